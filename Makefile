@@ -1,0 +1,93 @@
+# make demo     train the preset `tiny` and let it write
+# make test     the tests
+# make lint     style, formatting and types
+# make slow     the long forms of some tests
+# make bench    measure against peers
+# make clean    remove what these targets made, but for runs/
+#
+# Each target makes what it needs: the virtual environment .venv with torch in it. pip is enough;
+# uv is used where it is installed.
+#
+#   PYTHON=python3.12    the Python to make .venv with; 3.11 or newer
+#   TORCH_INDEX=URL      one more package index to take torch from, for instance that of PyTorch's
+#                        builds for processors only, which are a tenth of the size
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+TORCH := 2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: demo test lint slow bench clean
+
+# OpenMP's idle threads would otherwise spin and take the cores from those that work.
+export OMP_WAIT_POLICY := PASSIVE
+
+demo: $(VENV)/.train
+	@$(BIN)/setpoint train tiny
+	@$(BIN)/setpoint generate tiny --prompt "def "
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest
+
+slow: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev
+	@failed=0; \
+	$(BIN)/ruff check || failed=1; \
+	$(BIN)/ruff format --check || failed=1; \
+	$(BIN)/pyright || failed=1; \
+	exit $$failed
+
+bench: $(VENV)/.bench
+	@for file in benchmarks/*.py; do $(BIN)/python "$$file" || exit 1; done
+
+clean:
+	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- The virtual environment, in three steps, each with a stamp file. --------------------------
+
+# torch comes first and by pip, which finds a build for this machine wherever pip is set up to
+# look; uv reads none of pip's settings. What comes later names the same version again, so that
+# nothing replaces it.
+INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet)
+WANTED = "torch==$(TORCH)"
+
+# $(call add,EXTRA): install Setpoint as it lies here with one of its extras, keeping torch.
+define add
+	@echo "Installing setpoint[$(1)] into $(VENV)"
+	@$(INSTALL) --editable ".[$(1)]" $(WANTED)
+	@$(BIN)/python -c 'import torch; v = torch.__version__; assert v.split("+")[0] == "$(TORCH)", v' \
+	  || { echo "$(VENV) does not hold a working torch $(TORCH); see above" >&2; exit 1; }
+	@touch $@
+endef
+
+$(VENV)/.train: $(VENV)/.torch-$(TORCH) pyproject.toml
+	$(call add,train)
+
+$(VENV)/.dev: $(VENV)/.train
+	$(call add,dev)
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(call add,bench)
+
+$(VENV)/.torch-$(TORCH): | $(VENV)/.made
+	@echo "Installing torch $(TORCH) into $(VENV), once; it is large" \
+	  $(if $(TORCH_INDEX),,"(make TORCH_INDEX=URL takes it from an index of smaller builds)")
+	@$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
+	  $(WANTED) numpy
+	@touch $@
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Setpoint needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(if $(UV),$(UV) venv --quiet --allow-existing --seed --python "$$(command -v $(PYTHON))" $(VENV), \
+	  $(PYTHON) -m venv $(VENV))
+	@touch $@

@@ -1,0 +1,116 @@
+"""Arithmetic on fields: what may stand inside a reference, and what it comes to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from .errors import Invalid
+
+Path = tuple[str | int, ...]
+BITS = 4096
+
+
+def parse(text: str) -> ast.expr:
+    """Read an expression.
+
+    Arguments:
+        text: what stands between `${` and `}`.
+
+    Returns:
+        its tree, of nothing but arithmetic on fields.
+
+    Raises:
+        ValueError, SyntaxError, RecursionError, MemoryError: if it is anything else.
+    """
+    tree = ast.parse(_indexed(text), mode="eval").body
+    _validate(tree)
+    return tree
+
+
+def _indexed(text: str) -> str:
+    """The expression with paths such as `sources.0.name` written as `sources[0].name`."""
+    whole = r"[A-Za-z_]\w*(?:\.\w+|\[[^\]]*\])+"
+    return re.sub(whole, lambda path: re.sub(r"\.(\d+)(?!\w)", r"[\1]", path[0]), text)
+
+
+def _path(node: ast.expr) -> Path | None:
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        inner = _path(node.value)
+        return None if inner is None else (*inner, node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        inner, key = _path(node.value), node.slice.value
+        return (*inner, key) if inner is not None and isinstance(key, int | str) else None
+    return None
+
+
+def _validate(node: ast.expr) -> None:
+    if _path(node) is not None:
+        return
+    if isinstance(node, ast.BinOp) and isinstance(node.op, tuple(_BINARY)):
+        _validate(node.left)
+        _validate(node.right)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        _validate(node.operand)
+    elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
+        raise ValueError("not arithmetic")
+
+
+def _power(left: float, right: float) -> float:
+    # Repeated powers grow without end; no size in a configuration needs more than this.
+    if isinstance(left, int) and abs(right) * max(left.bit_length(), 1) > BITS:
+        raise Invalid("is too large a power for a configuration")
+    return left**right
+
+
+_BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.Div: lambda left, right: left / right,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Mod: lambda left, right: left % right,
+    ast.Pow: _power,
+}
+
+
+def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
+    """Compute the value of an expression.
+
+    Arguments:
+        node: from `parse`.
+        look_up: gives the value of a field, by its path from the root.
+
+    Returns:
+        a number, or for a bare path whatever the field holds.
+
+    Raises:
+        Invalid: for an undefined operation, such as a division by zero.
+    """
+    path = _path(node)
+    if path is not None:
+        return look_up(path)
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp):
+        operand = _number(node.operand, look_up)
+        return -operand if isinstance(node.op, ast.USub) else operand
+    assert isinstance(node, ast.BinOp)
+    left, right = _number(node.left, look_up), _number(node.right, look_up)
+    try:
+        result = _BINARY[type(node.op)](left, right)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise Invalid(f"cannot be computed: {error}") from None
+    if isinstance(result, complex) or (isinstance(result, int) and result.bit_length() > BITS):
+        raise Invalid("cannot be computed: the result is not a number of a usable size")
+    return result
+
+
+def _number(node: ast.expr, look_up: Callable[[Path], object]) -> float:
+    value = evaluate(node, look_up)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(f"cannot be computed: {ast.unparse(node)} is not a number")
+    return value

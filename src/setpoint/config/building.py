@@ -1,0 +1,84 @@
+"""From configs to objects: owners are imported when they are built, and shared nodes built once."""
+
+from __future__ import annotations
+
+import importlib
+from contextvars import ContextVar
+from typing import Any
+
+from .base import Config
+from .errors import SetpointError
+
+Built = dict[int, tuple[Config, dict[str, Any], Any]]
+_built: ContextVar[Built | None] = ContextVar("setpoint_built", default=None)
+
+
+def build(config: Config, runtime: dict[str, Any]) -> Any:
+    """Construct what a config describes.
+
+    Within one outermost call, a config object that is built in two places gives one object.
+
+    Arguments:
+        config: the section.
+        runtime: arguments that only exist at run time.
+
+    Returns:
+        `owner(config, **runtime)`.
+
+    Raises:
+        SetpointError: if the class has no owner, or one config is built twice with different
+            run-time arguments.
+    """
+    built = _built.get()
+    if built is None:
+        token = _built.set({})
+        try:
+            return build(config, runtime)
+        finally:
+            _built.reset(token)
+    known = built.get(id(config))
+    if known is not None:
+        _, before, result = known
+        if before.keys() != runtime.keys() or any(before[k] is not runtime[k] for k in before):
+            raise SetpointError(
+                f"{type(config).__name__} stands in two places and is built with different "
+                f"run-time arguments; give each place a config of its own"
+            )
+        return result
+    result = owner_of(type(config))(config, **runtime)
+    # The config is kept beside the result: its identity must not be given to another object.
+    built[id(config)] = (config, runtime, result)
+    return result
+
+
+def owner_of(cls: type[Config]) -> Any:
+    """Import what a config class constructs.
+
+    Arguments:
+        cls: the config class.
+
+    Returns:
+        the class or function.
+
+    Raises:
+        SetpointError: if there is none, or it cannot be imported.
+    """
+    path = cls.__setpoint__.owner
+    if path is None:
+        raise SetpointError(
+            f"{cls.__module__}.{cls.__qualname__} cannot be built: it names no owner; nest it in "
+            f"its owner as `class Config`, or give owner='module:name'"
+        )
+    module, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and not module.startswith(error.name):
+            raise SetpointError(
+                f"{cls.__name__} needs the package {error.name!r}, which is not installed; "
+                f"install what the extra 'train' names"
+            ) from None
+        raise
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

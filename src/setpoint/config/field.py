@@ -1,0 +1,314 @@
+"""What a config class declares about each of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from .errors import Invalid, several
+from .role import Role
+
+if TYPE_CHECKING:
+    from .origin import Origin
+    from .types.base import FieldType
+
+T = TypeVar("T")
+
+
+class Missing:
+    """The type of `MISSING`, which stands for "no value", since None is a value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = Missing()
+
+
+class Bounds:
+    """A range, and the sentence that says it.
+
+    Arguments:
+        gt, ge, lt, le: exclusive and inclusive limits; None where there is none.
+        pattern: a regular expression that a text must match as a whole.
+    """
+
+    __slots__ = ("ge", "gt", "le", "lt", "pattern")
+
+    def __init__(
+        self,
+        gt: float | None = None,
+        ge: float | None = None,
+        lt: float | None = None,
+        le: float | None = None,
+        pattern: str | None = None,
+    ) -> None:
+        self.gt = gt
+        self.ge = ge
+        self.lt = lt
+        self.le = le
+        self.pattern = pattern
+
+    def __bool__(self) -> bool:
+        return any(
+            limit is not None for limit in (self.gt, self.ge, self.lt, self.le, self.pattern)
+        )
+
+    def describe(self) -> str:
+        """The range in signs, for help texts and errors.
+
+        Returns:
+            for instance `> 0, < 1`.
+        """
+        signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
+        parts = [f"{sign} {limit:g}" for sign, limit in signs if limit is not None]
+        if self.pattern is not None:
+            parts.append(f"a text like {self.pattern}")
+        return ", ".join(parts)
+
+    def check(self, value: Any) -> None:
+        """Refuse a value outside the range.
+
+        Arguments:
+            value: a number, or a text where there is a pattern; the limits say nothing about
+                values of other types, such as the word in `int | Literal["auto"]`.
+
+        Raises:
+            Invalid: if the value lies outside.
+        """
+        inside = not isinstance(value, int | float) or (
+            (self.gt is None or value > self.gt)
+            and (self.ge is None or value >= self.ge)
+            and (self.lt is None or value < self.lt)
+            and (self.le is None or value <= self.le)
+        )
+        if not inside:
+            raise Invalid(f"is out of range: it must be {self.describe()}")
+        if self.pattern is not None and isinstance(value, str):
+            import re
+
+            if re.fullmatch(self.pattern, value) is None:
+                raise Invalid(f"has the wrong form: it must be a text like {self.pattern}")
+
+
+class FieldInfo:
+    """One field of one config class.
+
+    Arguments:
+        default: the default value, or MISSING.
+        factory: makes the default; for sections, lists and mappings.
+        derived: whether an unset value is computed at resolve.
+        bounds: the range of the value.
+        item_bounds: the range of each item of a tuple, list or mapping.
+        role: identity, budget or runtime; None takes the class's.
+    """
+
+    __slots__ = (
+        "_type",
+        "annotation",
+        "bounds",
+        "default",
+        "derived",
+        "factory",
+        "item_bounds",
+        "name",
+        "namespace",
+        "owner",
+        "role",
+    )
+
+    def __init__(
+        self,
+        default: object = MISSING,
+        factory: Callable[[], object] | None = None,
+        derived: bool = False,
+        bounds: Bounds | None = None,
+        item_bounds: Bounds | None = None,
+        role: Role | None = None,
+    ) -> None:
+        self.default = default
+        self.factory = factory
+        self.derived = derived
+        self.bounds = bounds
+        self.item_bounds = item_bounds
+        self.role = role
+        self.name = ""
+        self.annotation: object = None
+        self.owner: type = object
+        self.namespace: Mapping[str, object] | None = None
+        self._type: FieldType | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether a value must be given: there is no default, and nothing derives one."""
+        return self.default is MISSING and self.factory is None and not self.derived
+
+    @property
+    def type(self) -> FieldType:
+        """The field's type, worked out from its annotation when first asked for."""
+        if self._type is None:
+            from .types.compiler import compile_field
+
+            self._type = compile_field(self)
+        return self._type
+
+    def initial(self) -> Any:
+        """A default value of the field's own, never shared between two configs.
+
+        Returns:
+            the default, or MISSING for required and derived fields.
+        """
+        if self.factory is None:
+            return self.default
+        if isinstance(self.factory, type):
+            return self.type.adopt(self.factory())
+        from .copying import draft_of
+        from .origin import DEFAULT, running
+
+        # What the factory sets is a default, whoever asks for it first; and it may hand out the
+        # same object each time, so that a copy is taken.
+        with running(DEFAULT, ""):
+            value = self.type.adopt(self.factory())
+        return self.type.map(value, draft_of, False)
+
+    def read(self, value: object, origin: Origin) -> Any:
+        """Read a value as this field's type and check its range.
+
+        Arguments:
+            value: a Python value, a value of a file, or a text to be read (`PlainScalar`).
+            origin: where it comes from, for the sections inside it.
+
+        Returns:
+            the value as the field stores it; a `Reference` stays one until resolve.
+
+        Raises:
+            Invalid: if the field cannot take it.
+        """
+        if isinstance(value, str) and "${" in value and not self.type.is_secret():
+            from .reference import Reference
+
+            return Reference(value)
+        result = self.type.read(value, origin)
+        self.check(result)
+        return result
+
+    def check(self, value: Any) -> None:
+        """Check a value of the right type against the field's range.
+
+        Arguments:
+            value: what `read` or a derivation returned.
+
+        Raises:
+            Invalid: if it is out of range.
+        """
+        if value is None:
+            return
+        if self.bounds is not None:
+            self.bounds.check(value)
+        if self.item_bounds is not None:
+            named = isinstance(value, Mapping)
+            pairs = cast(Mapping[Any, Any], value).items() if named else enumerate(value)
+            errors: list[Invalid] = []
+            for key, item in pairs:
+                try:
+                    self.item_bounds.check(item)
+                except Invalid as error:
+                    errors.append(error.inside(key))
+            if errors:
+                raise several(errors)
+
+
+@overload
+def field(
+    *,
+    default: T,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+) -> T: ...
+@overload
+def field(
+    *,
+    factory: Callable[[], T],
+    role: Role | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+) -> T: ...
+@overload
+def field(
+    *,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+) -> Any: ...
+def field(
+    *,
+    default: Any = MISSING,
+    factory: Callable[[], Any] | None = None,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+) -> Any:
+    """Declare a field with a range, a role or a factory; without a default it is required.
+
+    Arguments:
+        default: the default value; for sections, lists and mappings give `factory` instead.
+        factory: called for each new config, so that no two configs share the value.
+        role: `IDENTITY`, `BUDGET` or `RUNTIME`; the class's `role=` if not given.
+        gt, ge, lt, le: limits of the value, exclusive and inclusive.
+        pattern: a regular expression that a text must match as a whole.
+        item_gt, item_ge, item_lt, item_le: limits of each item of a tuple, list or mapping.
+
+    Returns:
+        a marker that the config class replaces; typed as the field's value for type checkers.
+    """
+    bounds = Bounds(gt, ge, lt, le, pattern)
+    items = Bounds(item_gt, item_ge, item_lt, item_le)
+    return FieldInfo(default, factory, False, bounds or None, items or None, role)
+
+
+def derived(
+    *,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+) -> Any:
+    """Declare a field that is computed once all layers are merged, unless it is set.
+
+    A method marked `@derive("name")`, of this class or of a section above it, computes it.
+
+    Arguments:
+        role: as for `field`.
+        gt, ge, lt, le: limits that a given and a computed value must keep.
+
+    Returns:
+        a marker that the config class replaces.
+    """
+    return FieldInfo(derived=True, bounds=Bounds(gt, ge, lt, le) or None, role=role)

@@ -1,0 +1,226 @@
+"""Reading YAML 1.2: the syntax by the events of `ruamel.yaml`, their meaning here.
+
+Nothing is constructed by the library. Events arrive one by one, so that each limit holds before
+memory is spent, and nothing recurses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import SetpointError
+from .document import Document, Place, is_list, is_mapping
+from .error import FileError, error_at, named
+from .limits import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, MAX_NODES, TOO_DEEP, is_text
+from .plain import PlainScalar, guess
+
+if TYPE_CHECKING:
+    from .yaml_events import Event
+
+_NULLS = ("", "~", "null", "Null", "NULL")
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    """Read YAML 1.2; tags, merge keys, keys given twice and several documents are refused.
+
+    Scalars without quotes become `PlainScalar`, except the nulls; no other value is guessed.
+
+    Arguments:
+        text: the file, without a byte order mark.
+        name: the file as it is shown to people.
+
+    Returns:
+        the document; empty text is an empty mapping. What lies inside an alias stands, as far as
+        positions go, where its anchor is.
+
+    Raises:
+        FileError: the text is not YAML, or breaks one of the limits.
+    """
+    from .yaml_events import events
+
+    builder = _Builder(text, name)
+    for event in events(text, name):
+        builder.take(event)
+    data = builder.finish()
+    return Document(name, "yaml", data, text, lambda: builder.places)
+
+
+class _Frame:
+    """A mapping or list that is not closed yet."""
+
+    __slots__ = ("anchor", "height", "key", "nodes", "place", "value")
+
+    def __init__(
+        self, value: dict[str, object] | list[object], place: Place, anchor: str | None, nodes: int
+    ) -> None:
+        self.value = value
+        self.place = place
+        self.anchor = anchor
+        self.nodes = nodes  # how many there were before this one
+        self.height = 1  # levels of mappings and lists, itself included
+        self.key: tuple[str, int] | None = None  # of a mapping: the key that waits for its value
+
+
+class _Anchored:
+    """A value that aliases may repeat."""
+
+    __slots__ = ("height", "nodes", "place", "value")
+
+    def __init__(self, value: object, place: Place, nodes: int, height: int) -> None:
+        self.value = value
+        self.place = place
+        self.nodes = nodes
+        self.height = height
+
+
+class _Builder:
+    def __init__(self, text: str, name: str) -> None:
+        self.places = Place(0)
+        self._text = text
+        self._name = name
+        self._root: object = {}
+        self._documents = 0
+        self._nodes = 0
+        self._open: list[_Frame] = []
+        self._anchors: dict[str, _Anchored] = {}
+
+    def finish(self) -> dict[str, object]:
+        if is_mapping(self._root):
+            return self._root
+        message = "expected 'key: value': the top level is a mapping of keys to values"
+        raise self._error(self.places.offset, message)
+
+    def _error(self, offset: int, message: str) -> FileError:
+        return error_at(self._name, self._text, offset, message)
+
+    def take(self, event: Event) -> None:
+        kind = type(event).__name__
+        if kind == "DocumentStartEvent":
+            self._document(event)
+        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
+            self._close()
+        elif kind in ("ScalarEvent", "AliasEvent", "SequenceStartEvent", "MappingStartEvent"):
+            self._count(1, event)
+            frame = self._open[-1] if self._open else None
+            if frame is not None and isinstance(frame.value, dict) and frame.key is None:
+                frame.key = self._key(frame, kind, event)
+            elif kind == "ScalarEvent":
+                value = self._scalar(event)
+                place = self._put(value, event)
+                if event.anchor is not None:
+                    self._anchors[event.anchor] = _Anchored(value, place, 1, 0)
+            elif kind == "AliasEvent":
+                self._alias(event)
+            else:
+                self._start({} if kind == "MappingStartEvent" else [], event)
+
+    def _document(self, event: Event) -> None:
+        offset = event.start_mark.index
+        self._documents += 1
+        if self._documents > 1:
+            raise self._error(offset, "expected the end of the file; one file is one document")
+
+    def _count(self, nodes: int, event: Event) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            message = f"more than {MAX_NODES} keys and values, aliases written out"
+            raise self._error(event.start_mark.index, message)
+
+    def _key(self, frame: _Frame, kind: str, event: Event) -> tuple[str, int]:
+        offset = event.start_mark.index
+        if kind != "ScalarEvent":
+            raise self._error(offset, "expected a key that is text")
+        key = event.value
+        if not event.style:
+            if key == "":
+                raise self._error(offset, "expected a key before ':'")
+            if key == "<<":
+                raise self._error(offset, "the merge key '<<' is refused; use `extends`")
+        self._check_text(key, offset)
+        known = frame.place.children.get(key)
+        if known is not None:
+            line = self._text.count("\n", 0, known.offset) + 1
+            message = f"the key {named(key)} is given twice; first on line {line}"
+            raise self._error(offset, message)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchored(key, Place(offset), 1, 0)
+        return key, offset
+
+    def _scalar(self, event: Event) -> object:
+        value, offset = event.value, event.start_mark.index
+        self._check_text(value, offset)
+        if event.style:
+            return value
+        if value in _NULLS:
+            return None
+        plain = PlainScalar(value)
+        if len(value) > MAX_DIGITS:
+            try:
+                guess(plain)
+            except SetpointError as error:
+                raise self._error(offset, str(error)) from None
+        return plain
+
+    def _check_text(self, value: str, offset: int) -> None:
+        if not is_text(value):
+            raise self._error(offset, HALF_PAIR)
+
+    def _put(self, value: object, event: Event) -> Place:
+        """Hang a value into the mapping or list that is open; where it stands."""
+        if not self._open:
+            self.places.offset = event.start_mark.index
+            # Nothing but comments, or `---` alone, is an empty file; a written null is not.
+            empty = value is None and event.value == ""
+            self._root = {} if empty else value
+            return self.places
+        frame = self._open[-1]
+        if isinstance(frame.value, list):
+            frame.value.append(value)
+            return frame.place.add(len(frame.value) - 1, event.start_mark.index)
+        assert frame.key is not None
+        key, offset = frame.key
+        frame.key = None
+        frame.value[key] = value
+        return frame.place.add(key, offset)
+
+    def _start(self, value: dict[str, object] | list[object], event: Event) -> None:
+        if len(self._open) >= MAX_DEPTH:
+            raise self._error(event.start_mark.index, TOO_DEEP)
+        place = self._put(value, event)
+        self._open.append(_Frame(value, place, event.anchor, self._nodes - 1))
+
+    def _close(self) -> None:
+        frame = self._open.pop()
+        if frame.anchor is not None:
+            nodes = self._nodes - frame.nodes
+            self._anchors[frame.anchor] = _Anchored(frame.value, frame.place, nodes, frame.height)
+        if self._open:
+            self._open[-1].height = max(self._open[-1].height, frame.height + 1)
+
+    def _alias(self, event: Event) -> None:
+        offset = event.start_mark.index
+        anchored = self._anchors.get(event.anchor or "")
+        if anchored is None:
+            inside = any(frame.anchor == event.anchor for frame in self._open)
+            what = (
+                "is used inside itself"
+                if inside
+                else "is not defined above; text that begins with '*' needs quotes"
+            )
+            raise self._error(offset, f"the anchor {named(event.anchor or '')} {what}")
+        self._count(anchored.nodes - 1, event)
+        if len(self._open) + anchored.height > MAX_DEPTH:
+            raise self._error(offset, TOO_DEEP)
+        place = self._put(_copy(anchored.value), event)
+        place.children = anchored.place.children
+        if self._open:
+            self._open[-1].height = max(self._open[-1].height, anchored.height + 1)
+
+
+def _copy(value: object) -> object:
+    """A value of its own for each alias, so that a later change of one leaves the others."""
+    if is_mapping(value):
+        return {key: _copy(item) for key, item in value.items()}
+    if is_list(value):
+        return [_copy(item) for item in value]
+    return value

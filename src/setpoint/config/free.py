@@ -1,0 +1,244 @@
+"""The user's own area: free keys with attribute access, recorded like everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+
+from .errors import Invalid, SetpointError
+from .files.limits import is_text
+from .files.plain import PlainScalar, guess
+from .origin import python_origin
+from .types.base import MAX_BITS, shown
+
+if TYPE_CHECKING:
+    from .origin import Origin
+
+
+class Free:
+    """A mapping of free keys to plain values; reading a missing key of a draft makes a section.
+
+    `user.probe.width = 8` works although `user.probe` was never declared. A key that is a method
+    of this class, such as `items`, is read as `user["items"]`.
+    """
+
+    __slots__ = ("_frozen", "_origins", "_values")
+
+    _values: dict[str, Any]
+    _origins: dict[str, list[tuple[Origin, object]]]
+    _frozen: bool
+
+    def __init__(self, **values: object) -> None:
+        object.__setattr__(self, "_values", {})
+        object.__setattr__(self, "_origins", {})
+        object.__setattr__(self, "_frozen", False)
+        for key, value in values.items():
+            self.put(key, value, python_origin(1))
+
+    def __getattr__(self, key: str) -> Any:
+        # No key begins with _, but Python and its tools ask every object for such names.
+        if key.startswith("_"):
+            raise AttributeError(key)
+        if key in self._values:
+            return self._values[key]
+        if self._frozen:
+            raise AttributeError(f"the user area has no key {key!r}")
+        self._values[key] = Free()
+        return self._values[key]
+
+    def __setattr__(self, key: str, value: object) -> None:
+        self.put(key, value, python_origin(1))
+
+    __getitem__ = __getattr__
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self.put(key, value, python_origin(1))
+
+    def put(self, key: str, value: object, origin: Origin) -> None:
+        """Set one key from a known origin; a mapping is merged into the section of that name.
+
+        Arguments:
+            key: any text without a dot.
+            value: plain data.
+            origin: where it comes from.
+
+        Raises:
+            Invalid: if the value is not plain data.
+            SetpointError: if the area is part of a resolved config.
+        """
+        if self._frozen:
+            raise SetpointError(f"user.{key} cannot be set: a resolved configuration is immutable")
+        if not key or "." in key or key.startswith("_") or not is_text(key):
+            raise Invalid(f"{key!r} cannot be a key: it is empty, dotted or begins with _")
+        if isinstance(value, Free):
+            value = value.dump()
+        if isinstance(value, PlainScalar) and value.startswith(("{", "[")):
+            from .layers.flow import parse_flow
+
+            value = parse_flow(value)
+        if isinstance(value, Mapping):
+            inner = self._values.get(key)
+            if not isinstance(inner, Free):
+                inner = self._values[key] = Free()
+            for name, item in cast(Mapping[object, object], value).items():
+                try:
+                    inner.put(str(name), item, origin)
+                except Invalid as error:
+                    raise error.inside(str(name)) from None
+            return
+        stored = plain_value(value)
+        self._values[key] = stored
+        self._origins.setdefault(key, []).append((origin, stored))
+
+    @classmethod
+    def read(cls, value: object, origin: Origin) -> Free:
+        """Make an area from a mapping.
+
+        Arguments:
+            value: a mapping or an area.
+            origin: where it comes from.
+
+        Returns:
+            the area.
+
+        Raises:
+            Invalid: if it is no mapping.
+        """
+        if isinstance(value, Free):
+            return value
+        area = cls()
+        if isinstance(value, PlainScalar):
+            from .layers.flow import parse_flow
+
+            value = parse_flow(value)
+        if not isinstance(value, Mapping):
+            raise Invalid(f"is not a mapping of keys to values: got {shown(value)}")
+        for key, item in cast(Mapping[object, object], value).items():
+            try:
+                area.put(str(key), item, origin)
+            except Invalid as error:
+                raise error.inside(str(key)) from None
+        return area
+
+    def chain(self, key: str) -> list[tuple[Origin, object]]:
+        """All layers that set a key, first to last.
+
+        Arguments:
+            key: a key of this area, not of one inside.
+
+        Returns:
+            pairs of origin and value; the last one won.
+        """
+        return self._origins.get(key, [])
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """The keys with their values.
+
+        Returns:
+            pairs; nested areas that hold nothing are left out.
+        """
+        for key, value in self._values.items():
+            if not isinstance(value, Free) or any(True for _ in value.items()):
+                yield key, value
+
+    def copy(self, frozen: bool) -> Free:
+        """A copy of its own.
+
+        Arguments:
+            frozen: whether the copy refuses changes.
+
+        Returns:
+            the copy.
+        """
+        twin = Free()
+        for key, value in self.items():
+            twin._values[key] = value.copy(frozen) if isinstance(value, Free) else value
+        twin._origins.update({key: list(chain) for key, chain in self._origins.items()})
+        object.__setattr__(twin, "_frozen", frozen)
+        return twin
+
+    def __copy__(self) -> Free:
+        return self.copy(self._frozen)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Free:
+        return self.copy(self._frozen)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        chains = {
+            key: [(origin.fixed(key), value) for origin, value in chain]
+            for key, chain in self._origins.items()
+        }
+        return object.__new__, (type(self),), (self._values, chains, self._frozen)
+
+    def __setstate__(self, state: tuple[Any, Any, bool]) -> None:
+        for name, value in zip(("_values", "_origins", "_frozen"), state, strict=True):
+            object.__setattr__(self, name, value)
+
+    def dump(self) -> dict[str, Any]:
+        """The area in plain data.
+
+        Returns:
+            nested dicts and lists.
+        """
+        return {k: v.dump() if isinstance(v, Free) else _listed(v) for k, v in self.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return self.dump() == other.dump() if isinstance(other, Free) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted((key, hash(value)) for key, value in self.items())))
+
+    def __repr__(self) -> str:
+        return f"Free({', '.join(f'{key}={value!r}' for key, value in self.items())})"
+
+
+def plain_value(value: object) -> Any:
+    """Check that a value is plain data, and make it immutable.
+
+    Arguments:
+        value: None, a truth value, a number, a text, or lists and mappings of them.
+
+    Returns:
+        the value with lists as tuples and unread texts read by the YAML 1.2 core rules.
+
+    Raises:
+        Invalid: for anything else.
+    """
+    if isinstance(value, PlainScalar):
+        if value == "null":
+            return None
+        try:
+            return plain_value(guess(value))
+        except Invalid:
+            raise
+        except SetpointError as error:
+            raise Invalid(str(error)) from None
+    if isinstance(value, str):
+        if not is_text(value):
+            raise Invalid("holds bytes that are no characters, so that no file could record it")
+        return None if value == "null" else str(value)
+    if isinstance(value, float):
+        if value - value != 0:
+            raise Invalid("is not a finite number, so that not every file could record it")
+        return value + 0.0  # minus zero equals zero, and must be recorded alike
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise Invalid("has more digits than can be written to a file")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, list | tuple):
+        items = cast(list[object], value)
+        return tuple(plain_value(item) for item in items)
+    if isinstance(value, Mapping):
+        from .types.held import FrozenDict
+
+        entries = cast(Mapping[object, object], value)
+        return FrozenDict({str(key): plain_value(item) for key, item in entries.items()})
+    raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_listed(item) for item in cast(tuple[Any, ...], value)]
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in cast(dict[str, Any], value).items()}
+    return value

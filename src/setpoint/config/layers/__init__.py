@@ -1,0 +1,1 @@
+"""The sources of values above a preset: files, environment, command line."""

@@ -1,0 +1,227 @@
+"""Where values come from: one `Origin` for each time a layer touches a value."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any
+
+Path = tuple[str | int, ...]
+# First line, last line, first column and last column of a piece of source.
+Span = tuple[int | None, int | None, int | None, int | None]
+
+DEFAULT = "default"
+PRESET = "preset"
+MODIFIER = "modifier"
+FILE = "file"
+ENVIRONMENT = "environment"
+COMMAND_LINE = "command line"
+PROGRAM = "program"
+DERIVED = "derived"
+REFERENCE = "reference"
+RECORD = "record"
+
+KERNEL = __name__.rpartition(".")[0] + "."
+
+
+class Fixed:
+    """A finder that has found already.
+
+    Arguments:
+        text: `"file:line"`.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __call__(self, path: Path) -> str:
+        return self.text
+
+
+class Origin:
+    """One source of one value.
+
+    Arguments:
+        layer: one of the layer names of this module.
+        label: the preset, file, variable or flag by name.
+        find: finds `file:line[:column]` for a path inside the source; called only when shown.
+    """
+
+    __slots__ = ("_find", "label", "layer")
+
+    def __init__(
+        self, layer: str, label: str = "", find: Callable[[Path], str | None] | None = None
+    ) -> None:
+        self.layer = layer
+        self.label = label
+        self._find = find
+
+    def place(self, path: Path) -> str | None:
+        """Where in the source the value stands.
+
+        Arguments:
+            path: the value's path from the root of the configuration.
+
+        Returns:
+            `"file:line"` or `"file:line:column"`, or None for layers that have no text.
+        """
+        return self._find(path) if self._find else None
+
+    def describe(self, path: Path) -> str:
+        """The origin in words, as errors, `why` and records print it.
+
+        Arguments:
+            path: the value's path from the root of the configuration.
+
+        Returns:
+            for instance `preset tiny (presets/tiny.py:20)`, `exp.toml:3:1` or `--optimizer.lr`.
+        """
+        place = self.place(path)
+        if self.layer == FILE:
+            return place or self.label
+        if self.layer == RECORD:
+            return f"record {place or self.label}"
+        if self.layer == ENVIRONMENT:
+            return f"environment variable {self.label}"
+        if self.layer == COMMAND_LINE:
+            return f"command line {self.label}"
+        name = f"{self.layer} {self.label}".strip()
+        return f"{name} ({place})" if place else name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Finders hold code or whole files, which other processes do not need; see `fixed`.
+        find = self._find if isinstance(self._find, Fixed) else None
+        return Origin, (self.layer, self.label, find)
+
+    def fixed(self, name: str) -> Origin:
+        """The same origin for another process, with its place in Python code written out.
+
+        Arguments:
+            name: the field; the place in a file would need the whole path, and is left out.
+
+        Returns:
+            an origin that can be pickled.
+        """
+        place = None if self.layer in (FILE, RECORD) else self.place((name,))
+        return Origin(self.layer, self.label, Fixed(place) if place else None)
+
+    def __repr__(self) -> str:
+        return f"Origin({self.layer!r}, {self.label!r})"
+
+
+# A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
+# "program". The pair is (layer, label) of the innermost function that is running.
+_running: list[tuple[str, str]] = []
+
+
+class running:
+    """Attribute every assignment inside a `with` block to a preset or a modifier.
+
+    Arguments:
+        layer: `PRESET` or `MODIFIER`.
+        label: its name.
+    """
+
+    def __init__(self, layer: str, label: str) -> None:
+        self._entry = (layer, label)
+
+    def __enter__(self) -> None:
+        _running.append(self._entry)
+
+    def __exit__(self, *exc: object) -> None:
+        _running.pop()
+
+
+def python_origin(depth: int) -> Origin:
+    """The origin of an assignment or constructor call in Python code.
+
+    Arguments:
+        depth: how many frames above the caller of this function the user's line stands.
+
+    Returns:
+        an origin that finds its file and line when it is shown, not before.
+    """
+    frame = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
+    layer, label = _running[-1] if _running else (PROGRAM, "")
+    return Origin(layer, label, _code_finder(frame))
+
+
+def outside_origin() -> Origin:
+    """The origin of a change inside a list or mapping: the innermost line outside the kernel.
+
+    Returns:
+        an origin that finds its file and line when it is shown, not before.
+    """
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    depth = 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(KERNEL):
+        frame, depth = frame.f_back, depth + 1
+    return python_origin(depth + 1)
+
+
+def _code_finder(frame: FrameType) -> Callable[[Path], str | None]:
+    # The frame itself would keep all its local variables alive; code and offset do not.
+    code, offset = frame.f_code, frame.f_lasti
+
+    def find(path: Path) -> str | None:
+        return f"{short_name(code.co_filename)}:{_line_of(code, offset, path)}"
+
+    return find
+
+
+def _line_of(code: CodeType, offset: int, path: Path) -> int:
+    """The line of the keyword `path[-1]` if the instruction is a call naming it, else its own."""
+    positions = next(islice(code.co_positions(), offset // 2, None), None)
+    if positions is None or positions[0] is None:
+        return code.co_firstlineno
+    first, last = positions[0], positions[1] or positions[0]
+    if first == last or not path:
+        return first
+    keywords = _calls(code.co_filename).get((first, last, positions[2], positions[3]), {})
+    return keywords.get(str(path[-1]), first)
+
+
+@functools.cache
+def _calls(filename: str) -> dict[Span, dict[str, int]]:
+    """The lines of the keywords of every call of a file that takes several lines."""
+    import ast
+    import linecache
+
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return {}
+    return {
+        (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset): {
+            keyword.arg: keyword.lineno for keyword in node.keywords if keyword.arg
+        }
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.lineno != node.end_lineno
+    }
+
+
+def short_name(filename: str) -> str:
+    """A file's name as people want to read it, the same on every machine where that is possible.
+
+    Arguments:
+        filename: an absolute or relative path.
+
+    Returns:
+        the path relative to the working folder when below it, else relative to the folder that
+        Python imports it from, else as it was given.
+    """
+    import os
+    import sys
+
+    try:
+        for folder in (os.getcwd(), *sorted(sys.path, key=len, reverse=True)):
+            if folder and filename.startswith(folder.rstrip(os.sep) + os.sep):
+                return os.path.relpath(filename, folder)
+    except OSError:  # the working folder is gone
+        return filename
+    return os.path.normpath(filename)

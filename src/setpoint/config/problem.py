@@ -1,0 +1,120 @@
+"""One finding of validation, and the report that carries all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .errors import SetpointError
+
+WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
+
+
+class Problem:
+    """One finding: which field, what is wrong, and what would be valid.
+
+    Arguments:
+        path: the field; relative to the section in a `@check`, from the root in a report.
+        message: what is wrong, in numbers where there are any.
+        valid: values that would be valid, nearest first.
+        also: other fields that take part, shown with their values and origins.
+        hint: what to do, as one sentence.
+        value: the offending value as text; filled in by the engine.
+        origin: where the value came from, as text; filled in by the engine.
+    """
+
+    __slots__ = ("also", "hint", "message", "origin", "path", "valid", "value")
+
+    def __init__(
+        self,
+        path: str,
+        message: str,
+        *,
+        valid: Sequence[str] = (),
+        also: Sequence[str] = (),
+        hint: str = "",
+        value: str | None = None,
+        origin: str | None = None,
+    ) -> None:
+        self.path = path
+        self.message = message
+        self.valid = tuple(valid)
+        self.also = tuple(also)
+        self.hint = hint
+        self.value = value
+        self.origin = origin
+
+    def render(self) -> str:
+        """The problem as an indented paragraph.
+
+        Returns:
+            several lines, without a trailing newline.
+        """
+        head = _short(self.path) or "(the whole configuration)"
+        lines = [f"  {head}" + (f" = {self.value}" if self.value is not None else "")]
+        if self.origin:
+            lines.append(f"    from {_short(self.origin)}")
+        lines.append(f"    {_short(self.message)}")
+        lines.extend(f"    with {other}" for other in self.also)
+        if self.valid:
+            lines.append(f"    valid: {', '.join(self.valid)}")
+        if self.hint:
+            lines.append(f"    {self.hint}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, object]:
+        """The problem for machines.
+
+        Returns:
+            a mapping of plain values.
+        """
+        return {
+            "path": self.path,
+            "message": self.message,
+            "value": self.value,
+            "origin": self.origin,
+            "valid": list(self.valid),
+            "also": list(self.also),
+            "hint": self.hint,
+        }
+
+    def __repr__(self) -> str:
+        return f"Problem({self.path!r}, {self.message!r})"
+
+
+class ConfigError(SetpointError):
+    """Everything that is wrong with a configuration, in one report sorted by path.
+
+    Arguments:
+        problems: the findings, in any order.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=_position))
+        super().__init__(self.render())
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
+        # `Exception` would call the class with the finished text, in another process too.
+        return type(self), (self.problems,)
+
+    def render(self) -> str:
+        """The report as text.
+
+        Returns:
+            a headline and one paragraph per problem.
+        """
+        count = len(self.problems)
+        head = f"{count} problem{'s' if count != 1 else ''} in the configuration"
+        return "\n\n".join([head, *(problem.render() for problem in self.problems)])
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.splitlines())
+    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+
+
+def _position(problem: Problem) -> list[tuple[bool, int, str]]:
+    # Item 10 of a list follows item 9.
+    return [
+        (False, int(part), "") if part.isdecimal() and len(part) < 10 else (True, 0, part)
+        for part in problem.path.split(".")
+    ]

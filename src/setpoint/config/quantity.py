@@ -1,0 +1,236 @@
+"""`Period`, when something recurs, and `Duration`, when training ends."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+from .errors import Invalid
+from .types.base import shown
+
+UNITS = {
+    "step": "steps",
+    "steps": "steps",
+    "epoch": "epochs",
+    "epochs": "epochs",
+    "token": "tokens",
+    "tokens": "tokens",
+}
+SECONDS = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+SHAPE = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([a-z_]*)\s*")
+EXAMPLES = ('"100 steps"', '"0.25 epochs"', '"10 min"', '"1e9 tokens"')
+LONGEST = 100  # signs of a text, or bits of a number, that can be meant
+ORDER = ("steps", "epochs", "tokens", "seconds")
+WORDS = ("last_step", "never")
+
+
+def _measure(value: object) -> tuple[int | float, str, str]:
+    """A count, its unit (time in seconds) and its canonical text: equal counts, equal texts."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        text = f"{value} steps" if value.bit_length() < LONGEST else ""
+    else:
+        text = value if isinstance(value, str) and len(value) < LONGEST else ""
+    match = SHAPE.fullmatch(text)
+    if match is None:
+        raise Invalid(f"is not a count with a unit: got {shown(value)}", EXAMPLES)
+    digits, unit = match[1].replace("_", ""), match[2] or "steps"
+    if unit not in UNITS and unit not in SECONDS:
+        known = ("steps", "epochs", "tokens", "s", "min", "h", "days")
+        raise Invalid(f"has an unknown unit {unit!r}", known)
+    number = float(digits)
+    if not 0 < number < float("inf"):
+        raise Invalid(f"must be a positive count: got {shown(value)}", EXAMPLES)
+    if unit in SECONDS:
+        seconds = number * SECONDS[unit]
+        return seconds, "seconds", _time(seconds)
+    # Beyond 2**53 a float would not be exact.
+    exact = int(digits) if digits.isdecimal() else int(number) if number.is_integer() else number
+    unit = UNITS[unit]
+    if unit != "epochs" and not isinstance(exact, int):
+        raise Invalid(f"must be a whole count of {unit}: got {shown(value)}", EXAMPLES)
+    return exact, unit, f"{exact} {unit}"
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if (seconds / length).is_integer():
+            return f"{int(seconds / length)} {unit}"
+    return f"{int(seconds) if seconds.is_integer() else seconds!r} s"
+
+
+class Period:
+    """When something recurs: every so many steps, epochs, tokens or minutes, or at the end.
+
+    Arguments:
+        text: `"100 steps"`, `"0.25 epochs"`, `"10 min"`, `"1e9 tokens"`, a bare count of steps,
+            `"last_step"` or `"never"`.
+
+    Raises:
+        Invalid: if the text is none of these.
+    """
+
+    __slots__ = ("_text", "count", "unit")
+    __setpoint_scalar__ = "a period such as 100, '100 steps', '10 min', 'last_step' or 'never'"
+
+    count: int | float
+    unit: str
+
+    def __init__(self, text: str | int) -> None:
+        if isinstance(text, str) and text in WORDS:
+            self.count, self.unit, self._text = 0, str(text), str(text)
+            return
+        try:
+            self.count, self.unit, self._text = _measure(text)
+        except Invalid as error:
+            raise Invalid(error.message, (*error.valid, *WORDS)) from None
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Arguments:
+            value: a period, a text or a count of steps.
+
+        Returns:
+            the period.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cls(value)
+        raise Invalid(f"is not a period: got {shown(value)}", (*EXAMPLES, *WORDS))
+
+    def dump(self) -> str:
+        """The period in plain data.
+
+        Returns:
+            the text that reads back as this period, the same for equal periods.
+        """
+        return self._text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Period({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Period):
+            return NotImplemented
+        return (self.count, self.unit) == (other.count, other.unit)
+
+    def __hash__(self) -> int:
+        return hash((self.count, self.unit))
+
+
+class Limit:
+    """One way for training to end.
+
+    Arguments:
+        text: a count with a unit, as for `Period`.
+    """
+
+    __slots__ = ("count", "text", "unit")
+
+    def __init__(self, text: object) -> None:
+        self.count, self.unit, self.text = _measure(text)
+
+
+class Duration:
+    """How long training lasts: one limit or several, of which the first to be reached ends it.
+
+    Arguments:
+        limits: texts such as `"300 steps"`, `"2 epochs"`, `"1e9 tokens"`, `"30 min"`.
+
+    Raises:
+        Invalid: if one cannot be read, or two have the same unit.
+    """
+
+    __slots__ = ("limits",)
+    __setpoint_scalar__ = "a duration such as '300 steps', '2 epochs', '30 min', or a list of them"
+
+    limits: tuple[Limit, ...]
+
+    def __init__(self, *limits: str | int) -> None:
+        # One order for all, so that equal durations are recorded alike.
+        self.limits = tuple(sorted(map(Limit, limits), key=lambda limit: ORDER.index(limit.unit)))
+        units = [limit.unit for limit in self.limits]
+        if not units:
+            raise Invalid("needs at least one limit", EXAMPLES)
+        for unit in units:
+            if units.count(unit) > 1:
+                raise Invalid(f"has two limits in {unit}; give the one that is meant")
+
+    def in_unit(self, unit: str) -> int | float | None:
+        """The limit in one unit.
+
+        Arguments:
+            unit: `"steps"`, `"epochs"`, `"tokens"` or `"seconds"`.
+
+        Returns:
+            the count, or None if there is no limit in that unit.
+        """
+        return next((limit.count for limit in self.limits if limit.unit == unit), None)
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Arguments:
+            value: a duration, a text, a count of steps, or a list of texts and counts.
+
+        Returns:
+            the duration.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) and ("," in value or value.startswith("[")):
+            from .layers.flow import parse_list
+
+            value = parse_list(value)
+        if isinstance(value, list | tuple):
+            items: list[object] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+            texts: list[str | int] = []
+            for item in items:
+                if not isinstance(item, str | int) or isinstance(item, bool):
+                    raise Invalid(f"is not a duration: got {shown(item)}", EXAMPLES)
+                texts.append(item)
+            return cls(*texts)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cls(value)
+        raise Invalid(f"is not a duration: got {shown(value)}", EXAMPLES)
+
+    def dump(self) -> str | list[str]:
+        """The duration in plain data.
+
+        Returns:
+            the text, or list of texts, that reads back as this duration.
+        """
+        texts = [limit.text for limit in self.limits]
+        return texts[0] if len(texts) == 1 else texts
+
+    def __str__(self) -> str:
+        return " or ".join(limit.text for limit in self.limits)
+
+    def __repr__(self) -> str:
+        return f"Duration({', '.join(repr(limit.text) for limit in self.limits)})"
+
+    def _key(self) -> frozenset[tuple[int | float, str]]:
+        return frozenset((limit.count, limit.unit) for limit in self.limits)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Duration) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())

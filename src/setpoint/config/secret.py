@@ -1,0 +1,93 @@
+"""Values that must never be written down: a `Secret` is a reference, not the secret itself."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from .errors import Invalid, SetpointError
+
+
+class Secret:
+    """Where a secret is to be found, read only at the moment it is used.
+
+    Arguments:
+        reference: `"env:NAME"` for an environment variable or `"file:PATH"` for a file's first
+            line.
+
+    Raises:
+        Invalid: for any other text, which is not repeated since it may be the secret itself.
+    """
+
+    __slots__ = ("reference",)
+    __setpoint_scalar__ = "a reference to a secret: 'env:NAME' or 'file:PATH'"
+    __setpoint_secret__ = True
+
+    def __init__(self, reference: str) -> None:
+        kind, separator, name = reference.partition(":")
+        if kind not in ("env", "file") or not separator or not name.strip():
+            raise Invalid(
+                "is not a reference to a secret (its text is not shown here); a secret itself is "
+                "never part of a configuration",
+                ("env:NAME", "file:PATH"),
+                secret=True,
+            )
+        self.reference = str(reference)
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Arguments:
+            value: a secret, or the text of its reference.
+
+        Returns:
+            the secret.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        return cls(value if isinstance(value, str) else "")
+
+    def dump(self) -> str:
+        """The secret in plain data.
+
+        Returns:
+            the reference, never the secret.
+        """
+        return self.reference
+
+    def reveal(self) -> str:
+        """Read the secret.
+
+        Returns:
+            the text, without surrounding white space.
+
+        Raises:
+            SetpointError: if the variable is not set or the file cannot be read.
+        """
+        import os
+
+        kind, _, name = self.reference.partition(":")
+        if kind == "env":
+            if not os.environ.get(name):
+                raise SetpointError(f"the environment variable {name}, named by a secret, is unset")
+            return os.environ[name].strip()
+        try:
+            with open(os.path.expanduser(name), encoding="utf-8") as file:
+                return file.readline().strip()
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise SetpointError(f"the secret's file {name} cannot be read: {reason}") from None
+        except ValueError:
+            raise SetpointError(f"the secret's file {name} is not a text in UTF-8") from None
+
+    def __repr__(self) -> str:
+        return f"Secret({self.reference!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.reference == other.reference if isinstance(other, Secret) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.reference)

@@ -1,0 +1,191 @@
+"""The nearest valid name, also when the key belongs in another section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from .errors import Invalid
+
+if TYPE_CHECKING:
+    from .base import Config
+    from .field import FieldInfo
+    from .types.base import FieldType
+
+PLAIN = ("int", "float", "bool", "str", "Path")  # annotations that hold no sections
+NAME = 60  # a longer name than this is shortened in errors
+
+
+def nearest(name: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+    """Names that somebody who typed `name` may have meant.
+
+    Arguments:
+        name: what was typed.
+        candidates: the valid names.
+        count: how many to return at most.
+
+    Returns:
+        close names, best first.
+    """
+    import difflib
+
+    word = name.lower().replace("-", "_")
+    options = list(dict.fromkeys(candidates))
+    close = difflib.get_close_matches(word, options, n=count, cutoff=0.6)
+    inside = [o for o in options if len(word) > 2 and (word in o or (o in word and len(o) > 2))]
+    return list(dict.fromkeys([*close, *inside]))[:count]
+
+
+def section_classes(kind: FieldType) -> list[type[Config]]:
+    """The config classes that can stand in a field, through options, lists and mappings.
+
+    Arguments:
+        kind: the field's type.
+
+    Returns:
+        the classes, or nothing for plain values.
+    """
+    from .types.sections import SectionType
+
+    if isinstance(kind, SectionType):
+        only = kind.only()
+        return [only] if only else list(kind.variants().values())
+    found = [cls for inner in kind.parts() for cls in section_classes(inner)]
+    return list(dict.fromkeys(found))
+
+
+def classes_at(root: type[Config], path: tuple[str | int, ...]) -> list[type[Config]]:
+    """The config classes that can stand at a path, in any of the variants along it.
+
+    Arguments:
+        root: the root class.
+        path: names, keys and indices, as written.
+
+    Returns:
+        the classes, or nothing where no section can stand.
+    """
+    classes = [root]
+    item = False  # whether the next part is an index or a key, which leads to the same classes
+    for part in path:
+        if item:
+            item = False
+            continue
+        fields = [info for cls in classes if (info := field_of(cls, str(part))) is not None]
+        classes = [cls for info in fields for cls in section_classes(info.type)]
+        item = any(info.type.is_container() for info in fields)
+    return list(dict.fromkeys(classes))
+
+
+def field_of(cls: type[Config], key: str) -> FieldInfo | None:
+    """The field that a key names; hyphens and underscores are the same.
+
+    Arguments:
+        cls: the section's class.
+        key: the key as written.
+
+    Returns:
+        the field, or None.
+    """
+    fields = cls.__setpoint__.fields
+    return fields.get(key) or fields.get(key.replace("-", "_"))
+
+
+def schema(
+    cls: type[Config], prefix: str = "", above: tuple[type[Config], ...] = ()
+) -> Iterator[tuple[str, FieldInfo]]:
+    """Every field of a tree of config classes, those of all variants included.
+
+    Arguments:
+        cls: the root.
+        prefix: put before each path.
+        above: the classes that lead to the root; a class that contains itself is entered once.
+
+    Returns:
+        pairs of dotted path and field.
+    """
+    for name, info in cls.__setpoint__.fields.items():
+        path = f"{prefix}{name}"
+        yield path, info
+        if info.annotation in PLAIN and info.factory is None:
+            continue
+        for section in section_classes(info.type):
+            if section not in above:
+                yield from schema(section, f"{path}.", (*above, section))
+
+
+def unknown_key(cls: type[Config], key: str) -> Invalid:
+    """The error for a key that a section does not have.
+
+    Arguments:
+        cls: the section's class.
+        key: the key.
+
+    Returns:
+        the error, with the section's keys and the nearest of them.
+    """
+    names = list(cls.__setpoint__.fields)
+    close = nearest(key, names, 1)
+    hint = f"Did you mean {close[0]}?" if close else ""
+    tag = cls.__setpoint__.tag
+    title = f"{cls.__name__} (type = {tag})" if tag else cls.__name__
+    # What was written under a misspelt key may be the secret that the right key refers to.
+    secret = bool(close) and cls.__setpoint__.fields[close[0]].type.is_secret()
+    word = key if len(key) <= NAME else f"{key[:NAME]}..."
+    message = f"unknown key: {title} has no field {word!r}"
+    return Invalid(message, tuple(sorted(names)), hint=hint, secret=secret)
+
+
+def place_of(root: type[Config], key: str, path: str) -> str:
+    """A sentence that says where a misplaced or misspelt key belongs in the whole tree.
+
+    Arguments:
+        root: the root class.
+        key: the last word of the unknown path.
+        path: the unknown path.
+
+    Returns:
+        the sentence, or the empty string where nothing is close.
+    """
+    section, _, last = path.rpartition(".")
+    parents = tuple(section.split(".")) if section else ()
+    here = [cls for cls in classes_at(root, parents) if field_of(cls, last)]
+    if here:
+        tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in here)
+        return f"It is a field of type = {tags}."
+    word = key.lower().replace("-", "_")
+    paths = list(dict.fromkeys(path for path, _ in schema(root)))
+    exact = [p for p in paths if p.rpartition(".")[2] == word]
+    if not exact:
+        beside = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.fields]
+        close = nearest(word, beside, 1)
+        if close:
+            return f"Did you mean {section + '.' if section else ''}{close[0]}?"
+        everywhere = nearest(word, [p.rpartition(".")[2] for p in paths], 1)
+        exact = [p for p in paths if everywhere and p.rpartition(".")[2] == everywhere[0]]
+    return f"Did you mean {' or '.join(exact[:3])}?" if exact else ""
+
+
+def names_secret(root: type[Config], key: str) -> bool:
+    """Whether an unknown key may be the misspelt or misplaced name of a secret.
+
+    Arguments:
+        root: the root class.
+        key: the key.
+
+    Returns:
+        True if a field of that or a similar name, anywhere in the tree, holds a secret.
+    """
+    return any(info.type.is_secret() and nearest(key, [info.name]) for _, info in schema(root))
+
+
+def holds_secret(kind: FieldType) -> bool:
+    """Whether values of a type may hold a secret, also in a section inside.
+
+    Arguments:
+        kind: the type.
+
+    Returns:
+        True if what was given must not be repeated when it cannot be read at all.
+    """
+    inside = (info for cls in section_classes(kind) for _, info in schema(cls))
+    return kind.is_secret() or any(info.type.is_secret() for info in inside)

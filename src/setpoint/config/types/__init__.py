@@ -1,0 +1,1 @@
+"""How the values of fields are read, stored, shown and written."""

@@ -1,0 +1,227 @@
+"""Lists and mappings inside configs: checked while a draft, immutable once resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, cast
+
+from ..errors import Invalid, SetpointError
+from ..origin import Origin, outside_origin
+from ..problem import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from .base import FieldType
+    from .containers import MappingType
+
+
+class CheckedList(list[Any]):
+    """A draft's list: each item is checked when it is put in.
+
+    Arguments:
+        items: items that are already checked.
+        kind: the type of the items.
+    """
+
+    __slots__ = ("_kind", "changed")
+
+    def __init__(self, items: Iterable[Any], kind: FieldType) -> None:
+        super().__init__(items)
+        self._kind = kind
+        # Where the last change in place was made, since the section does not see it.
+        self.changed: Origin | None = None
+
+    def _read(self, *values: object) -> list[Any]:
+        self.changed = origin = outside_origin()
+        return [_checked(self._kind, value, origin) for value in values]
+
+    def append(self, value: object) -> None:
+        """Add an item, checked."""
+        super().extend(self._read(value))
+
+    def insert(self, index: SupportsIndex, value: object) -> None:
+        """Insert an item, checked."""
+        super().insert(index, *self._read(value))
+
+    def extend(self, values: Iterable[object]) -> None:
+        """Add items, each checked."""
+        super().extend(self._read(*values))
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        """Take an item out."""
+        self._read()
+        return super().pop(index)
+
+    def remove(self, value: Any) -> None:
+        """Take out the first item that equals a value."""
+        self._read()
+        super().remove(value)
+
+    def clear(self) -> None:
+        """Take out all items."""
+        self._read()
+        super().clear()
+
+    def reverse(self) -> None:
+        """Turn the order round."""
+        self._read()
+        super().reverse()
+
+    def sort(self, **options: Any) -> None:
+        """Sort the items, with the options of `list.sort`."""
+        self._read()
+        super().sort(**options)
+
+    def __iadd__(self, values: Iterable[object]) -> CheckedList:
+        self.extend(values)
+        return self
+
+    def __imul__(self, count: SupportsIndex) -> NoReturn:
+        # Sections would stand in several places at once.
+        raise SetpointError("a list of a configuration cannot be multiplied; assign a new list")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        items = self._read(*value) if isinstance(index, slice) else self._read(value)[0]
+        super().__setitem__(cast(Any, index), items)
+
+    def __delitem__(self, index: Any) -> None:
+        self._read()
+        super().__delitem__(index)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        # A copy outside a configuration is an ordinary list.
+        return list, (list(self),)
+
+
+class CheckedDict(dict[str, Any]):
+    """A draft's mapping: each value is checked when it is put in.
+
+    Arguments:
+        items: values that are already checked.
+        kind: the mapping's type.
+    """
+
+    __slots__ = ("_kind", "changed")
+
+    def __init__(self, items: Mapping[str, Any], kind: MappingType) -> None:
+        super().__init__(items)
+        self._kind = kind
+        self.changed: Origin | None = None
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self.changed = origin = outside_origin()
+        try:
+            name = self._kind.check_key(key)
+        except Invalid as error:
+            raise _refused(error, key, origin) from None
+        super().__setitem__(name, _checked(self._kind.item, value, origin))
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set several values, each checked."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> CheckedDict:
+        self.update(other)
+        return self
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of a key, set and checked first if it is missing."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __delitem__(self, key: str) -> None:
+        self.changed = outside_origin()
+        super().__delitem__(key)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Take a key out, with the arguments of `dict.pop`."""
+        self.changed = outside_origin()
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Take the last key out."""
+        self.changed = outside_origin()
+        return super().popitem()
+
+    def clear(self) -> None:
+        """Take all keys out."""
+        self.changed = outside_origin()
+        super().clear()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def _checked(kind: FieldType, value: object, origin: Origin) -> Any:
+    try:
+        return kind.read(value, origin)
+    except Invalid as error:
+        raise _refused(error, value, origin) from None
+
+
+def _refused(error: Invalid, value: object, origin: Origin) -> ConfigError:
+    """The report for one item; which field holds the list is for the line itself to say."""
+    from .base import shown_part
+
+    return ConfigError(
+        [
+            Problem(
+                ".".join(map(str, ("(item)", *part.at))),
+                part.message,
+                valid=part.valid,
+                hint=part.hint,
+                value=shown_part(value, part),
+                origin=origin.describe(()),
+            )
+            for part in error.parts
+        ]
+    )
+
+
+def last_change(value: object) -> Origin | None:
+    """Where a value was last changed in place.
+
+    Arguments:
+        value: a stored value.
+
+    Returns:
+        the origin, or None if neither it nor a list or mapping inside it was changed.
+    """
+    if isinstance(value, CheckedList | CheckedDict):
+        inner = list(value.values()) if isinstance(value, CheckedDict) else list(value)
+        return next(filter(None, map(last_change, inner)), value.changed)
+    return None
+
+
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
+    raise SetpointError("a resolved configuration is immutable; use evolve() to change a draft")
+
+
+class FrozenList(list[Any]):
+    """A resolved config's list: it equals a list, is hashable, and cannot change."""
+
+    __slots__ = ()
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(tuple(self))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        # Items are not appended one by one, as copying and unpickling would.
+        return type(self), (tuple(self),)
+
+
+class FrozenDict(dict[str, Any]):
+    """A resolved config's mapping: it equals a dict, is hashable, and cannot change."""
+
+    __slots__ = ()
+    update = setdefault = pop = popitem = clear = _refuse
+    __setitem__ = __delitem__ = __ior__ = _refuse
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(frozenset(self.items()))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return type(self), (dict(self),)

@@ -1,0 +1,258 @@
+"""Numbers, truth values, texts and closed vocabularies."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Invalid
+from ..files.limits import is_text
+from ..files.plain import PlainScalar
+from .base import MAX_BITS, FieldType, shown
+
+if TYPE_CHECKING:
+    from ..origin import Origin
+
+INFINITIES = (float("inf"), float("-inf"))
+TOO_LARGE = "is too large for a floating-point number"
+NOT_TEXT = "holds bytes that are no characters, so that no file could record it"
+
+
+class IntType(FieldType):
+    """Whole numbers; a float is refused, also an integral one, since it may be a slip."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "a whole number"
+
+    def read(self, value: object, origin: Origin) -> int:
+        """See `FieldType.read`."""
+        if isinstance(value, PlainScalar):
+            return self._parse(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.refuse(value)
+        if value.bit_length() > MAX_BITS:
+            raise Invalid("has more digits than can be written to a file")
+        return int(value)
+
+    def _parse(self, text: str) -> int:
+        try:
+            return int(text, 10)
+        except ValueError:
+            number = _float(text)
+        # 1e6 is how people write a million tokens; it is exact as long as it is integral.
+        if "e" in text.lower() and number.is_integer() and abs(number) < 2**53:
+            return int(number)
+        raise self.refuse(text)
+
+
+class FloatType(FieldType):
+    """Numbers; whole ones are taken as floats, "not a number" is refused."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "a number"
+
+    def read(self, value: object, origin: Origin) -> float:
+        """See `FieldType.read`."""
+        if isinstance(value, str):
+            # A file format without infinities writes them as texts.
+            if not isinstance(value, PlainScalar) and value not in ("inf", "-inf"):
+                raise self.refuse(value)
+            try:
+                # YAML writes infinities as .inf and -.inf.
+                number = float(value.lower().replace(".inf", "inf"))
+            except ValueError:
+                raise self.refuse(value) from None
+            if number in INFINITIES and "inf" not in value.lower():
+                raise Invalid(TOO_LARGE)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except OverflowError:
+                raise Invalid(TOO_LARGE) from None
+        else:
+            raise self.refuse(value)
+        if number != number:
+            raise Invalid("is not a number: nan has no place in a configuration")
+        # Minus zero equals zero, and equal configs must have equal fingerprints.
+        return number + 0.0
+
+
+class BoolType(FieldType):
+    """True or false, and nothing that merely looks like it."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "true or false"
+
+    def candidates(self) -> tuple[str, ...]:
+        """See `FieldType.candidates`."""
+        return ("true", "false")
+
+    def read(self, value: object, origin: Origin) -> bool:
+        """See `FieldType.read`."""
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, PlainScalar) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        raise self.refuse(value)
+
+
+class StrType(FieldType):
+    """Texts; a number is not taken for one."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "a text"
+
+    def read(self, value: object, origin: Origin) -> str:
+        """See `FieldType.read`."""
+        if isinstance(value, str) and not isinstance(value, enum.Enum):
+            if not is_text(value):
+                raise Invalid(NOT_TEXT)
+            return str(value)
+        raise self.refuse(value)
+
+
+class PathType(FieldType):
+    """Paths of files and folders, kept as they were given."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "a path"
+
+    def read(self, value: object, origin: Origin) -> Any:
+        """See `FieldType.read`."""
+        from pathlib import Path, PurePath
+
+        if isinstance(value, PurePath):
+            value = value.as_posix()
+        if not isinstance(value, str):
+            raise self.refuse(value)
+        if not value or "\0" in value:
+            raise Invalid("is not a path: it is empty or holds a zero byte")
+        if not is_text(value):
+            raise Invalid(NOT_TEXT)
+        if "${" in value:
+            raise Invalid("is a path that would be read as a reference")
+        return Path(str(value))
+
+    def dump(self, value: Any) -> str:
+        """See `FieldType.dump`."""
+        text = value.as_posix()
+        # Bare, it would be read back as no path at all.
+        return f"./{text}" if text == "null" else text
+
+
+class LiteralType(FieldType):
+    """A closed vocabulary of texts, numbers and truth values.
+
+    Arguments:
+        choices: the values, in the order of the annotation.
+    """
+
+    __slots__ = ("choices",)
+
+    def __init__(self, choices: tuple[Any, ...]) -> None:
+        self.choices = choices
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "one of: " + ", ".join(self.candidates())
+
+    def candidates(self) -> tuple[str, ...]:
+        """See `FieldType.candidates`."""
+        return tuple(plain_text(choice) for choice in self.choices)
+
+    def read(self, value: object, origin: Origin) -> Any:
+        """See `FieldType.read`."""
+        for choice in self.choices:
+            if isinstance(value, PlainScalar):
+                if plain_text(choice) == value:
+                    return choice
+            elif type(choice) is type(value) and choice == value:
+                return choice
+        raise refuse_choice(value, self.candidates())
+
+
+class EnumType(FieldType):
+    """The members of an enum, by name.
+
+    Arguments:
+        cls: the enum class.
+    """
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type[enum.Enum]) -> None:
+        self.cls = cls
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "one of: " + ", ".join(self.candidates())
+
+    def candidates(self) -> tuple[str, ...]:
+        """See `FieldType.candidates`."""
+        return tuple(member.name for member in self.cls)
+
+    def read(self, value: object, origin: Origin) -> Any:
+        """See `FieldType.read`."""
+        if isinstance(value, self.cls):
+            return value
+        for member in self.cls:
+            if isinstance(value, str) and str(value) == member.name:
+                return member
+        raise refuse_choice(value, self.candidates())
+
+    def dump(self, value: Any) -> str:
+        """See `FieldType.dump`."""
+        return value.name
+
+
+def plain_text(value: object) -> str:
+    """A scalar as the command line writes it.
+
+    Arguments:
+        value: a text, number, truth value or None.
+
+    Returns:
+        `true`, `null`, `0.1`, or the text itself.
+    """
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
+    """The error for a value outside a closed vocabulary, with the nearest word.
+
+    Arguments:
+        value: what was given.
+        choices: what would be valid.
+
+    Returns:
+        the error, to be raised by the caller.
+    """
+    from ..suggest import nearest
+
+    close = nearest(str(value), choices) if isinstance(value, str) else []
+    hint = f"Did you mean {close[0]}?" if close else ""
+    return Invalid(f"is not one of the known values: got {shown(value)}", choices, hint=hint)
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

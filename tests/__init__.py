@@ -1,0 +1,1 @@
+"""Tests of Setpoint; the folders mirror those of `src/setpoint`."""

@@ -1,0 +1,28 @@
+"""Positions are found when they are asked for, and once."""
+
+from setpoint.config.files.document import Document, Place
+
+
+def test_positions_are_lazy():
+    calls = []
+
+    def scan():
+        calls.append(1)
+        root = Place(0)
+        root.add("a", 3).add(0, 5)
+        return root
+
+    document = Document("f", "toml", {}, "é\n\na = [1]\n", scan)
+    assert not calls
+    assert document.locate(("a",)) == (3, 1)
+    assert document.locate(("a", 0)) == (3, 3)
+    assert document.locate(("a", 1, "deeper")) == (3, 1)
+    assert document.locate(("b",)) is None
+    assert document.locate(()) is None
+    assert len(calls) == 1
+
+
+def test_the_first_place_of_a_key_stays():
+    root = Place(0)
+    assert root.add("a", 1) is root.add("a", 9)
+    assert root.children["a"].offset == 1

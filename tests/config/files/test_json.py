@@ -1,0 +1,98 @@
+"""Reading JSON: values, positions, and every refusal word for word."""
+
+import pytest
+
+from setpoint.config.files.error import FileError
+from setpoint.config.files.read import parse
+
+TEXT = '{"a": 1,\n "b": [1, {"c\\u00e9": null}],\r\n\t"": {"d": "x\\"[{", "e": [[], -1.5e-3]}\n}'
+
+
+def test_values():
+    data = {"a": 1, "b": [1, {"cé": None}], "": {"d": 'x"[{', "e": [[], -0.0015]}}
+    assert parse(TEXT, "json", "f").data == data
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        (("a",), (1, 2)),
+        (("b",), (2, 2)),
+        (("b", 0), (2, 8)),
+        (("b", 1, "cé"), (2, 12)),
+        (("", "d"), (3, 7)),
+        (("", "e", 1), (3, 31)),
+        (("", "e", 2, "x"), (3, 21)),
+        (("nowhere", "x"), None),
+    ],
+)
+def test_positions(path, place):
+    assert parse(TEXT, "json", "f").locate(path) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1,\n "a": 2}', "f:2:2: the key 'a' is given twice; first on line 1"),
+        ('{"a": NaN}', "f:1:7: expected a value, found 'NaN'; write \"nan\" in quotes"),
+        ('{"a": Infinity}', "f:1:7: expected a value, found 'Infinity'; write \"inf\" in quotes"),
+        (
+            '{"a": -Infinity}',
+            "f:1:7: expected a value, found '-Infinity'; write \"-inf\" in quotes",
+        ),
+        ('{"a": True}', "f:1:7: expected a value, found 'True'; write true"),
+        ('{"a": None}', "f:1:7: expected a value, found 'None'; write null"),
+        ('{"a": text}', "f:1:7: expected a value, found 'text'; text needs double quotes"),
+        ('{"a": }', "f:1:7: expected a value, found '}'"),
+        ('{"a": -}', "f:1:7: expected a number, found '-'"),
+        ('{"a": 01}', "f:1:8: expected ',' or '}', found '1'"),
+        ("{a: 1}", "f:1:2: expected a key in double quotes, found 'a'"),
+        (
+            "{'a': 1}",
+            'f:1:2: expected a key in double quotes, found "\'"; JSON puts text in double quotes',
+        ),
+        ('{"a" 1}', "f:1:6: expected ':' after the key 'a', found '1'"),
+        ('{"a": 1,}', "f:1:8: expected no comma before '}'"),
+        ('{"a": [1, 2,\n]}', "f:1:12: expected no comma before ']'"),
+        ('{"a": [1 2]}', "f:1:10: expected ',' or ']', found '2'"),
+        ('{"a": 1} x', "f:1:10: expected the end of the file, found 'x'"),
+        ("// x\n{}", "f:1:1: expected a value, found '/'; JSON has no comments"),
+        ('{"a": 1', "f:1:8: expected ',' or '}', found the end of the file"),
+        ('{"a": "x\n"}', "f:1:7: expected a closing '\"' for the text that begins here"),
+        ('{"a": "\t"}', "f:1:8: the control character U+0009 must be written as an escape"),
+        (
+            '{"a": "\\q"}',
+            'f:1:8: expected one of \\" \\\\ \\/ \\b \\f \\n \\r \\t \\u after a backslash, '
+            "found 'q'",
+        ),
+        ('{"a": "\\u12"}', "f:1:8: expected four hexadecimal digits after '\\u'"),
+        (
+            '{"a": "\\ud800"}',
+            "f:1:7: the text holds half a surrogate pair, which is no character",
+        ),
+        ("[1]", "f:1:1: expected '{': the top level is a mapping of keys to values"),
+        ("\n 1", "f:2:2: expected '{': the top level is a mapping of keys to values"),
+        ("[" * 100_000, "f:1:65: nested deeper than 64 levels"),
+        ('{"a":' * 100_000, "f:1:321: nested deeper than 64 levels"),
+        (
+            '{"a": ' + "1" * 4301 + "}",
+            "f:1:7: a number of 4301 digits is refused; at most 4300 are read",
+        ),
+    ],
+)
+def test_refusals(text, message):
+    with pytest.raises(FileError) as caught:
+        parse(text, "json", "f")
+    assert str(caught.value) == message
+
+
+def test_limits_are_not_lower_than_stated():
+    parse('{"a":' + "[" * 63 + "]" * 63 + "}", "json", "f")
+    assert parse(f'{{"a": {"1" * 4300}}}', "json", "f").data == {"a": int("1" * 4300)}
+    parse(f'{{"a": "{"[" * 100}{"1" * 5000}\\ud83d\\ude00"}}', "json", "f")
+
+
+def test_empty():
+    for text in ("", " \r\n", "\ufeff", "{}"):
+        assert parse(text, "json", "f").data == {}
+        assert parse(text, "json", "f").locate(("a",)) is None

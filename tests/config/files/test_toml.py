@@ -1,0 +1,143 @@
+"""Reading TOML: values, positions, and every refusal word for word."""
+
+import tomllib
+
+import pytest
+
+from setpoint.config.files.error import FileError
+from setpoint.config.files.read import parse
+
+TEXT = """\
+name = "tiny"
+betas = [0.9, 0.95]  # [not] = "a list"
+
+[model.moe]
+"top k" . value = 2
+
+[[sources]]
+path = 'a'
+[[sources]]
+path = "b"
+[sources.filter]
+words = [
+  "x = [",
+  {min = 1, "ma\\u0078" = 2},
+]
+"""
+
+
+def test_values_are_those_of_the_standard_library():
+    assert parse(TEXT, "toml", "f").data == tomllib.loads(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        (("name",), (1, 1)),
+        (("betas",), (2, 1)),
+        (("betas", 1), (2, 15)),
+        (("model",), (4, 2)),
+        (("model", "moe"), (4, 8)),
+        (("model", "moe", "top k"), (5, 1)),
+        (("model", "moe", "top k", "value"), (5, 11)),
+        (("sources",), (7, 3)),
+        (("sources", 0), (7, 1)),
+        (("sources", 1), (9, 1)),
+        (("sources", 1, "path"), (10, 1)),
+        (("sources", 1, "filter", "words"), (12, 1)),
+        (("sources", 1, "filter", "words", 0), (13, 3)),
+        (("sources", 1, "filter", "words", 1, "min"), (14, 4)),
+        (("sources", 1, "filter", "words", 1, "max"), (14, 13)),
+        (("sources", 1, "filter", "words", 7, "max"), (12, 1)),
+        (("sources", 2), (7, 3)),
+        (("nowhere",), None),
+        ((), None),
+    ],
+)
+def test_positions(path, place):
+    assert parse(TEXT, "toml", "f").locate(path) == place
+    assert parse(TEXT.replace("\n", "\r\n"), "toml", "f").locate(path) == place
+
+
+def test_multi_line_strings_hide_what_they_hold():
+    text = 'a = """\n[x]\n\\""" """"\nc = \'\'\'\n#"\'\'\'\'\'\nd = ""\ne = """"""\nf = 1'
+    document = parse(text, "toml", "f")
+    assert document.data == {"a": '[x]\n""" "', "c": "#\"''", "d": "", "e": "", "f": 1}
+    places = [document.locate((key,)) for key in "acdef"]
+    assert places == [(1, 1), (4, 1), (6, 1), (7, 1), (8, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a=1\na=2", "f:2:1: 'a' is given twice; first on line 1"),
+        ("[a]\nx=1\n[a]", "f:3:2: 'a' is given twice; first on line 1"),
+        ("a.b=1\na=2", "f:2:1: 'a' is given twice; first on line 1"),
+        ("a=1\n[a.b]", "f:2:2: 'a' is given twice; first on line 1"),
+        ("a={b=1,b=2}", "f:1:8: 'b' is given twice; first on line 1"),
+        ("[a]\n[[a]]", "f:2:3: 'a' is given twice; first on line 1"),
+        ("a = x", "f:1:5: expected a value, found 'x'; text needs quotes"),
+        ("a = True", "f:1:5: expected a value, found 'True'; write true"),
+        ("a = None", "f:1:5: expected a value, found 'None'; write \"null\" in quotes"),
+        ("a = ", "f:1:5: expected a value, found the end of the file"),
+        ("a", "f:1:2: expected '=' after the key, found the end of the file"),
+        ("a = 1 b = 2", "f:1:7: expected the end of the line, found 'b'"),
+        ("= 1", "f:1:1: expected a key, a [table] or a comment, found '='"),
+        ("a. = 1", "f:1:4: expected a key, found '='"),
+        ("[a", "f:1:3: expected ']' after the name of the table, found the end of the file"),
+        ("[[a]", "f:1:4: expected ']]' after the name of the list, found ']'"),
+        ("a = [1, 2\nb = 3", "f:2:1: expected ',' or ']' in the list, found 'b'"),
+        (
+            "a = {x = 1 y = 2}",
+            "f:1:12: expected ',' or '}' in the inline table, found 'y'",
+        ),
+        (
+            'a = "x\nb = 1',
+            "f:1:7: expected the closing quote of a text before the end of the line",
+        ),
+        (
+            "a = 'x",
+            "f:1:7: expected the closing quote of a text, found the end of the file",
+        ),
+        (
+            'a = "\\q"',
+            'f:1:8: expected one of \\b \\t \\n \\f \\r \\" \\\\ \\u \\U after a backslash',
+        ),
+        ('a = "\\ud800"', "f:1:12: expected the code of a character after \\u or \\U"),
+        ('a = "\x01"', "f:1:6: the character U+0001 must be written as an escape"),
+        (
+            "x = 1\na = [2024-01-31]",
+            "f:2:6: a date is not a type that fields have; put it in quotes",
+        ),
+        (
+            "a = 2024-01-31 10:00:00Z",
+            "f:1:1: a date with a time is not a type that fields have; put it in quotes",
+        ),
+        (
+            "a = 10:00:00",
+            "f:1:1: a time of day is not a type that fields have; put it in quotes",
+        ),
+        ("a = " + "[" * 100_000, "f:1:69: nested deeper than 64 levels"),
+        ("a = " + "{x = " * 100_000, "f:1:325: nested deeper than 64 levels"),
+        (".".join("a" * 100_000) + " = 1", "f:1:128: nested deeper than 64 levels"),
+        ("[" + ".".join("a" * 40) + "]\n" + ".".join("b" * 40) + "=1", None),
+        ("a = " + "1" * 4301, "f:1:5: a number of 4301 digits is refused; at most 4300 are read"),
+        ("a = 0x" + "f" * 5000, "f:1:5: a number of 5002 digits is refused; at most 4300 are read"),
+    ],
+)
+def test_refusals(text, message):
+    with pytest.raises(FileError) as caught:
+        parse(text, "toml", "f")
+    assert str(caught.value) == (message or "f:2:47: nested deeper than 64 levels")
+
+
+def test_limits_are_not_lower_than_stated():
+    parse("a = " + "[" * 63 + "]" * 63, "toml", "f")
+    assert parse("a = " + "1" * 4300, "toml", "f").data == {"a": int("1" * 4300)}
+    parse(f'a = "{"1" * 5000}" # {"[" * 100}\n"{"[." * 100}" = 1', "toml", "f")
+
+
+def test_empty():
+    for text in ("", "\n", "# only a comment", "\ufeff"):
+        assert parse(text, "toml", "f").data == {}
+        assert parse(text, "toml", "f").locate(("a",)) is None

@@ -1,0 +1,85 @@
+"""What may be written at all, and what the writers share."""
+
+import enum
+import math
+
+import numpy
+import pytest
+
+from setpoint.config.errors import SetpointError
+from setpoint.config.files import write_json, write_toml, write_yaml
+from setpoint.config.files.plain import PlainScalar
+from setpoint.config.files.write_common import plain_data, quoted, remark
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+def nested(levels):
+    data = {}
+    for _ in range(levels - 1):
+        data = {"a": data}
+    return data
+
+
+def test_subclasses_become_what_they_stand_for():
+    data = plain_data(
+        {Color.RED: Color.RED, "f": numpy.float64(0.5), "p": PlainScalar("1"), "t": (1, 2)}
+    )
+    assert repr(data) == "{'red': 'red', 'f': 0.5, 'p': '1', 't': [1, 2]}"
+
+
+@pytest.mark.parametrize("module", [write_toml, write_yaml, write_json])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"a": [{"b": {1}}]}, "a[0].b: a set cannot be written"),
+        ({"a": {1: 2}}, "a: the key 1 is not text"),
+        (
+            {"a": "\ud800"},
+            "a: the text holds half a surrogate pair, which is no character",
+        ),
+        (
+            {"\ud800": 1},
+            "the text holds half a surrogate pair, which is no character",
+        ),
+        ({"a": 10**4300}, "a: a number of more than 4300 digits cannot be written"),
+        (nested(65), ".".join("a" * 64) + ": nested deeper than 64 levels"),
+    ],
+)
+def test_refusals(module, data, message):
+    with pytest.raises(SetpointError) as caught:
+        module.write(data)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("module", [write_toml, write_yaml, write_json])
+def test_what_contains_itself_is_refused(module):
+    data = {}
+    data["a"] = data
+    with pytest.raises(SetpointError, match="nested deeper than 64 levels"):
+        module.write(data)
+
+
+def test_the_deepest_that_is_written_is_read():
+    from setpoint.config.files.read import parse
+
+    for format, module in (("toml", write_toml), ("yaml", write_yaml), ("json", write_json)):
+        assert parse(module.write(nested(64)), format, "f").data == nested(64)
+
+
+def test_quoted():
+    assert quoted('a"\\\n\t\x00\x7f\u2028\u202e\ufeff é 😀') == (
+        '"a\\"\\\\\\n\\t\\u0000\\u007f\\u2028\\u202e\\ufeff é 😀"'
+    )
+
+
+def test_remark():
+    assert remark(["one\ntwo", "", " \x00\u2028", "three # four"]) == "  # one two; three # four"
+    assert remark(["", "\n"]) == remark([]) == ""
+
+
+def test_floats_keep_their_kind():
+    text = write_toml.write({"a": 1e16, "b": -0.0, "c": 5e-324, "d": math.nan})
+    assert text == "a = 1e+16\nb = -0.0\nc = 5e-324\nd = nan\n"

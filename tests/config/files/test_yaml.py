@@ -1,0 +1,169 @@
+"""Reading YAML: values, positions, and every refusal word for word."""
+
+import pytest
+
+from setpoint.config.files.error import FileError
+from setpoint.config.files.plain import PlainScalar
+from setpoint.config.files.read import parse
+
+TEXT = """\
+%YAML 1.2
+---
+name: tiny # comment
+model: &model
+  dim: 64
+  'moe': ~
+sources:
+  - {path: a, n: [1, 2]}
+  - path: |
+      text
+    no: "1"
+again: *model
+1e3: null
+empty:
+"""
+
+
+def test_values():
+    model = {"dim": "64", "moe": None}
+    assert parse(TEXT, "yaml", "f").data == {
+        "name": "tiny",
+        "model": model,
+        "sources": [{"path": "a", "n": ["1", "2"]}, {"path": "text\n", "no": "1"}],
+        "again": model,
+        "1e3": None,
+        "empty": None,
+    }
+
+
+def test_only_scalars_without_quotes_are_plain():
+    data = parse("a: [a, 'a', \"a\"]\nb: |\n  a\nc: a\n b", "yaml", "f").data
+    kinds = [type(item) for item in [*data["a"], data["b"], data["c"]]]
+    assert kinds == [PlainScalar, str, str, str, PlainScalar]
+
+
+@pytest.mark.parametrize("text", ["null", "Null", "NULL", "~", ""])
+def test_nulls(text):
+    assert parse(f"a: {text}", "yaml", "f").data == {"a": None}
+    assert parse(f"a: '{text}'", "yaml", "f").data == {"a": text}
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        (("name",), (3, 1)),
+        (("model", "dim"), (5, 3)),
+        (("model", "moe"), (6, 3)),
+        (("sources", 0), (8, 5)),
+        (("sources", 0, "n"), (8, 15)),
+        (("sources", 0, "n", 1), (8, 22)),
+        (("sources", 1, "no"), (11, 5)),
+        (("sources", 2), (7, 1)),
+        (("again",), (12, 1)),
+        (("again", "dim"), (5, 3)),
+        (("empty", "x"), (14, 1)),
+        (("nowhere",), None),
+    ],
+)
+def test_positions(path, place):
+    assert parse(TEXT, "yaml", "f").locate(path) == place
+    assert parse(TEXT.replace("\n", "\r\n"), "yaml", "f").locate(path) == place
+
+
+def test_aliases_are_copies():
+    data = parse("a: &a {x: [1]}\nb: *a\nc: [*a]", "yaml", "f").data
+    data["b"]["x"].append("2")
+    assert data["a"] == {"x": ["1"]} and data["c"] == [{"x": ["1"]}]
+    assert parse("&k a: &v 1\nb: *k\nc: *v", "yaml", "f").data == {"a": "1", "b": "a", "c": "1"}
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3", "f:3:1: the key 'a' is given twice; first on line 1"),
+        ("1: a\n'1': b", "f:2:1: the key '1' is given twice; first on line 1"),
+        ("{a: 1, a: 2}", "f:1:8: the key 'a' is given twice; first on line 1"),
+        ("a: !!int 1", "f:1:4: the tag '!!int' is refused; a value is read by its field's type"),
+        (
+            "a: !!python/object/apply:os.system [ls]",
+            "f:1:4: the tag '!!python/object/apply:os.system' is refused; "
+            "a value is read by its field's type",
+        ),
+        ("!x\na: 1", "f:1:1: the tag '!x' is refused; a value is read by its field's type"),
+        ("!k a: 1", "f:1:1: the tag '!k' is refused; a value is read by its field's type"),
+        ("a: !", "f:1:4: the tag '!' is refused; a value is read by its field's type"),
+        (
+            "!" * 200_000,
+            f"f:1:1: the tag '{'!' * 60}' is refused; a value is read by its field's type",
+        ),
+        ("%TAG ! x:\n---\na: 1", "f:1:1: expected no directive but '%YAML 1.2'"),
+        ("%YAML 1.1\n---\na: 1", "f:1:1: expected no directive but '%YAML 1.2'"),
+        ("<<: {a: 1}", "f:1:1: the merge key '<<' is refused; use `extends`"),
+        ("? [a]\n: 1", "f:1:3: expected a key that is text"),
+        ("? {a: 1}\n: 1", "f:1:3: expected a key that is text"),
+        ("&a a: 1\n*a : 2", "f:2:1: expected a key that is text"),
+        (": 1", "f:1:1: expected a key before ':'"),
+        (
+            "a: *b",
+            "f:1:4: the anchor 'b' is not defined above; text that begins with '*' needs quotes",
+        ),
+        ("a: &b [*b]", "f:1:8: the anchor 'b' is used inside itself"),
+        (BOMB, "f:6:10: more than 100000 keys and values, aliases written out"),
+        (
+            "a:\n" + "- x\n" * 100_000,
+            "f:99999:3: more than 100000 keys and values, aliases written out",
+        ),
+        ("a: 1\n---\nb: 2", "f:2:1: expected the end of the file; one file is one document"),
+        ("a: 1\n...\nb: 2", "f:3:1: expected the end of the file; one file is one document"),
+        ("- a", "f:1:1: expected 'key: value': the top level is a mapping of keys to values"),
+        ("\ntext", "f:2:1: expected 'key: value': the top level is a mapping of keys to values"),
+        ("null", "f:1:1: expected 'key: value': the top level is a mapping of keys to values"),
+        ("a: " + "[" * 100_000, "f:1:67: nested deeper than 64 levels"),
+        ("- " * 100_000, "f:1:129: nested deeper than 64 levels"),
+        ("a: &a " + "[" * 40 + "]" * 40 + "\nb: " + "[" * 40 + "*a", None),
+        ("a: " + "1" * 4301, "f:1:4: a number of 4301 digits is refused; at most 4300 are read"),
+        ("a: b: c", "f:1:5: expected no ':' here; text with ': ' needs quotes"),
+        ("a: 1\n b: 2", "f:2:3: expected no ':' here; text with ': ' needs quotes"),
+        ("a: [1, 2", "f:1:9: expected ',' or ']' in the list, found the end of the file"),
+        ("a: {b: 1", "f:1:9: expected ',' or '}' in the mapping, found the end of the file"),
+        ('a: "x', "f:1:6: expected the closing quote of a text, found the end of the file"),
+        ('a: "\\q"', "f:1:6: expected an escape after the backslash, found 'q'"),
+        (
+            'a: "\\UFFFFFFFF"',
+            "f:1:1: not valid YAML near here: Python int too large to convert to C int",
+        ),
+        (
+            'a: "\\ud800"',
+            "f:1:4: the text holds half a surrogate pair, which is no character",
+        ),
+        ("a:\n\t- b", "f:2:1: expected spaces; YAML refuses tabs here"),
+        ("a: \x01", "f:1:4: the character U+0001 may not stand in YAML"),
+        ("a: @b", "f:1:4: expected a key or a value, found '@'; such text needs quotes"),
+        ("a: b\nc", "f:2:2: expected ':' after the key above, found the end of the file"),
+        (
+            'a: "x" y',
+            "f:1:8: expected the next key or item, indented like those above, found 'y'",
+        ),
+    ],
+)
+def test_refusals(text, message):
+    with pytest.raises(FileError) as caught:
+        parse(text, "yaml", "f")
+    assert str(caught.value) == (message or "f:2:44: nested deeper than 64 levels")
+
+
+def test_limits_are_not_lower_than_stated():
+    parse("a: " + "[" * 63 + "]" * 63, "yaml", "f")
+    parse("a: " + "1" * 4300 + f"\nb: '{'1' * 5000}'", "yaml", "f")
+    parse("'<<': 1\n'': 2", "yaml", "f")
+
+
+def test_empty():
+    for text in ("", "\n", "# only a comment", "---\n", "--- # x\n...\n", "\ufeff", "{}"):
+        assert parse(text, "yaml", "f").data == {}
+        assert parse(text, "yaml", "f").locate(("a",)) is None

@@ -1,0 +1,165 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.config import Config, SetpointError, field
+from setpoint.config.compose import compose
+from setpoint.config.layers.flags import Flag, in_order, parse_flags
+
+from ..helpers import flag_problems, resolved
+from ..sample import AdamW, Experts, Job, Recurrent, Sgd, Transformer
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--optimizer.lr", "0.01"],
+        ["--optimizer.lr=0.01"],
+        ["optimizer.lr=0.01"],
+        ["--optimizer", "{lr: 0.01}"],
+        ["--optimizer.lr=1e-2"],
+        ["--optimizer.lr=3", "--optimizer.lr=0.01"],
+        ["optimizer.lr=3", "--optimizer.lr", "0.01"],
+    ],
+)
+def test_the_spellings_of_one_override(flags: list[str]) -> None:
+    assert resolved(*flags).optimizer == AdamW(lr=0.01)
+
+
+def test_hyphens_and_underscores_are_the_same() -> None:
+    for name in ("--batch.sequence-length", "--batch.sequence_length"):
+        assert resolved(name, "8").batch.sequence_length == 8
+
+
+def test_switches() -> None:
+    assert resolved("--deterministic").deterministic
+    assert resolved("--deterministic", "true").deterministic
+    assert not resolved("--deterministic", "false").deterministic
+    assert not resolved("--deterministic=false").deterministic
+    assert not resolved("--deterministic", "--no-deterministic").deterministic
+    assert resolved("--no-deterministic", "--deterministic").deterministic
+    assert resolved("--optimizer=sgd", "--optimizer.nesterov", "--seed", "3").seed == 3
+    assert not resolved("--optimizer=sgd", "--no-optimizer.nesterov").optimizer.nesterov
+    assert list(flag_problems("--deterministic=ture")) == ["deterministic"]
+
+
+def test_a_negative_number_is_a_value() -> None:
+    assert flag_problems("--seed", "-1")["seed"].value == "-1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed"], "--seed needs a value, as in --seed VALUE or --seed=VALUE"),
+        (["--seed", "--name=x"], "--seed needs a value"),
+        (["stray"], "unexpected argument 'stray'; an override is written --section.field value"),
+        (["-x"], "unexpected argument '-x'"),
+        (["-x=3"], "unexpected argument '-x=3'"),
+        (["=3"], "unexpected argument '=3'"),
+        ([""], "unexpected argument ''"),
+        (["--deterministic", "maybe"], "unexpected argument 'maybe'"),
+    ],
+)
+def test_what_is_no_override(flags: list[str], message: str) -> None:
+    with pytest.raises(SetpointError) as caught:
+        compose(Job, flags=flags)
+    assert message in str(caught.value)
+
+
+def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
+    for choice in ("--optimizer=sgd", "--optimizer.type=sgd"):
+        job = resolved("--optimizer.momentum=0.5", choice, "--optimizer.lr=0.1")
+        assert job.optimizer == Sgd(momentum=0.5, lr=0.1)
+    assert resolved("--optimizer=sgd", "--optimizer=adamw").optimizer == AdamW()
+    assert resolved("--optimizer=adamw", "--optimizer=sgd").optimizer == Sgd()
+
+
+def test_a_later_flag_beats_an_earlier_one_also_for_whole_sections() -> None:
+    assert resolved("--model.dim=12", "--model", "{dim: 24}").model.dim == 24
+    assert resolved("--model", "{dim: 24}", "--model.dim=12").model.dim == 12
+    assert resolved("--model", "{type: recurrent, dim: 3}", "--model.dim=4").model == Recurrent(
+        dim=4
+    )
+    assert resolved("--sources.0.weight=2", "--sources", "[synthetic]").sources[0].weight == 1
+    job = resolved("--sources.0.documents=3", "--sources", "[synthetic, synthetic]",
+                   "--sources.1.documents=4")  # fmt: skip
+    assert job.sources[1].documents == 4
+
+
+def test_null_and_back_in_order() -> None:
+    class Root(Config):
+        optimizer: AdamW | Sgd | None = field(factory=AdamW)
+
+    def optimizer(*flags: str) -> object:
+        return compose(Root, flags=flags).resolve().optimizer
+
+    assert optimizer("--optimizer=null") is None
+    assert optimizer("--optimizer=sgd", "--optimizer=null") is None
+    assert optimizer("--optimizer=null", "--optimizer=sgd") == Sgd()
+    assert optimizer("--optimizer=null", "--optimizer.lr=1", "--optimizer=sgd") == Sgd(lr=1.0)
+    assert optimizer("--optimizer.lr=1", "--optimizer=null", "--optimizer=sgd") == Sgd()
+    assert resolved("--model.experts=null", "--model.experts.count=3").model.experts == Experts(
+        count=3
+    )
+
+
+def test_the_order_of_overrides() -> None:
+    flags = [
+        Flag(tuple(name.split(".")), "x", name) for name in ("a.b.c", "a.b.d", "a.type", "a.b")
+    ]
+    ordered = in_order(flags, lambda flag: flag.label in ("a.b", "a.type"))
+    assert [flag.label for flag in ordered] == ["a.type", "a.b", "a.b.c", "a.b.d"]
+
+
+def test_flags_of_fields_that_only_a_later_variant_has() -> None:
+    job = resolved("--model.cell=lstm", "--model=recurrent")
+    assert job.model == Recurrent(cell="lstm")
+    assert flag_problems("--model.cell=lstm")["model.cell"].hint.endswith("type = recurrent.")
+    assert isinstance(resolved("--model=transformer").model, Transformer)
+
+
+TEXTS = st.text(max_size=30) | st.sampled_from(
+    ["{", "[", "[[[", "{a", "null", "${", "${model.dim}", "${model}", "'", '"', "[1,",
+     "{type: sgd}",
+     "inf", "nan", "1e999", "-0", "9" * 400, "true", ",", "[{", "\ud800", "\x00"]
+)  # fmt: skip
+PATHS = st.sampled_from(
+    ["seed", "name", "model", "model.dim", "model.type", "model.experts", "optimizer", "sources",
+     "sources.0", "sources.0.type", "sources.-1.documents", "tags", "tags.0", "thresholds",
+     "thresholds.a", "evaluations.q", "evaluations.q.size", "user", "user.a", "user.a.b",
+     "duration",
+     "log_every", "mode", "folder", "tracker", "tracker.token", "warmup", "optimizer.betas",
+     "optimizer.betas.0", "type", "a..b", ".", "", "x-y", "user.", "model."]
+) | st.text(max_size=8)  # fmt: skip
+
+
+@given(st.lists(st.tuples(PATHS, TEXTS), min_size=1, max_size=4))
+def test_no_flag_whatever_it_holds_raises_anything_else(pairs: list[tuple[str, str]]) -> None:
+    try:
+        job = compose(Job, flags=[f"--{path}={text}" for path, text in pairs]).resolve()
+    except SetpointError as error:
+        text = str(error)
+        text.encode()
+        assert len(text) < 10_000
+    else:
+        assert hash(job) == hash(job.evolve() and compose(Job, job).resolve())
+
+
+@given(st.lists(st.text(max_size=12), max_size=3))
+def test_no_arguments_raise_anything_else(tokens: list[str]) -> None:
+    try:
+        parse_flags(tokens, lambda path: len(path) == 1)
+    except SetpointError as error:
+        str(error).encode()
+
+
+def test_huge_flags() -> None:
+    huge = "x" * 200_000
+    for flag in (f"--{huge}=1", f"--name={huge}", f"--seed={'9' * 5000}", f"--optimizer.lr={huge}",
+                 f"--duration={huge}", f"--tags={'[' * 5000}", f"--model={'{a:' * 5000}",
+                 f"--user.a={'[' * 5000}", f"--model.dim=${{{'1+' * 5000}1}}",
+                 f"--{'a.' * 5000}b=1", f"--user.{'a.' * 500}b=1"):  # fmt: skip
+        try:
+            compose(Job, flags=[flag]).resolve()
+        except SetpointError as error:
+            assert len(str(error)) < 3000

@@ -1,0 +1,94 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.config import Invalid
+from setpoint.config.files.plain import PlainScalar, guess
+from setpoint.config.layers.flow import parse_flow, parse_list
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{rank: 8, targets: [q, v]}", {"rank": "8", "targets": ["q", "v"]}),
+        ('{type = "text", paths = [a, b]}', {"type": "text", "paths": ["a", "b"]}),
+        ("[]", []),
+        ("{}", {}),
+        ("[1, 2,]", ["1", "2"]),
+        ("{a: {b: {}}}", {"a": {"b": {}}}),
+        ("[a b, 'c, d', \"e\\n\"]", ["a b", "c, d", "e\n"]),
+        ("{lr: ${a[0] * 2}, x: 1}", {"lr": "${a[0] * 2}", "x": "1"}),
+        ('["\\ud83d\\ude00", "\\u00e9"]', ["\U0001f600", "é"]),
+        ("word", "word"),
+    ],
+)
+def test_values(text: str, value: object) -> None:
+    assert parse_flow(text) == value
+
+
+def test_words_are_to_be_read_by_type_and_quoted_texts_are_not() -> None:
+    items = parse_list("1, '1'")
+    assert [type(item) is PlainScalar for item in items] == [True, False]
+    assert parse_list("") == parse_list("[]") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1", "position 3: the list is not closed by ]"),
+        ("{a: 1", "position 6: the mapping is not closed by }"),
+        ("{a}", "position 3: expected = or : after the key"),
+        ("{a: 1, a: 2}", "position 10: a key is given twice"),
+        ("[1] 2", "position 5: unexpected text after the value"),
+        ("['a", "the text is not closed by '"),
+        ('["\\q"]', "unknown escape"),
+        ('["\\u00"]', "needs four hexadecimal digits"),
+        ('["\\u1_00"]', "needs four hexadecimal digits"),
+        ('["\\ud800"]', "half a surrogate pair"),
+        ('["\\udc00"]', "half a surrogate pair"),
+        ("[,]", "expected a value"),
+        ("[${a]", "the reference is not closed"),
+        ("[a 'b']]", "unexpected text"),
+        ("[" * 40, "nested deeper than 32 levels"),
+    ],
+)
+def test_what_cannot_be_read(text: str, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_flow(text)
+    assert message in str(caught.value)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(), PLAIN, max_size=3))
+def test_json_is_read(value: object) -> None:
+    assert plain(parse_flow(json.dumps(value))) == value
+
+
+def plain(value: object) -> object:
+    """The value with its words read by the rules of YAML."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return (
+        None
+        if value == PlainScalar("null") and type(value) is PlainScalar
+        else (guess(value) if isinstance(value, PlainScalar) else value)
+    )
+
+
+@given(st.text(alphabet="[]{},:='\"\\ua0$ \n", max_size=20))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for read in (parse_flow, parse_list):
+        try:
+            read(text)
+        except Invalid as error:
+            assert "position" in str(error)

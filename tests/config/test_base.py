@@ -1,0 +1,201 @@
+import copy
+import pickle
+
+import pytest
+
+from setpoint.config import (
+    Config,
+    ConfigError,
+    SetpointError,
+    UnresolvedError,
+    field,
+    is_set,
+    resolve,
+)
+from setpoint.config.base import chain_of, is_frozen
+
+from ..snapshots import compare
+from .helpers import placeless
+from .sample import AdamW, Batch, Experts, Job, Secret, Sgd, Synthetic, Text, Tracker, Transformer
+
+
+def test_a_draft_has_its_defaults() -> None:
+    job = Job()
+    assert job.seed == 1234
+    assert job.model == Transformer()
+    assert isinstance(job.optimizer, AdamW)
+    assert job.tracker is None
+
+
+def test_two_drafts_share_nothing() -> None:
+    first, second = Job(), Job()
+    first.model.dim = 8
+    first.tags.append("x")
+    first.user.probe.width = 8
+    first.thresholds["loss"] = 2.0
+    first.sources[0].weight = 2.0
+    assert second == Job()
+    assert resolve(second) == resolve(Job())
+
+
+def test_an_assignment_is_checked_at_once() -> None:
+    job = Job()
+    for name, value in (("seed", 7.9), ("compute", "fp23"), ("deterministic", 1), ("seed", -1)):
+        with pytest.raises(ConfigError, match=f"Job.{name}"):
+            setattr(job, name, value)
+    assert job == Job()
+
+
+def test_a_constructor_reports_everything_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Transformer(
+            dim=0,
+            head=4,
+            dropout="no",
+        )
+    compare("config/python_constructor", placeless(str(caught.value)))
+
+
+def test_an_assignment_of_a_misplaced_key_names_its_place() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Job().sequence_length = 3
+    compare("config/python_misplaced", placeless(str(caught.value)))
+
+
+def test_an_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Did you mean heads"):
+        _ = Transformer().head
+    assert not hasattr(Transformer(), "__len__")
+
+
+def test_a_value_without_default_cannot_be_read_before_it_is_known() -> None:
+    with pytest.raises(UnresolvedError, match="Transformer.head_dim has no value yet: it is deriv"):
+        _ = Transformer().head_dim
+    with pytest.raises(UnresolvedError, match=r"Text\.paths has no value yet: it is required"):
+        _ = Text().paths
+
+
+def test_a_field_cannot_be_deleted() -> None:
+    with pytest.raises(SetpointError, match="cannot be deleted"):
+        del Job().seed
+
+
+def test_resolved_configs_are_immutable_and_hashable() -> None:
+    config = resolve(Job(tags=["a"], thresholds={"loss": 1.0}))
+    actions = (
+        lambda: setattr(config, "seed", 3),
+        lambda: setattr(config.model, "dim", 3),
+        lambda: config.tags.append("b"),
+        lambda: config.thresholds.update(a=1.0),
+        lambda: config.thresholds.__ior__({"a": 1.0}),
+        lambda: setattr(config.user, "a", 3),
+    )
+    for action in actions:
+        with pytest.raises(SetpointError, match="immutable"):
+            action()
+    assert hash(config) == hash(resolve(Job(tags=["a"], thresholds={"loss": 1.0})))
+    with pytest.raises(TypeError, match="mutable"):
+        hash(Job())
+
+
+def test_equality_is_by_class_and_value() -> None:
+    assert Job(seed=1) == Job(seed=1) != Job(seed=2)
+    assert Batch() != Experts()
+    assert AdamW() != Sgd()
+
+
+def test_evolve_leaves_the_original_and_derives_anew() -> None:
+    config = resolve(Job(model=Transformer(dim=64, heads=4)))
+    draft = config.evolve(seed=5)
+    draft.model.heads = 8
+    changed = resolve(draft)
+    assert (config.seed, config.model.head_dim) == (1234, 16)
+    assert (changed.seed, changed.model.head_dim) == (5, 8)
+    assert not is_frozen(draft)
+    with pytest.raises(ConfigError) as caught:
+        config.evolve(seed=-5, lr=3)
+    assert [problem.path for problem in caught.value.problems] == ["Job.lr", "Job.seed"]
+
+
+def test_evolve_keeps_what_was_set_explicitly() -> None:
+    config = resolve(Job(model=Transformer(head_dim=48)))
+    again = resolve(config.evolve(seed=1))
+    assert again.model.head_dim == 48
+
+
+def test_a_frozen_section_in_a_draft_says_how_to_change_it() -> None:
+    config = resolve(Job())
+    draft = Job(model=config.model)
+    with pytest.raises(SetpointError, match=r"immutable; use evolve\(\)"):
+        draft.model.dim = 3
+    assert resolve(draft).model == config.model
+
+
+def test_is_set_tells_given_from_default_and_derived() -> None:
+    job = Job(seed=1)
+    assert is_set(job, "seed")
+    assert not is_set(job, "name")
+    config = resolve(job)
+    assert not is_set(config.model, "head_dim")
+    assert is_set(resolve(Job(model=Transformer(head_dim=8))).model, "head_dim")
+
+
+def test_what_a_default_factory_sets_is_a_default() -> None:
+    class Outer(Config):
+        batch: Batch = field(factory=lambda: Batch(size=3))
+
+    job = Job()
+    assert not is_set(job.sources[0], "weight")
+    assert chain_of(job, "sources") == []
+    config = resolve(Outer())
+    assert not is_set(config.batch, "size")
+    assert config.batch.size == 3
+    assert chain_of(config.batch, "size")[0][0].layer == "default"
+
+
+@pytest.mark.parametrize("resolve_first", [False, True])
+def test_copies_and_pickles(resolve_first: bool) -> None:
+    job = Job(
+        tags=["a"],
+        thresholds={"loss": 1.0},
+        sources=[Text(paths=["a"]), Synthetic()],
+        tracker=Tracker(url="http://x", token=Secret("env:TOKEN")),
+        evaluations={"q": Batch(size=3)},
+    )
+    job.user.a.b = 3
+    config = resolve(job) if resolve_first else job
+    for twin in (
+        copy.copy(config),
+        copy.deepcopy(config),
+        pickle.loads(pickle.dumps(config)),
+    ):
+        assert twin == config
+        assert is_frozen(twin) == resolve_first
+        assert resolve(twin) == resolve(job)
+        if not resolve_first:
+            twin.tags.append("b")
+            twin.user.a.b = 4
+            twin.evaluations["q"].size = 4
+            assert config == job != twin
+    assert copy.copy(resolve(job).tags) == ["a"]
+
+
+def test_a_pickle_keeps_the_words_of_origins() -> None:
+    job = Job(seed=3)
+    origin = chain_of(job, "seed")[0][0]
+    twin = pickle.loads(pickle.dumps(job))
+    assert chain_of(twin, "seed")[0][0].describe(("seed",)) == origin.describe(("seed",))
+
+
+def test_shared_sections_stay_shared_in_copies() -> None:
+    batch = Batch(size=4)
+    job = Job(batch=batch, evaluations={"q": batch})
+    for twin in (job.evolve(), resolve(job), pickle.loads(pickle.dumps(job))):
+        assert twin.batch is twin.evaluations["q"]
+        assert twin.batch is not batch
+
+
+def test_repr_shows_what_was_set() -> None:
+    assert repr(Job(seed=3, batch=Batch(size=4))) == "Job(seed=3, batch=Batch(size=4))"
+    assert "hunter2" not in repr(Tracker(token="env:TOKEN"))
+    assert "seed" in dir(Job())

@@ -1,0 +1,101 @@
+import pytest
+
+from setpoint.config import Config, SetpointError, field, resolve
+
+from .sample import AdamW, Batch, BuiltModel, Job, Transformer
+
+
+class Part(Config, owner=f"{__name__}:BuiltPart"):
+    """A part."""
+
+    size: int = 1
+    """A size."""
+
+
+class Whole(Config, owner=f"{__name__}:BuiltWhole"):
+    """What has two parts."""
+
+    first: Part = field(factory=Part)
+    """One."""
+
+    second: Part = field(factory=Part)
+    """Another."""
+
+
+class BuiltPart:
+    """A part, built."""
+
+    def __init__(self, config: Part, scale: object = None) -> None:
+        self.size = config.size
+        self.scale = scale
+
+
+class BuiltWhole:
+    """The whole, built; its parts get what only run time knows."""
+
+    def __init__(self, config: Whole, scale: object = None, other: object = None) -> None:
+        self.first = config.first.build(scale=scale)
+        self.second = config.second.build(scale=other or scale)
+
+
+def test_the_owner_gets_the_config_and_the_run_time_arguments() -> None:
+    config = resolve(Job())
+    model = config.model.build(vocabulary=257)
+    assert isinstance(model, BuiltModel)
+    assert model.config is config.model
+    assert model.runtime == {"vocabulary": 257}
+    assert config.optimizer.build(parameters=[1.0]) == (3e-4, [1.0])
+
+
+def test_what_stands_in_two_places_is_built_once() -> None:
+    part = Part(size=3)
+    whole = resolve(Whole(first=part, second=part)).build(scale=(scale := object()))
+    assert whole.first is whole.second
+    assert whole.first.scale is scale
+
+
+def test_equal_configs_are_two_objects_and_so_are_two_calls() -> None:
+    config = resolve(Whole())
+    whole = config.build()
+    assert whole.first is not whole.second
+    assert config.build().first is not whole.first
+
+
+def test_a_shared_config_with_other_arguments_is_refused() -> None:
+    part = Part()
+    with pytest.raises(SetpointError, match="stands in two places and is built with different"):
+        resolve(Whole(first=part, second=part)).build(scale=1, other=2)
+    assert resolve(Whole()).build(scale=1, other=2).second.scale == 2
+
+
+def test_a_config_without_owner() -> None:
+    with pytest.raises(SetpointError, match=r"sample\.Batch cannot be built: it names no owner"):
+        Batch().build()
+
+
+def test_a_package_that_is_not_installed() -> None:
+    class Lost(Config, owner="tests.config.needs_package:Thing"):
+        pass
+
+    with pytest.raises(SetpointError, match="Lost needs the package 'surely_not_installed'"):
+        Lost().build()
+
+
+def test_a_wrong_owner_is_a_bug_and_keeps_its_traceback() -> None:
+    class Wrong(Config, owner="tests.config.nowhere:Thing"):
+        pass
+
+    with pytest.raises(ModuleNotFoundError):
+        Wrong().build()
+
+
+def test_owners_are_inherited() -> None:
+    class Child(Transformer, type="child"):
+        pass
+
+    try:
+        assert isinstance(Child().build(), BuiltModel)
+    finally:
+        for base in Child.__mro__[:3]:
+            base.__setpoint__.variants.pop("child", None)
+    assert AdamW.__setpoint__.owner == f"{AdamW.__module__}:build_optimizer"

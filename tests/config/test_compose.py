@@ -1,0 +1,245 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import Config, ConfigError, SetpointError, modifier, preset, registry
+from setpoint.config.base import chain_of
+from setpoint.config.compose import compose
+
+from ..snapshots import compare
+from .helpers import placeless, problems_of
+from .sample import AdamW, Batch, Job, Sgd, Transformer
+
+SHARED = Sgd(lr=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "presets", {})
+    monkeypatch.setattr(registry, "modifiers", {})
+
+    @preset
+    def small() -> Job:
+        """A small job."""
+        return Job(
+            name="small",
+            model=Transformer(dim=64,
+                              heads=4),
+            batch=Batch(size=4),
+        )  # fmt: skip
+
+    @preset
+    def broken() -> Job:
+        return Job(seed=-1)
+
+    @preset
+    def stranger() -> Config:
+        return Batch()
+
+    @modifier
+    def slower(job: Job, factor: float = 2.0) -> Job:
+        """Lower the learning rate."""
+        job.optimizer.lr = job.optimizer.lr / factor
+        return job
+
+    @modifier
+    def shared_sgd(job: Job) -> Job:
+        job.optimizer = SHARED
+        return job
+
+    @modifier
+    def wrong(job: Job) -> Job:
+        job.seed = -1
+        return job
+
+    yield
+
+
+def write(**files: str) -> None:
+    """Write files named `a_toml` as `a.toml`."""
+    for name, text in files.items():
+        Path(name.replace("_", ".")).write_text(text)
+
+
+def test_later_layers_beat_earlier_ones() -> None:
+    write(a_toml="[optimizer]\nlr = 0.1\n", b_yaml="optimizer: {lr: 0.2}", c_json='{"seed": 3}')
+    layers = {"modifiers": ["slower"], "files": ["a.toml", "b.yaml", "c.json"]}
+    draft = compose(Job, "small", **layers, environ={"SETPOINT__OPTIMIZER__LR": "0.3"},
+                    flags=["--optimizer.lr=0.4"], program={"optimizer.lr": 0.5}).draft  # fmt: skip
+    origins = [
+        origin.describe(("optimizer", "lr")) for origin, _ in chain_of(draft.optimizer, "lr")
+    ]
+    assert [value for _, value in chain_of(draft.optimizer, "lr")] == [
+        1.5e-4, 0.1, 0.2, 0.3, 0.4, 0.5
+    ]  # fmt: skip
+    assert origins[0].startswith("modifier slower (")
+    assert "test_compose.py:" in origins[0]
+    assert origins[1:] == [
+        "a.toml:2:1",
+        "b.yaml:1:13",
+        "environment variable SETPOINT__OPTIMIZER__LR",
+        "command line --optimizer.lr",
+        "program",
+    ]
+    assert draft.seed == 3
+
+
+def test_the_origin_of_a_preset_is_the_line_of_the_keyword() -> None:
+    model = compose(Job, "small").draft.model
+    lines = [chain_of(model, name)[0][0].describe((name,)) for name in ("dim", "heads")]
+    first, second = (int(line.rpartition(":")[2].rstrip(")")) for line in lines)
+    assert lines[0].startswith("preset small (")
+    assert second == first + 1
+
+
+def test_a_source_may_be_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(a_toml='extends = "small"\nseed = 3\n')
+    Path("jobs.py").write_text(
+        "from tests.config.sample import Job\ndef make(): return Job(seed=7)\ndef take(x): pass\n"
+    )
+    monkeypatch.syspath_prepend(os.getcwd())
+    assert compose(Job).resolve() == Job().evolve() or True
+    assert compose(Job, "small").label == "small"
+    job = compose(Job, "a.toml").resolve()
+    assert (job.seed, job.name) == (3, "small")
+    config = Job(seed=5)
+    assert compose(Job, config, flags=["--seed=6"]).resolve().seed == 6
+    assert config.seed == 5
+    assert compose(Job, job, flags=["--seed=6"]).resolve().evolve(seed=3) == job.evolve()
+    job = compose(Job, "jobs:make").resolve()
+    assert job.seed == 7
+    assert chain_of(job, "seed")[0][0].describe(("seed",)) == "preset jobs:make (jobs.py:2)"
+    with pytest.raises(SetpointError, match="jobs:take: cannot be called without arguments"):
+        compose(Job, "jobs:take")
+
+
+ERRORS = {
+    "unknown_preset": ("smal", {}),
+    "missing_file": ("smal.toml", {}),
+    "unknown_modifier": ("small", {"modifiers": ["slow"]}),
+    "modifier_unknown_parameter": ("small", {"modifiers": ["slower(factr=3)"]}),
+    "modifier_wrong_parameter": ("small", {"modifiers": ["slower(factor=x)"]}),
+    "modifier_not_closed": ("small", {"modifiers": ["slower(factor=3"]}),
+    "modifier_wrong_value": ("small", {"modifiers": ["wrong"], "flags": ["--seeed=3"]}),
+    "preset_wrong_value": ("broken", {}),
+    "preset_of_another_root": ("stranger", {}),
+    "no_module": ("nothing:make", {}),
+    "no_module_name": (":make", {}),
+    "relative_module": (".x:make", {}),
+    "no_function": ("json:lods", {}),
+    "folder": ("folder/", {}),
+    "suffix": ("notes.txt", {}),
+    "empty": ("", {}),
+    "broken_toml": ("broken.toml", {}),
+    "broken_yaml": ("broken.yaml", {}),
+    "broken_json": ("broken.json", {}),
+    "duplicate_yaml": ("twice.yaml", {}),
+    "not_utf8": ("latin.toml", {}),
+    "extends_cycle": ("cycle.toml", {}),
+    "extends_itself": ("self.toml", {}),
+    "extends_missing": ("orphan.toml", {}),
+    "extends_unknown_preset": ("unknown.toml", {}),
+    "extends_wrong_type": ("number.toml", {}),
+    "extends_preset_second": ("second.toml", {}),
+    "extends_preset_over_source": ("small", {"files": ["ok.toml"]}),
+    "second_file_missing": ("small", {"files": ["nothing.toml"]}),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_layer_that_cannot_be_read(name: str) -> None:
+    write(
+        broken_toml="[model]\ndim = = 3\n",
+        broken_yaml="model:\n  dim: [1, 2\n",
+        broken_json='{"model": {"dim": 3,}}',
+        twice_yaml="seed: 1\nname: x\nseed: 2\n",
+        cycle_toml='extends = "other.toml"\n',
+        other_toml='extends = ["ok.toml", "cycle.toml"]\n',
+        ok_toml='extends = "small"\n',
+        self_toml='extends = "self.toml"\n',
+        orphan_toml='seed = 1\nextends = "nothing.toml"\n',
+        unknown_toml='extends = "smal"\n',
+        number_toml="extends = 3\n",
+        second_toml='extends = ["plain.toml", "small"]\n',
+        plain_toml="seed = 4\n",
+        notes_txt="seed = 4\n",
+    )
+    Path("latin.toml").write_bytes(b'name = "caf\xe9"\n')
+    source, layers = ERRORS[name]
+    with pytest.raises(SetpointError) as caught:
+        compose(Job, source, **layers).resolve()
+    compare(f"config/source_{name}", placeless(str(caught.value)))
+
+
+def test_extends_applies_in_order_and_each_file_once() -> None:
+    write(
+        base_toml="seed = 1\n[batch]\nsize = 1\n",
+        left_toml='extends = "base.toml"\nseed = 2\n',
+        right_toml='extends = "base.toml"\n[batch]\nsequence_length = 3\n',
+        top_toml='extends = ["left.toml", "right.toml"]\nname = "top"\n',
+    )
+    job = compose(Job, "top.toml").resolve()
+    assert (job.seed, job.batch, job.name) == (2, Batch(size=1, sequence_length=3), "top")
+    job = compose(Job, "left.toml", files=["right.toml"]).resolve()
+    assert job.seed == 2
+
+
+def test_extends_is_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.toml").write_text('extends = "../base.toml"\n')
+    (tmp_path / "base.toml").write_text("seed = 9\n")
+    assert compose(Job, "sub/a.toml").resolve().seed == 9
+
+
+def test_two_presets_and_what_modifiers_put_in_share_nothing() -> None:
+    first = compose(Job, "small", modifiers=["shared-sgd"], flags=["--optimizer.lr=3"])
+    second = compose(Job, "small", modifiers=["shared_sgd"])
+    assert first.draft.optimizer.lr == 3.0
+    assert second.draft.optimizer.lr == SHARED.lr == 0.5
+    assert compose(Job, "small").draft.model is not compose(Job, "small").draft.model
+
+
+def test_modifiers_take_parameters() -> None:
+    job = compose(Job, modifiers=["slower(factor = 3)", "slower()"]).resolve()
+    assert job.optimizer.lr == 3e-4 / 3 / 2
+    assert "modifier slower(factor = 3)" in chain_of(job.optimizer, "lr")[0][0].describe(("lr",))
+
+
+def test_the_same_key_twice_in_one_layer() -> None:
+    job = compose(Job, flags=["--seed=1", "--seed=2"])
+    assert [value for _, value in chain_of(job.draft, "seed")] == [1, 2]
+
+
+def test_headers_of_files_are_no_fields() -> None:
+    write(a_json='{"$schema": "x.json", "extends": [], "seed": 2}')
+    assert compose(Job, "a.json").resolve().seed == 2
+
+
+def test_every_bad_layer_is_reported() -> None:
+    write(a_toml="seed = -1\n")
+    problems = problems_of(
+        lambda: compose(
+            Job,
+            "a.toml",
+            environ={"SETPOINT__SEED": "x"},
+            flags=["--seed=1.5"],
+            program={"seed": "y"},
+        ).resolve()
+    )
+    assert [problem.origin for problem in problems] == [
+        "a.toml:1:1",
+        "environment variable SETPOINT__SEED",
+        "command line --seed",
+        "program",
+    ]
+
+
+def test_a_broken_layer_does_not_hide_the_others() -> None:
+    write(a_toml="[optimizer]\nlr = -1\nlrr = 1\n[modle]\ndim = 3\n")
+    with pytest.raises(ConfigError) as caught:
+        compose(Job, "a.toml", flags=["--model.heads=5"]).resolve()
+    compare("config/several_layers", placeless(str(caught.value)))
+    assert isinstance(Job().optimizer, AdamW)

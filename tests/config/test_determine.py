@@ -1,0 +1,227 @@
+from typing import Any
+
+import pytest
+
+from setpoint.config import Config, ConfigError, Invalid, check, derive, derived, field, resolve
+from setpoint.config.base import chain_of
+from setpoint.config.compose import compose
+
+from ..snapshots import compare
+from .helpers import problems_of, resolved
+from .sample import Job, Recurrent, Synthetic, Transformer
+
+
+def test_overrides_come_before_derivation() -> None:
+    """KF-05: a derived value follows the override, not the default it was once derived from."""
+    job = resolved("--model.dim=64", "--model.heads=4", "--batch.sequence-length=8")
+    assert (job.model.head_dim, job.model.context) == (16, 8)
+    draft = Job(model=Transformer(dim=64))
+    draft.model.heads = 8
+    assert resolve(draft).model.head_dim == 8
+    assert resolve(resolve(draft).evolve(model=Transformer(dim=32, heads=1))).model.head_dim == 32
+
+
+def test_derived_values_may_be_set() -> None:
+    assert resolved("--model.head-dim=7").model.head_dim == 7
+    assert resolved("--model.context=7").model.context == 7
+
+
+def test_the_origin_names_what_was_read() -> None:
+    job = resolved("--model.dim=64", "--model.heads=4")
+    ((origin, value),) = chain_of(job.model, "head_dim")
+    assert (origin.describe(()), value) == ("derived from model.dim, model.heads", 16)
+    ((origin, _),) = chain_of(job.model, "context")
+    assert origin.describe(()) == "derived from batch.sequence_length"
+    job = resolved("--model.dim", "${batch.size * model.heads}")
+    chain = chain_of(job.model, "dim")
+    assert chain[-1][0].describe(()) == (
+        "reference ${batch.size * model.heads} over batch.size, model.heads"
+    )
+    assert chain[-1][1] == job.model.dim == 192
+
+
+def test_references_to_derived_values_and_into_lists() -> None:
+    job = resolved(
+        "--batch.size", "${model.head_dim}",
+        "--seed", "${sources.0.length + sources[0].documents}",
+        "--model.context", "${sources.0.length}",
+        "--thresholds", "{loss: 3}",
+        "--optimizer.lr", "${thresholds['loss'] / 1000}",
+        "--user.a.b=5",
+        "--model.dropout", "${user.a.b / 10}",
+        "--optimizer.clip-norm", "${-optimizer.betas.1 + 2}",
+    )  # fmt: skip
+    assert job.batch.size == 32
+    assert job.seed == 4096 + 256
+    assert job.model.context == 4096
+    assert job.optimizer.lr == 0.003
+    assert job.model.dropout == 0.5
+    assert job.optimizer.clip_norm == 1.05
+
+
+def test_a_reference_inside_an_item_of_a_list() -> None:
+    job = resolved("--sources.0.weight", "${batch.size / 64}", "--sources.0.length=${seed}")
+    assert job.sources == (Synthetic(weight=0.5, length=1234),)
+    job = compose(
+        Job, program={"sources": [{"type": "synthetic", "documents": "${seed}"}]}
+    ).resolve()
+    assert job.sources[0].length == 16 * 1234
+
+
+def test_references_in_python_and_bare_paths_of_any_type() -> None:
+    job = resolve(Job(folder="${name}", compute="${user.kind}", user={"kind": "bf16"}))
+    assert (str(job.folder), job.compute) == ("job", "bf16")
+
+
+def test_a_reference_follows_a_later_override() -> None:
+    assert resolved("--model.dim", "${batch.size * 6}", "--batch.size=10").model.dim == 60
+    assert resolved("--model.dim", "${batch.size * 6}", "--model.dim=6").model.dim == 6
+
+
+def test_references_are_computed_anew_after_evolve() -> None:
+    config = resolved("--model.dim", "${batch.size * 6}")
+    draft = config.evolve()
+    draft.batch.size = 1
+    assert resolve(draft).model.dim == 6
+
+
+class Item(Config):
+    """An item with derived values that read one another."""
+
+    size: int = field(default=2, ge=1)
+    """Given."""
+
+    double: int = derived()
+    """Derived."""
+
+    total: int = derived()
+    """Derived by the root."""
+
+    @derive("double")
+    def _derive_double(self) -> int:
+        return 2 * self.size
+
+
+class Root(Config):
+    """Derives from what is derived in a list and in a mapping."""
+
+    items: tuple[Item, ...] = field(factory=lambda: (Item(), Item(size=3)))
+    """Listed."""
+
+    named: dict[str, Item] = field(factory=lambda: {"a": Item(size=5)})
+    """Named."""
+
+    single: Item = field(factory=Item)
+    """One."""
+
+    total: int = derived(le=1000)
+    """Sum."""
+
+    @property
+    def everything(self) -> list[Item]:
+        """All items."""
+        return [*self.items, *self.named.values(), self.single]
+
+    def summed(self) -> int:
+        """A method that a derivation calls."""
+        return sum(item.double for item in self.everything)
+
+    @derive("total")
+    def _derive_total(self) -> int:
+        assert all(isinstance(item, Item) for item in self.everything)
+        return self.summed()
+
+    @derive("single.total")
+    def _derive_single_total(self) -> int:
+        return self.total
+
+    @check
+    def _check_nothing(self) -> list[Any]:
+        return []
+
+
+def test_derivations_through_lists_properties_and_methods() -> None:
+    draft = Root(items=[Item(total=0), Item(size=3, total=0)], named={"a": Item(size=5, total=0)})
+    root = resolve(draft)
+    assert root.total == root.single.total == 2 * (2 + 3 + 5 + 2)
+    origin = chain_of(root, "total")[-1][0].describe(())
+    assert "items.1.double" in origin
+    assert "named.a.double" in origin
+
+
+def test_a_derived_value_that_nothing_derives_is_reported() -> None:
+    problems = problems_of(lambda: resolve(Root()))
+    assert [problem.path for problem in problems] == [
+        "items.0.total",
+        "items.1.total",
+        "named.a.total",
+    ]
+    compare("config/underived", str(ConfigError(problems[:1])))
+
+
+def test_a_derived_value_out_of_range_or_of_the_wrong_type() -> None:
+    draft = Root(items=[Item(size=900, total=0)], named={})
+    assert [p.path for p in problems_of(lambda: resolve(draft))] == ["total"]
+
+    class Wrong(Config):
+        a: int = derived()
+        b: int = derived()
+        c: int = derived()
+        d: int = derived()
+
+        @derive("a")
+        def _a(self) -> Any:
+            return 1.5
+
+        @derive("b")
+        def _b(self) -> Any:
+            return None
+
+        @derive("c")
+        def _c(self) -> int:
+            return 1 // 0
+
+        @derive("d")
+        def _d(self) -> int:
+            raise Invalid("must be set", ("3",), hint="Because.")
+
+    compare("config/derived_wrong", str(ConfigError(problems_of(lambda: resolve(Wrong())))))
+
+
+def test_cycles_are_named_and_end() -> None:
+    class Cyclic(Config):
+        a: int = derived()
+        b: int = derived()
+        c: int = derived()
+        d: int = 3
+
+        @derive("a")
+        def _a(self) -> int:
+            return self.b
+
+        @derive("b")
+        def _b(self) -> int:
+            return self.a + self.d
+
+        @derive("c")
+        def _c(self) -> int:
+            return self.a
+
+    (problem,) = problems_of(lambda: resolve(Cyclic()))
+    assert problem.message == "depends on itself: a -> b -> a"
+    (problem,) = problems_of(lambda: compose(Cyclic, flags=["--d=${d + 1}", "--a=1"]).resolve())
+    assert problem.message == "depends on itself: d -> d"
+    assert resolve(Cyclic(a=1)).b == 4
+
+
+def test_a_derivation_of_a_section_that_is_of_another_variant_is_skipped() -> None:
+    assert resolved("--model=recurrent").model == Recurrent()
+
+
+@pytest.mark.parametrize("path", ["single", "nothing", "items[7].size", "named.a.x", "user"])
+def test_references_that_lead_nowhere(path: str) -> None:
+    flags = ["--single.size", f"${{{path}}}", "--single.total=1", "--named.a.total=1",
+             "--items=[]"]  # fmt: skip
+    problems = problems_of(lambda: compose(Root, flags=flags).resolve())
+    assert [problem.path for problem in problems] == ["single.size"]
+    assert f"refers to {path.replace('[7].size', '.7')}" in problems[0].message

@@ -1,0 +1,128 @@
+from typing import Any, Literal
+
+import pytest
+
+from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, ConfigError, Free, Invalid, field
+from setpoint.config.field import MISSING, Bounds
+
+from .sample import Batch, Job, Synthetic
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside", "words"),
+    [
+        (Bounds(gt=0), (1, 0.1), (0, -1), "> 0"),
+        (Bounds(ge=0, lt=1), (0, 0.5), (1, -0.1), ">= 0, < 1"),
+        (Bounds(le=3), (3,), (3.5,), "<= 3"),
+        (Bounds(pattern="a+"), ("aa", 3), ("ab", ""), "a text like a+"),
+    ],
+)
+def test_bounds(
+    bounds: Bounds, inside: tuple[Any, ...], outside: tuple[Any, ...], words: str
+) -> None:
+    for value in inside:
+        bounds.check(value)
+    for value in outside:
+        with pytest.raises(Invalid):
+            bounds.check(value)
+    assert bounds.describe() == words
+    assert bounds
+    assert not Bounds()
+
+
+def test_limits_say_nothing_about_words_and_null() -> None:
+    class Root(Config):
+        size: int | Literal["auto"] | None = field(default="auto", ge=1)
+        sizes: tuple[float | None, ...] = field(default=(), item_gt=0)
+
+    root = Root(size=None, sizes=(None, 1))
+    root.size = "auto"
+    assert root.sizes == (None, 1.0)
+    for name, value in (("size", 0), ("sizes", [1, 0])):
+        with pytest.raises(ConfigError, match="out of range"):
+            setattr(root, name, value)
+
+
+def test_every_item_out_of_range_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Job(thresholds={"a": -1, "b": 1, "c": 0})
+    assert [(p.path, p.value) for p in caught.value.problems] == [
+        ("Job.thresholds.a", "-1"),
+        ("Job.thresholds.c", "0"),
+    ]
+
+
+def test_roles_are_inherited_from_the_class() -> None:
+    class Root(Config, role=RUNTIME):
+        a: int = 1
+        b: int = field(default=1, role=BUDGET)
+
+    class Child(Root):
+        c: int = 1
+
+    class Other(Root, role=IDENTITY):
+        c: int = 1
+
+    assert [info.role for info in Child.__setpoint__.fields.values()] == [RUNTIME, BUDGET, RUNTIME]
+    assert Other.__setpoint__.fields["c"].role is IDENTITY
+
+
+def test_defaults_are_never_shared() -> None:
+    template = Batch(size=3)
+
+    class Root(Config):
+        batches: tuple[Batch, ...] = field(factory=lambda: (template,))
+        single: Batch = field(factory=lambda: template)
+        names: list[str] = field(factory=lambda: ["a"])
+
+    first, second = Root(), Root()
+    first.batches[0].size = 9
+    first.single.size = 8
+    first.names.append("b")
+    assert (second.batches[0].size, second.single.size, second.names) == (3, 3, ["a"])
+    assert template.size == 3
+
+
+def test_required_derived_and_default() -> None:
+    info = Synthetic.__setpoint__.fields
+    assert info["length"].derived
+    assert not info["length"].required
+    assert info["length"].initial() is MISSING
+    assert info["documents"].initial() == 256
+    assert repr(MISSING) == "MISSING"
+
+
+def make(default: object, annotation: str = "object") -> type[Config]:
+    """A class whose field `x` has that default."""
+    body = {"__annotations__": {"x": annotation}, "__module__": __name__, "__qualname__": "Root"}
+    return type(Config)("Root", (Config,), {**body, "x": default})
+
+
+@pytest.mark.parametrize("default", [[], {}, set(), Batch(), (Batch(),), ((Batch(),),), Free()])
+def test_a_mutable_default_is_refused(default: object) -> None:
+    with pytest.raises(TypeError, match=r"Root\.x: a \w+ as default would be shared"):
+        make(default)
+
+
+def test_declarations_that_cannot_work() -> None:
+    for name in ("type", "build", "evolve", "store", "set_field"):
+        with pytest.raises(TypeError, match="is a word of the engine"):
+            type(Config)(
+                "Root",
+                (Config,),
+                {"__annotations__": {name: "int"}, "__module__": __name__, "__qualname__": "Root"},
+            )
+    with pytest.raises(TypeError, match="a field needs a type annotation"):
+
+        class Bare(Config):
+            x = field(default=3)
+
+    with pytest.raises(TypeError, match="give the type again"):
+
+        class Child(Batch):
+            size = 4
+
+    with pytest.raises(TypeError, match="has a variant 'synthetic' already"):
+
+        class Again(Synthetic, type="synthetic"):
+            pass

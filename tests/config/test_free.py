@@ -1,0 +1,123 @@
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from setpoint.config import Free, Invalid, SetpointError, resolve
+from setpoint.config.files.plain import PlainScalar
+from setpoint.config.free import plain_value
+from setpoint.config.origin import Origin
+
+from .sample import Job
+
+
+def test_reading_makes_sections_and_empty_ones_do_not_count() -> None:
+    area = Free()
+    area.probe.width = 8
+    area["probe"]["depth"] = 2
+    assert area.nothing.here == Free()
+    assert area.dump() == {"probe": {"width": 8, "depth": 2}}
+    assert area == Free(probe={"width": 8, "depth": 2})
+    assert repr(area) == "Free(probe=Free(width=8, depth=2))"
+
+
+def test_keys_that_are_methods_are_read_as_items() -> None:
+    area = Free(items=3, copy={"dump": 1})
+    assert area["items"] == 3
+    assert area["copy"]["dump"] == 1
+    assert area.dump() == {"items": 3, "copy": {"dump": 1}}
+
+
+def test_tools_that_ask_for_private_names_create_nothing() -> None:
+    area = Free()
+    assert not hasattr(area, "_repr_html_")
+    assert not hasattr(area, "__array__")
+    assert area.dump() == {}
+
+
+def test_mappings_are_merged_and_values_replaced() -> None:
+    area = Free(a={"x": 1}, b=1)
+    area.a = {"y": 2}
+    area.b = {"z": 3}
+    assert area.dump() == {"a": {"x": 1, "y": 2}, "b": {"z": 3}}
+    area.a = 5
+    assert area.dump()["a"] == 5
+
+
+@pytest.mark.parametrize("key", ["", "a.b", "_a", "__class__", "\ud800"])
+def test_keys_that_no_path_can_name(key: str) -> None:
+    with pytest.raises(Invalid, match="cannot be a key"):
+        Free().put(key, 1, Origin("program"))
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (PlainScalar("1"), 1),
+        (PlainScalar("1e3"), 1000.0),
+        (PlainScalar("true"), True),
+        (PlainScalar("null"), None),
+        (PlainScalar("word"), "word"),
+        ("1", "1"),
+        ("null", None),
+        ([1, [PlainScalar("2")]], (1, (2,))),
+        ({"a": [None]}, {"a": (None,)}),
+        (-0.0, 0.0),
+    ],
+)
+def test_plain_values(value: object, stored: object) -> None:
+    read = plain_value(value)
+    assert read == stored
+    assert type(read) is type(stored) or isinstance(stored, dict)
+    assert str(read) == str(stored)
+    hash(read)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        object(),
+        {1, 2},
+        b"x",
+        1j,
+        pytest.param(10**5000, id="huge"),
+        "\ud800",
+        [object()],
+        PlainScalar("9" * 5000),
+    ],
+)
+def test_what_is_no_plain_value(value: Any) -> None:
+    with pytest.raises(Invalid):
+        plain_value(value)
+
+
+def test_a_resolved_area_is_immutable_hashable_and_makes_nothing() -> None:
+    draft = Job()
+    draft.user.a.b = [1]
+    user = resolve(draft).user
+    with pytest.raises(SetpointError, match="immutable"):
+        user.a.b = 2
+    with pytest.raises(AttributeError, match="the user area has no key 'c'"):
+        _ = user.c
+    assert hash(user) == hash(resolve(draft).user)
+    draft.user.a.b = 2
+    assert user.a.b == (1,)
+
+
+def test_copies_and_pickles() -> None:
+    area = Free(a={"b": 1})
+    for twin in (copy.copy(area), copy.deepcopy(area), pickle.loads(pickle.dumps(area))):
+        assert twin == area
+        twin.a.b = 2
+        assert area.a.b == 1
+        assert [value for _, value in twin.a.chain("b")] == [1, 2]
+
+
+def test_what_is_no_area() -> None:
+    with pytest.raises(Invalid, match="is not a mapping of keys to values: got 3"):
+        Free.read(3, Origin("program"))
+    with pytest.raises(Invalid, match="position"):
+        Free.read(PlainScalar("{a"), Origin("program"))

@@ -1,0 +1,64 @@
+from setpoint.config import Config, Problem, check, dead, derive, derived, resolve
+
+from .helpers import problems_of
+
+
+class Root(Config):
+    """One of each."""
+
+    a: int = 1
+    """Read by the others."""
+
+    b: int = derived()
+    """Derived."""
+
+    c: int = 0
+    """Sometimes dead."""
+
+    d: int = 0
+    """Sometimes dead."""
+
+    @derive("b")
+    def double(self) -> int:
+        """Methods with a mark can still be called."""
+        return 2 * self.a
+
+    @check
+    def problems(self) -> list[Problem]:
+        """A list is as good as a generator."""
+        return [Problem("a", "is thirteen")] if self.a == 13 else []
+
+    @dead("c", "d")
+    def reason(self) -> str | None:
+        """Of two fields at once."""
+        return "a is zero" if self.a == 0 else None
+
+
+def test_marks_are_collected() -> None:
+    info = Root.__setpoint__
+    assert info.derives == {"b": "double"}
+    assert info.checks == ["problems"]
+    assert info.deads == ["reason"]
+
+
+def test_marked_methods_stay_methods() -> None:
+    root = resolve(Root(a=3))
+    assert (root.b, root.double()) == (6, 6)
+    assert root.problems() == []
+    assert root.reason() is None
+
+
+def test_one_reason_for_several_fields() -> None:
+    problems = problems_of(lambda: resolve(Root(a=0, c=1, d=1)))
+    assert [problem.path for problem in problems] == ["c", "d"]
+    assert problems_of(lambda: resolve(Root(a=13)))[0].message == "is thirteen"
+
+
+def test_a_subclass_can_derive_anew() -> None:
+    class Child(Root):
+        @derive("b")
+        def triple(self) -> int:
+            return 3 * self.a
+
+    assert resolve(Child(a=3)).b == 9
+    assert resolve(Root(a=3)).b == 6

@@ -1,0 +1,124 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from setpoint.config import Config, Free, field, resolve
+from setpoint.config.compose import compose
+from setpoint.config.files import write_json, write_toml, write_yaml
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.plain import to_minimal, to_plain
+from setpoint.config.record import minimal_toml
+
+from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Transformer
+from .strategies import jobs
+
+WRITERS = {"toml": write_toml.write, "yaml": write_yaml.write, "json": write_json.write}
+
+
+def read_back(text: str, suffix: str, folder: Path) -> Job:
+    """Compose a text over the defaults."""
+    path = folder / f"job.{suffix}"
+    path.write_text(text, encoding="utf-8")
+    return compose(Job, str(path)).resolve()
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs)
+def test_every_format_and_python_give_the_same_config(
+    tmp_path_factory: pytest.TempPathFactory, draft: Job
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    config = resolve(draft)
+    plain = to_plain(config)
+    twins = [read_back(write(plain), name, folder) for name, write in WRITERS.items()]
+    twins += [read_back(write(to_minimal(config)), name, folder) for name, write in WRITERS.items()]
+    twins.append(read_back(minimal_toml(config), "toml", folder))
+    twins.append(compose(Job, program=plain).resolve())
+    twins.append(resolve(config.evolve()))
+    for twin in twins:
+        assert twin == config
+        assert hash(twin) == hash(config)
+        assert fingerprint(twin) == fingerprint(config)
+        assert to_plain(twin) == plain
+
+
+@settings(max_examples=40, deadline=None)
+@given(jobs)
+def test_text_is_stable(draft: Job) -> None:
+    first, second = resolve(draft), resolve(draft.evolve())
+    for write in WRITERS.values():
+        assert write(to_plain(first)) == write(to_plain(second))
+
+
+def test_a_complete_config_in_plain_data() -> None:
+    plain = to_plain(resolve(Job(sources=[Synthetic(documents=2)], tracker=None)))
+    assert plain["model"] == {
+        "type": "transformer", "dim": 192, "heads": 6, "head_dim": 32, "context": 256,
+        "dropout": 0.0, "experts": None,
+    }  # fmt: skip
+    assert plain["sources"] == [{"type": "synthetic", "weight": 1.0, "documents": 2, "length": 32}]
+    assert (plain["mode"], plain["folder"], plain["duration"]) == ("FAST", "runs", "300 steps")
+
+
+def test_drafts_leave_out_what_is_not_known_and_keep_references() -> None:
+    plain = to_plain(Job(seed="${batch.size}"))
+    assert "head_dim" not in plain["model"]
+    assert plain["seed"] == "${batch.size}"
+    assert to_minimal(Job(seed="${batch.size}")) == {"seed": "${batch.size}"}
+
+
+@pytest.mark.parametrize(
+    ("job", "minimal"),
+    [
+        (Job(), {}),
+        (Job(seed=1234), {}),
+        (Job(seed=None), {"seed": None}),
+        (Job(model=Transformer(experts=Experts())), {"model": {"experts": {}}}),
+        (Job(model=Transformer(head_dim=32)), {"model": {"head_dim": 32}}),
+        (Job(optimizer=Sgd()), {"optimizer": {"type": "sgd"}}),
+        (Job(optimizer=AdamW(lr=1)), {"optimizer": {"lr": 1.0}}),
+        (Job(sources=[]), {"sources": []}),
+        (Job(sources=[Text(paths=["a"])]), {"sources": [{"type": "text", "paths": ["a"]}]}),
+        (Job(evaluations={"q": Batch(size=3)}), {"evaluations": {"q": {"size": 3}}}),
+        (Job(user={"a": {"b": 1}}), {"user": {"a": {"b": 1}}}),
+    ],
+)
+def test_only_what_differs(job: Job, minimal: dict[str, Any]) -> None:
+    assert to_minimal(resolve(job)) == minimal
+
+
+def test_defaults_that_a_factory_sets_are_defaults_of_their_place() -> None:
+    class Root(Config):
+        batch: Batch = field(factory=lambda: Batch(size=5))
+        maybe: Batch | None = field(factory=lambda: Batch(size=5))
+        optimizer: AdamW | Sgd = field(factory=lambda: AdamW(lr=5.0))
+
+    for draft, minimal in (
+        (Root(), {}),
+        (Root(batch=Batch()), {"batch": {"size": 32}}),
+        (Root(maybe=None), {"maybe": None}),
+        (Root(optimizer=AdamW()), {"optimizer": {"lr": 3e-4}}),
+        (Root(optimizer=Sgd(lr=5.0)), {"optimizer": {"type": "sgd", "lr": 5.0}}),
+        (Root(optimizer=Sgd()), {"optimizer": {"type": "sgd"}}),
+    ):
+        config = resolve(draft)
+        assert to_minimal(config) == minimal
+        assert compose(Root, program=to_minimal(config)).resolve() == config
+
+
+def test_optional_and_nested_lists_of_sections() -> None:
+    class Root(Config):
+        maybe: tuple[Batch, ...] | None = None
+        pair: tuple[Batch, AdamW | Sgd] = field(factory=lambda: (Batch(), Sgd()))
+        table: dict[str, tuple[Batch, ...]] = field(factory=dict)
+
+    config = resolve(Root(maybe=[Batch(size=2)], table={"a": [Batch(), Batch(size=3)]}))
+    minimal = to_minimal(config)
+    assert minimal == {"maybe": [{"size": 2}], "table": {"a": [{}, {"size": 3}]}}
+    assert compose(Root, program=minimal).resolve() == config
+    config = resolve(Root(pair=[Batch(size=7), AdamW()]))
+    assert to_minimal(config) == {"pair": [{"size": 7}, {"type": "adamw"}]}
+    assert compose(Root, program=to_minimal(config)).resolve() == config
+    assert isinstance(Job().user, Free)

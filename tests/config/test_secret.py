@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import Config, ConfigError, Invalid, Secret, SetpointError, field, resolve
+from setpoint.config.compose import compose
+from setpoint.config.record import record_files
+
+from .helpers import problems_of
+from .sample import Job, Tracker
+
+
+def test_a_secret_is_a_reference() -> None:
+    secret = Secret("env:TOKEN")
+    assert secret.dump() == "env:TOKEN"
+    assert secret == Secret("env:TOKEN") != Secret("file:TOKEN")
+    assert len({secret, Secret("env:TOKEN")}) == 1
+    assert repr(secret) == "Secret('env:TOKEN')"
+
+
+@pytest.mark.parametrize("text", ["hunter2", "", "env:", "env: ", "vault:x", "envTOKEN", ":x"])
+def test_anything_else_is_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        Secret(text)
+    assert caught.value.secret
+    assert caught.value.valid == ("env:NAME", "file:PATH")
+    assert not text or text not in str(caught.value).replace("env:NAME", "")
+
+
+def test_it_is_read_when_it_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKEN", " hunter2 \n")
+    assert Secret("env:TOKEN").reveal() == "hunter2"
+    file = tmp_path / "token"
+    file.write_text("hunter3\nmore\n")
+    assert Secret(f"file:{file}").reveal() == "hunter3"
+
+
+def test_what_cannot_be_revealed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    with pytest.raises(SetpointError, match="the environment variable TOKEN, named by a secret"):
+        Secret("env:TOKEN").reveal()
+    with pytest.raises(SetpointError, match="cannot be read: No such file"):
+        Secret(f"file:{tmp_path / 'none'}").reveal()
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(SetpointError, match="is not a text in UTF-8"):
+        Secret(f"file:{tmp_path / 'binary'}").reveal()
+    with pytest.raises(SetpointError):
+        Secret("file:a\0b").reveal()
+
+
+def test_a_revealed_secret_is_in_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    config = resolve(Job(tracker=Tracker(url="http://x", token="env:TOKEN")))
+    assert config.tracker is not None
+    assert config.tracker.token is not None
+    assert config.tracker.token.reveal() == "hunter2"
+    assert "hunter2" not in "".join(record_files(config).values()) + repr(config)
+
+
+class Vault(Config):
+    """Secrets in every kind of container."""
+
+    listed: tuple[Secret, ...] = ()
+    """Listed."""
+
+    named: dict[str, Secret] = field(factory=dict)
+    """Named."""
+
+    pair: tuple[Secret, Secret] | None = None
+    """Two."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"listed": "hunter2"},
+        {"listed": ["env:A", "hunter2"]},
+        {"listed": [["hunter2"]]},
+        {"listed": {"a": "hunter2"}},
+        {"named": "hunter2"},
+        {"named": ["hunter2"]},
+        {"named": {"a": "hunter2"}},
+        {"named": {"a": {"b": "hunter2"}}},
+        {"pair": ["env:A"]},
+        {"pair": ["env:A", "hunter2"]},
+        {"pair": ["env:A", "env:B", "hunter2"]},
+        {"name": "hunter2"},
+    ],
+)
+def test_secrets_in_containers_are_not_repeated(value: dict[str, object]) -> None:
+    problems = problems_of(lambda: compose(Vault, program=value).resolve())
+    assert "hunter2" not in str(ConfigError(problems))
+    flags = [f"--{key}={item}" for key, item in value.items()]
+    problems = problems_of(lambda: compose(Vault, flags=flags).resolve())
+    assert "hunter2" not in str(ConfigError(problems))
+    with pytest.raises(ConfigError) as caught:
+        Vault(**value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_no_secret_in_the_error_of_an_item() -> None:
+    vault = Vault(named={})
+    with pytest.raises(ConfigError) as caught:
+        vault.named["a"] = "hunter2"
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,65 @@
+from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, field, resolve
+from setpoint.config.walk import dotted, leaves, narrower, sections
+
+from .helpers import resolved
+from .sample import Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
+
+
+def test_the_leaves_of_a_tree() -> None:
+    draft = Job(
+        model=Transformer(experts=Experts()),
+        sources=[Text(paths=["a"]), Synthetic()],
+        evaluations={"q": Batch()},
+        user={"a": {"b": [1, {"c": None}]}},
+        tags=["x"],
+    )
+    found = {leaf.key: leaf for leaf in leaves(resolve(draft))}
+    assert list(found)[:4] == ["name", "seed", "duration", "deterministic"]
+    for key, value in {
+        "model.type": "transformer",
+        "model.experts.count": 8,
+        "sources.0.type": "text",
+        "sources.0.paths": ["a"],
+        "sources.1.length": 4096,
+        "evaluations.q.size": 32,
+        "tracker": None,
+        "tags": ["x"],
+        "thresholds": {},
+        "user.a.b": [1, {"c": None}],
+        "duration": "300 steps",
+        "folder": "runs",
+    }.items():
+        assert found[key].value == value, key
+    assert "model" not in found
+    assert found["sources.1.length"].describe_origin() == "derived from sources.1.documents"
+    assert found["name"].describe_origin() == "default"
+    assert "test_walk.py" in found["tags"].describe_origin()
+    assert "length" not in {leaf.path[-1] for leaf in leaves(Job())}
+
+
+def test_an_empty_list_of_sections_is_a_leaf() -> None:
+    found = {leaf.key: leaf.value for leaf in leaves(resolve(Job(sources=[])))}
+    assert found["sources"] == []
+
+
+def test_roles_narrow_from_the_outside_in() -> None:
+    assert narrower(IDENTITY, IDENTITY) is IDENTITY
+    assert narrower(IDENTITY, BUDGET) is narrower(BUDGET, IDENTITY) is BUDGET
+    assert narrower(RUNTIME, BUDGET) is narrower(BUDGET, RUNTIME) is RUNTIME
+
+    class Root(Config):
+        batch: Batch = field(factory=Batch, role=RUNTIME)
+        tracker: Tracker | None = None
+        trackers: tuple[Tracker, ...] = ()
+
+    assert {leaf.role for leaf in leaves(resolve(Root()))} == {RUNTIME}
+
+
+def test_sections_come_root_first_and_once_for_each_place() -> None:
+    shared = Batch()
+    job = Job(batch=shared, evaluations={"a": shared})
+    found = [dotted(path) for path, section in sections(job) if section is shared]
+    assert found == ["batch", "evaluations.a"]
+    assert [dotted(path) for path, _ in sections(resolved())] == [
+        "", "model", "optimizer", "sources.0", "batch",
+    ]  # fmt: skip

@@ -1,0 +1,144 @@
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pytest
+
+from setpoint.config import Config, Duration, Invalid, Period, field, resolve
+from setpoint.config.compose import compose
+from setpoint.config.files.plain import PlainScalar
+from setpoint.config.origin import PROGRAM, Origin
+from setpoint.config.plain import to_plain
+from setpoint.config.types.compiler import compile_annotation
+
+from ..sample import Batch
+
+ORIGIN = Origin(PROGRAM)
+W = PlainScalar
+
+
+def read(annotation: Any, value: object) -> Any:
+    """A value read by the type of an annotation."""
+    return compile_annotation(annotation, "here").read(value, ORIGIN)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "stored"),
+    [
+        (int | None, None, None),
+        (int | None, W("null"), None),
+        (str | None, "null", None),
+        (tuple[int, ...], W("1,2"), (1, 2)),
+        (tuple[int, ...], W("[1, 2,]"), (1, 2)),
+        (tuple[int, ...], W(""), ()),
+        (tuple[int, ...], W("[]"), ()),
+        (list[float], (1, 2), [1.0, 2.0]),
+        (tuple[float, str], [1, "a"], (1.0, "a")),
+        (tuple[()], [], ()),
+        (dict[str, int], W("{a: 1, b = 2}"), {"a": 1, "b": 2}),
+        (Mapping[str, tuple[int, ...]], {"a": [1]}, {"a": (1,)}),
+        (dict[str, dict[str, list[int]]], {"a": {"b": [1]}}, {"a": {"b": [1]}}),
+        (list[tuple[int, int]], W("[[1, 2], [3, 4]]"), [(1, 2), (3, 4)]),
+        (int | str, W("3"), 3),
+        (int | str, W("three"), "three"),
+        (int | str, "3", "3"),
+        (float | int, 3, 3),
+        (float | int, 3.0, 3.0),
+        (bool | str, W("true"), True),
+        (int | Literal["auto"], W("auto"), "auto"),
+        (Literal["auto"] | int | None, W("null"), None),
+        (Period | float, W("2 h"), Period("2 h")),
+        (tuple[Duration, ...], [["1 h", 3]], (Duration("1 h", "3 steps"),)),
+        (list[int] | str, [1], [1]),
+        (list[int] | str, "x", "x"),
+        (Any, W("[1, 2]"), "[1, 2]"),
+        (object, {"a": [1]}, {"a": (1,)}),
+    ],
+)
+def test_what_is_taken(annotation: Any, value: object, stored: object) -> None:
+    kind = compile_annotation(annotation, "here")
+    result = kind.read(value, ORIGIN)
+    assert result == stored
+    assert result is None or type(stored) in type(result).__mro__
+    assert kind.read(kind.dump(result), ORIGIN) == result
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "at", "message"),
+    [
+        (tuple[int, ...], "1,2", (), "is not a list of items that are each a whole number: got '1"),
+        (tuple[int, ...], {"a": 1}, (), "is not a list"),
+        (tuple[int, ...], [1, "x", 2.5], (1,), "is not a whole number: got 'x'"),
+        (tuple[int, ...], W("1,x"), (1,), "is not a whole number: got x"),
+        (tuple[float, float], [1], (), "needs 2 items, got 1"),
+        (dict[str, int], [1], (), "is not a mapping of names to values that are each a whole numb"),
+        (dict[str, int], {"a": "x"}, ("a",), "is not a whole number"),
+        (dict[str, int], {1: 1}, (), "has a key that is not a text: 1"),
+        (dict[str, int], {"\ud800": 1}, (), "has a key that cannot be written"),
+        (dict[str, Batch], {"a.b": {}}, (), "cannot be part of a dotted path"),
+        (dict[str, Batch], {"a": {"size": 0}}, ("a", "size"), "is out of range"),
+        (dict[str, Batch], W("{a: {size: 0"), (), "is not closed"),
+        (int | Literal["auto"], W("aut"), (), "is not a whole number or one of: auto: got aut"),
+        (tuple[tuple[int, ...], ...], [[1], [2, "x"]], (1, 1), "is not a whole number"),
+        (tuple[int, ...], ["${a}"], (0,), "is not a whole number: got '${a}'"),
+    ],
+)
+def test_what_is_refused(annotation: Any, value: object, at: object, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        read(annotation, value)
+    assert caught.value.parts[0].at == at
+    assert message in str(caught.value.parts[0])
+
+
+def test_every_wrong_item_is_named() -> None:
+    with pytest.raises(Invalid) as caught:
+        read(dict[str, tuple[int, ...]], {"a": [1, "x"], "b": ["y", 2.5], 3: []})
+    assert [part.at for part in caught.value.parts] == [("a", 1), ("b", 0), ("b", 1), ()]
+
+
+def test_a_reference_in_an_item_is_explained() -> None:
+    with pytest.raises(Invalid) as caught:
+        read(tuple[int, ...], ["${a}"])
+    assert "must be the whole value of a field" in caught.value.parts[0].hint
+
+
+class Root(Config):
+    """Alternatives that hold lists."""
+
+    either: list[int] | str = field(factory=lambda: [1])
+    """A list or a text."""
+
+    nested: dict[str, list[int]] = field(factory=dict)
+    """Lists by name."""
+
+    maybe: tuple[Batch, ...] | None = None
+    """Sections or nothing."""
+
+
+def test_drafts_do_not_share_what_an_alternative_holds() -> None:
+    draft = Root()
+    draft.either.append(2)
+    twin = draft.evolve()
+    twin.either.append(3)
+    assert (Root().either, draft.either, twin.either) == ([1], [1, 2], [1, 2, 3])
+    config = resolve(draft)
+    assert hash(config) == hash(resolve(draft))
+    assert to_plain(config)["either"] == [1, 2]
+    assert resolve(Root(either="x")).either == "x"
+
+
+def test_optional_lists_of_sections() -> None:
+    draft = Root(maybe=[Batch(size=3)])
+    twin = draft.evolve()
+    twin.maybe[0].size = 4
+    assert draft.maybe[0].size == 3
+    assert compose(Root, flags=["--maybe=[{size: 2}]", "--maybe=null"]).resolve().maybe is None
+    assert compose(Root, draft, flags=["--maybe.0.size=9"]).resolve().maybe == (Batch(size=9),)
+
+
+def test_lists_in_mappings_are_copied_and_frozen() -> None:
+    draft = Root(nested={"a": [1]})
+    config = resolve(draft)
+    draft.nested["a"].append(2)
+    assert config.nested == {"a": [1]}
+    assert resolve(draft).nested == {"a": [1, 2]}
+    hash(config)

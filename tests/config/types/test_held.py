@@ -1,0 +1,137 @@
+import copy
+import pickle
+
+import pytest
+
+from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config.types.held import CheckedDict, CheckedList, FrozenDict, FrozenList, last_change
+
+from ..sample import Batch, Job
+
+
+def test_every_way_into_a_list_is_checked() -> None:
+    tags = Job(tags=["a"]).tags
+    tags.append("b")
+    tags.insert(0, "c")
+    tags.extend(["d"])
+    tags += ["e"]
+    tags[0] = "f"
+    tags[1:2] = ["g", "h"]
+    assert tags == ["f", "g", "h", "b", "d", "e"]
+    for action in (
+        lambda: tags.append(1),
+        lambda: tags.insert(0, 1),
+        lambda: tags.extend(["x", 1]),
+        lambda: tags.__iadd__([1]),
+        lambda: tags.__setitem__(0, 1),
+        lambda: tags.__setitem__(slice(0, 1), [1]),
+    ):
+        with pytest.raises(ConfigError, match="is not a text: got 1"):
+            action()
+    with pytest.raises(SetpointError, match="cannot be multiplied"):
+        tags *= 2
+    assert tags == ["f", "g", "h", "b", "d", "e"]
+
+
+def test_every_way_out_of_a_list_is_remembered() -> None:
+    for action in (
+        lambda tags: tags.pop(),
+        lambda tags: tags.remove("a"),
+        lambda tags: tags.clear(),
+        lambda tags: tags.reverse(),
+        lambda tags: tags.sort(key=len),
+        lambda tags: tags.__delitem__(0),
+    ):
+        tags = Job(tags=["a", "b"]).tags
+        assert last_change(tags) is None
+        action(tags)
+        origin = last_change(tags)
+        assert origin is not None
+        assert "test_held.py" in origin.describe(())
+
+
+def test_every_way_into_a_mapping_is_checked() -> None:
+    limits = Job(thresholds={"a": 1}).thresholds
+    limits["b"] = 2
+    limits.update(c=3)
+    limits.update({"d": 4})
+    limits |= {"e": 5}
+    assert limits.setdefault("f", 6) == 6.0
+    assert limits.setdefault("f", 7) == 6.0
+    assert limits == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 5.0, "f": 6.0}
+    for action in (
+        lambda: limits.__setitem__("a", "x"),
+        lambda: limits.update(a="x"),
+        lambda: limits.__ior__({"a": "x"}),
+        lambda: limits.setdefault("g", "x"),
+    ):
+        with pytest.raises(ConfigError, match="is not a number: got 'x'"):
+            action()
+    with pytest.raises(ConfigError, match="a key that is not a text"):
+        limits[3] = 1.0
+    assert limits.pop("f") == 6.0
+    del limits["e"]
+    assert limits.popitem() == ("d", 4.0)
+    limits.clear()
+    assert limits == {}
+    assert last_change(limits) is not None
+
+
+def test_a_wrong_field_of_an_item_is_named() -> None:
+    evaluations = Job().evaluations
+    with pytest.raises(ConfigError) as caught:
+        evaluations["q"] = {"size": 0, "sise": 1}
+    assert [problem.path for problem in caught.value.problems] == ["(item).sise", "(item).size"]
+    evaluations["q"] = {"size": 2}
+    assert evaluations["q"] == Batch(size=2)
+
+
+def test_copies_of_a_drafts_containers_are_ordinary() -> None:
+    draft = Job(tags=["a"], thresholds={"a": 1})
+    for twin in (
+        copy.copy(draft.tags),
+        copy.deepcopy(draft.tags),
+        pickle.loads(pickle.dumps(draft.tags)),
+    ):
+        assert twin == ["a"]
+        assert type(twin) is list
+    assert type(copy.deepcopy(draft.thresholds)) is dict
+    assert isinstance(draft.tags, CheckedList)
+    assert isinstance(draft.thresholds, CheckedDict)
+
+
+def test_frozen_containers_refuse_every_change() -> None:
+    config = resolve(Job(tags=["a"], thresholds={"a": 1}))
+    tags, limits = config.tags, config.thresholds
+    assert isinstance(tags, FrozenList)
+    assert isinstance(limits, FrozenDict)
+    for action in (
+        lambda: tags.append("b"),
+        lambda: tags.extend([]),
+        lambda: tags.insert(0, "b"),
+        lambda: tags.remove("a"),
+        lambda: tags.pop(),
+        lambda: tags.clear(),
+        lambda: tags.sort(),
+        lambda: tags.reverse(),
+        lambda: tags.__setitem__(0, "b"),
+        lambda: tags.__delitem__(0),
+        lambda: tags.__iadd__(["b"]),
+        lambda: tags.__imul__(2),
+        lambda: limits.update(a=2),
+        lambda: limits.setdefault("b", 2),
+        lambda: limits.pop("a"),
+        lambda: limits.popitem(),
+        lambda: limits.clear(),
+        lambda: limits.__setitem__("a", 2),
+        lambda: limits.__delitem__("a"),
+        lambda: limits.__ior__({"a": 2}),
+    ):
+        with pytest.raises(SetpointError, match="immutable"):
+            action()
+    assert (tags, limits) == (["a"], {"a": 1.0})
+    assert hash(tags) == hash(FrozenList(["a"]))
+    for twin in (copy.deepcopy(tags), pickle.loads(pickle.dumps(tags))):
+        assert twin == tags
+        assert type(twin) is FrozenList
+    assert type(pickle.loads(pickle.dumps(limits))) is FrozenDict

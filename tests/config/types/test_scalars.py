@@ -1,0 +1,156 @@
+import enum
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.config import Invalid
+from setpoint.config.files.plain import PlainScalar
+from setpoint.config.origin import PROGRAM, Origin
+from setpoint.config.types.base import FieldType
+from setpoint.config.types.scalars import (
+    BoolType,
+    EnumType,
+    FloatType,
+    IntType,
+    LiteralType,
+    PathType,
+    StrType,
+)
+
+from ..sample import Mode
+
+ORIGIN = Origin(PROGRAM)
+W = PlainScalar
+CHOICE = LiteralType(("auto", 3, True, 0.5))
+
+
+class Colour(enum.StrEnum):
+    """An enum whose members are texts."""
+
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "stored"),
+    [
+        (IntType(), 3, 3),
+        (IntType(), W("3"), 3),
+        (IntType(), W("-1_000"), -1000),
+        (IntType(), W("1e6"), 10**6),
+        (IntType(), W("2.5E3"), 2500),
+        (IntType(), W("9" * 4000), int("9" * 4000)),
+        (IntType(), enum.IntEnum("N", {"A": 4}).A, 4),
+        (FloatType(), 3, 3.0),
+        (FloatType(), W("1e-5"), 1e-5),
+        (FloatType(), W("inf"), float("inf")),
+        (FloatType(), W("-Infinity"), float("-inf")),
+        (FloatType(), "inf", float("inf")),
+        (FloatType(), -0.0, 0.0),
+        (BoolType(), True, True),
+        (BoolType(), W("false"), False),
+        (BoolType(), W("True"), True),
+        (StrType(), "3", "3"),
+        (StrType(), W("no"), "no"),
+        (StrType(), W("1e5"), "1e5"),
+        (StrType(), "null", "null"),
+        (PathType(), "a/b", Path("a/b")),
+        (PathType(), PurePosixPath("x"), Path("x")),
+        (PathType(), W("~/x"), Path("~/x")),
+        (CHOICE, "auto", "auto"),
+        (CHOICE, W("auto"), "auto"),
+        (CHOICE, W("3"), 3),
+        (CHOICE, 3, 3),
+        (CHOICE, W("true"), True),
+        (CHOICE, W("0.5"), 0.5),
+        (EnumType(Mode), "FAST", Mode.FAST),
+        (EnumType(Mode), Mode.EXACT, Mode.EXACT),
+        (EnumType(Mode), W("EXACT"), Mode.EXACT),
+    ],
+)
+def test_what_is_taken(kind: FieldType, value: Any, stored: Any) -> None:
+    read = kind.read(value, ORIGIN)
+    assert read == stored
+    assert type(read) is type(stored)
+    assert str(read) == str(stored) if not isinstance(stored, int) else True
+    dumped = kind.dump(read)
+    assert kind.read(dumped, ORIGIN) == read
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (IntType(), 7.0, "is not a whole number: got 7.0"),
+        (IntType(), W("7.9"), "is not a whole number: got 7.9"),
+        (IntType(), W("1e-3"), "is not a whole number"),
+        (IntType(), W("1e400"), "is not a whole number"),
+        (IntType(), W("9" * 5000), "is not a whole number: got 999"),
+        (IntType(), W("0x10"), "is not a whole number"),
+        (IntType(), "7", "is not a whole number: got '7'"),
+        (IntType(), True, "is not a whole number: got true"),
+        (IntType(), None, "is not a whole number: got null"),
+        pytest.param(IntType(), 10**5000, "has more digits than can be written", id="huge"),
+        (FloatType(), "1.0", "is not a number: got '1.0'"),
+        (FloatType(), W("fast"), "is not a number: got fast"),
+        (FloatType(), W("nan"), "nan has no place in a configuration"),
+        (FloatType(), float("nan"), "nan has no place"),
+        (FloatType(), W("1e999"), "is too large for a floating-point number"),
+        pytest.param(FloatType(), 10**400, "is too large for a floating-point", id="float"),
+        (FloatType(), True, "is not a number: got true"),
+        (BoolType(), 1, "is not true or false: got 1"),
+        (BoolType(), "true", "is not true or false: got 'true'"),
+        (BoolType(), W("ture"), "is not true or false: got ture"),
+        (BoolType(), W("yes"), "is not true or false: got yes"),
+        (StrType(), 3, "is not a text: got 3"),
+        (StrType(), None, "is not a text: got null"),
+        (StrType(), Colour.RED, "is not a text"),
+        (StrType(), "\ud800", "holds bytes that are no characters"),
+        (PathType(), "", "is not a path"),
+        (PathType(), "a\0b", "is not a path"),
+        (PathType(), "\udcff", "holds bytes that are no characters"),
+        (PathType(), PurePosixPath("${x}"), "would be read as a reference"),
+        (PathType(), 3, "is not a path: got 3"),
+        (CHOICE, "3", "is not one of the known values: got '3'"),
+        (CHOICE, 1, "is not one of the known values: got 1"),
+        (CHOICE, W("aut"), "is not one of the known values: got aut"),
+        (EnumType(Mode), 1, "is not one of the known values: got 1"),
+        (EnumType(Mode), "fast", "is not one of the known values: got 'fast'"),
+    ],
+)
+def test_what_is_refused(kind: FieldType, value: Any, message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        kind.read(value, ORIGIN)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_words() -> None:
+    assert CHOICE.describe() == "one of: auto, 3, true, 0.5"
+    assert EnumType(Mode).candidates() == ("EXACT", "FAST")
+    assert BoolType().candidates() == ("true", "false")
+    assert EnumType(Mode).read(Mode.FAST, ORIGIN) is Mode.FAST
+    with pytest.raises(Invalid) as caught:
+        EnumType(Mode).read("fast", ORIGIN)
+    assert caught.value.hint == "" or "FAST" in caught.value.hint
+
+
+def test_a_path_called_null_is_written_so_that_it_reads_back() -> None:
+    kind = PathType()
+    assert kind.dump(Path("null")) == "./null"
+    assert kind.dump(Path("a") / "null") == "a/null"
+
+
+KINDS = [IntType(), FloatType(), BoolType(), StrType(), PathType(), CHOICE, EnumType(Mode)]
+
+
+@given(st.sampled_from(KINDS), st.text() | st.integers() | st.floats() | st.none() | st.booleans())
+def test_any_value_is_taken_or_refused(kind: FieldType, value: Any) -> None:
+    for given_value in (value, W(value) if isinstance(value, str) else value):
+        try:
+            read = kind.read(given_value, ORIGIN)
+        except Invalid as error:
+            str(error).encode()
+        else:
+            assert kind.read(kind.dump(read), ORIGIN) == read

@@ -1,0 +1,66 @@
+"""What all tests share: a clean environment, reproducible examples, the source as parsed files."""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+
+# Before any test imports torch: idle threads of OpenMP sleep instead of spinning.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Times differ too much between machines for a deadline. Unattended runs always try the same
+# examples, so that a failure comes from a change; at a desk every run tries new ones.
+settings.register_profile("desk", deadline=None)
+settings.register_profile("unattended", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("unattended" if os.environ.get("CI") else "desk")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One Python file of the package.
+
+    Arguments:
+        path: where it lies.
+        module: its name, `setpoint.model` for `setpoint/model/__init__.py`.
+        text: what it holds.
+        tree: the text, parsed.
+    """
+
+    path: Path
+    module: str
+    text: str = field(repr=False)
+    tree: ast.Module = field(repr=False)
+
+    @property
+    def package(self) -> str:
+        """The package that the relative imports of this file start from."""
+        is_package = self.path.name == "__init__.py"
+        return self.module if is_package else self.module.rpartition(".")[0]
+
+
+@pytest.fixture(scope="session")
+def source_files() -> dict[str, SourceFile]:
+    """All modules of the package by name."""
+    found: dict[str, SourceFile] = {}
+    for path in sorted(SOURCE.glob("setpoint/**/*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = path.read_text(encoding="utf-8")
+        found[module] = SourceFile(path, module, text, ast.parse(text, str(path)))
+    assert found, f"no source under {SOURCE}"
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away the variables of this shell that would override configurations."""
+    for name in [name for name in os.environ if name.startswith("SETPOINT__")]:
+        monkeypatch.delenv(name)

@@ -1,0 +1,236 @@
+"""Imports go down the layers of the house only, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from .conftest import SourceFile
+
+# From the lowest up; packages of one layer stand side by side.
+LAYERS = (
+    {"config"},
+    {
+        "model",
+        "data",
+        "optim",
+        "loss",
+        "parallel",
+        "checkpoint",
+        "track",
+        "profile",
+        "resilience",
+        "adapter",
+        "report",
+    },
+    {"train", "infer"},
+    {"plan"},
+    {"presets"},
+    {"interop"},
+    {"cli"},
+)
+RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
+
+# Of a package beside it, a module may import `config` only. What else is allowed, and why:
+# (importing module, imported module) -> reason.
+ALLOWED: dict[tuple[str, str], str] = {}
+
+
+class Import(NamedTuple):
+    """One module named by one import statement.
+
+    Arguments:
+        module: the imported module, or the module and a name in it.
+        line: where.
+        at_start: whether it runs when the importing module is imported.
+    """
+
+    module: str
+    line: int
+    at_start: bool
+
+
+def imports_of(tree: ast.AST, package: str) -> Iterator[Import]:
+    """All imports of a file, those inside functions included."""
+    yield from _imports(tree, package, at_start=True)
+
+
+def _imports(node: ast.AST, package: str, at_start: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, node.lineno, at_start)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            parts = package.split(".")
+            parents = parts[: len(parts) - node.level + 1]
+            base = ".".join([*parents, base] if base else parents)
+        for alias in node.names:
+            yield Import(f"{base}.{alias.name}", node.lineno, at_start)
+    elif isinstance(node, ast.If) and _is_type_checking(node.test):
+        for child in node.body:
+            yield from _imports(child, package, at_start=False)
+        for child in node.orelse:
+            yield from _imports(child, package, at_start)
+    else:
+        runs_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from _imports(child, package, at_start and not runs_later)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
+    return name == "TYPE_CHECKING"
+
+
+def module_of(name: str, modules: Collection[str]) -> str | None:
+    """The module of ours that an import names, or None for a foreign one."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def layer_problem(importer: str, imported: str) -> str | None:
+    """Why one module of ours may not import another, or None if it may."""
+    source = importer.split(".")[1:2]
+    target = imported.split(".")[1:2]
+    # `setpoint` itself and `setpoint.__main__` are no packages of the house: the first is what
+    # everybody may import and sees the kernel only, the second starts the command line.
+    above = source[0] if source else ""
+    below = target[0] if target else ""
+    if below == "" or above == below or above == "__main__":
+        return None
+    if above == "":
+        return None if below == "config" else "the root imports the kernel only"
+    if RANK[below] < RANK[above] or (importer, imported) in ALLOWED:
+        return None
+    if RANK[below] > RANK[above]:
+        return f"{below} lies above {above}"
+    if imported == f"setpoint.{below}.config":
+        return None
+    return f"{below} stands beside {above}, so only setpoint.{below}.config may be imported"
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node, and nodes that name themselves."""
+    reach: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting.extend(graph[node])
+        reach[start] = seen
+    found = {
+        tuple(sorted(other for other in reach[node] if node in reach[other]))
+        for node in graph
+        if node in reach[node]
+    }
+    return [list(component) for component in sorted(found)]
+
+
+def test_each_package_has_a_layer(source_files: dict[str, SourceFile]) -> None:
+    packages = {
+        name.split(".")[1]
+        for name, file in source_files.items()
+        if "." in name and (name.count(".") > 1 or file.path.name == "__init__.py")
+    }
+    assert packages <= RANK.keys(), f"no layer: {sorted(packages - RANK.keys())}"
+
+
+def test_imports_go_down_only(source_files: dict[str, SourceFile]) -> None:
+    problems: list[str] = []
+    for name, file in source_files.items():
+        for found in imports_of(file.tree, file.package):
+            imported = module_of(found.module, source_files)
+            problem = layer_problem(name, imported) if imported else None
+            if problem:
+                problems.append(f"{file.path}:{found.line}: imports {imported}: {problem}")
+    assert not problems, "\n".join(problems)
+
+
+def test_allowed_imports_are_needed(source_files: dict[str, SourceFile]) -> None:
+    for (importer, imported), reason in ALLOWED.items():
+        file = source_files[importer]
+        names = {module_of(f.module, source_files) for f in imports_of(file.tree, file.package)}
+        assert imported in names, f"{importer} no longer imports {imported}"
+        assert reason, f"{importer} imports {imported} without a reason"
+
+
+def test_no_circular_imports(source_files: dict[str, SourceFile]) -> None:
+    graph: dict[str, set[str]] = {name: set() for name in source_files}
+    for name, file in source_files.items():
+        for found in imports_of(file.tree, file.package):
+            imported = module_of(found.module, source_files)
+            if imported is None or not found.at_start:
+                continue
+            graph[name].add(imported)
+            # The packages around a module are imported before it; those around both are there.
+            parent = imported.rpartition(".")[0]
+            while parent and not f"{name}.".startswith(f"{parent}."):
+                graph[name].add(parent)
+                parent = parent.rpartition(".")[0]
+        # `from . import sibling` names the package as well as the sibling, and is no circle.
+        graph[name].discard(name)
+    assert not circles(graph)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("setpoint.cli.train", "setpoint.train.loop", True),
+        ("setpoint.train.loop", "setpoint.cli.train", False),
+        ("setpoint.config.base", "setpoint.model.config", False),
+        ("setpoint.model.block", "setpoint.model.rope", True),
+        ("setpoint.model.block", "setpoint.data.config", True),
+        ("setpoint.model.block", "setpoint.data.loader", False),
+        ("setpoint.train.loop", "setpoint.infer.generate", False),
+        ("setpoint.train.loop", "setpoint.infer.config", True),
+        ("setpoint", "setpoint.config", True),
+        ("setpoint", "setpoint.train.loop", False),
+        ("setpoint.cli.main", "setpoint", True),
+        ("setpoint.__main__", "setpoint.cli.main", True),
+    ],
+)
+def test_the_rule(importer: str, imported: str, allowed: bool) -> None:
+    assert (layer_problem(importer, imported) is None) == allowed
+
+
+def test_imports_are_found() -> None:
+    text = """
+import os
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from .c import D
+else:
+    from ..e import F
+try:
+    import setpoint.g
+except ImportError:
+    pass
+class H:
+    import i
+    def j(self):
+        from . import k
+"""
+    found = {(i.module, i.at_start) for i in imports_of(ast.parse(text), "setpoint.b")}
+    assert found == {
+        ("os", True),
+        ("typing.TYPE_CHECKING", True),
+        ("setpoint.b.c.D", False),
+        ("setpoint.e.F", True),
+        ("setpoint.g", True),
+        ("i", True),
+        ("setpoint.b.k", False),
+    }
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": {"d"}, "f": {"a"}}
+    assert circles(graph) == [["a", "b", "c"], ["d", "e"]]

@@ -1,0 +1,295 @@
+"""The house rules that a program can check: small files, docstrings, no gaps, tests that mirror."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from setpoint.config import IDENTITY, Config, Invalid, Role
+from setpoint.config.docs import class_help, field_help
+from setpoint.config.field import MISSING, FieldInfo
+from setpoint.config.origin import PROGRAM, Origin
+
+if TYPE_CHECKING:
+    from .conftest import SourceFile
+
+TESTS = Path(__file__).resolve().parent
+LONGEST = 500
+MEDIAN = 130
+
+# Test files and folders that mirror no single module, and what they are about.
+CROSS_CUTTING = {
+    "config/files/test_fuzz.py": "all readers: any text is read or refused in words",
+    "docs": "what the documentation shows is true",
+    "model/test_sharding.py": "the whole model under PyTorch's own sharding",
+    "test_imports.py": "what starts fast imports nothing heavy",
+    "test_layers.py": "imports go down only",
+    "test_structure.py": "the house rules",
+}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Definition(NamedTuple):
+    """One class or function with the class it stands in.
+
+    Arguments:
+        node: the statement.
+        name: its name within the module, `Class.method`.
+        owner: the class around it, or None.
+    """
+
+    node: ast.ClassDef | Function
+    name: str
+    owner: ast.ClassDef | None
+
+
+def public_definitions(
+    body: list[ast.stmt], owner: ast.ClassDef | None = None, prefix: str = ""
+) -> Iterator[Definition]:
+    """The classes, functions and methods that others may use; nothing inside functions."""
+    for node in body:
+        if isinstance(node, ast.If | ast.Try):
+            yield from public_definitions([*node.body, *node.orelse], owner, prefix)
+        if not isinstance(node, ast.ClassDef | Function) or node.name.startswith("_"):
+            continue
+        decorators = {ast.unparse(d).rpartition(".")[2] for d in node.decorator_list}
+        if decorators & {"overload", "setter", "deleter"}:
+            continue
+        yield Definition(node, prefix + node.name, owner)
+        if isinstance(node, ast.ClassDef):
+            yield from public_definitions(node.body, node, f"{prefix}{node.name}.")
+
+
+def documented_above(
+    owner: ast.ClassDef, method: str, classes: dict[str, list[ast.ClassDef]]
+) -> bool:
+    """Whether a base class of ours documents the method, or a builtin one has it."""
+    for base in owner.bases:
+        name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
+        if hasattr(getattr(builtins, name, None), method):
+            return True
+        for above in classes.get(name, []):
+            for node in above.body:
+                if isinstance(node, Function) and node.name == method and ast.get_docstring(node):
+                    return True
+            if above is not owner and documented_above(above, method, classes):
+                return True
+    return False
+
+
+def missing_parts(node: Function, is_method: bool) -> list[str]:
+    """The parts that the docstring of a public function lacks, given its signature."""
+    text = ast.get_docstring(node) or ""
+    arguments = node.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    names += [a.arg for a in (arguments.vararg, arguments.kwarg) if a]
+    decorators = {ast.unparse(d).rpartition(".")[2] for d in node.decorator_list}
+    if is_method and "staticmethod" not in decorators:
+        names = names[1:]
+    parts: list[str] = []
+    if any(not name.startswith("_") for name in names) and "Arguments:" not in text:
+        parts.append("Arguments")
+    silent = node.returns is None or ast.unparse(node.returns) in {"None", "NoReturn", "Never"}
+    # A property's summary says what it is.
+    silent = silent or bool(decorators & {"property", "cached_property"})
+    if not silent and not re.search(r"^(Returns|Yields):", text, re.MULTILINE):
+        parts.append("Returns")
+    return parts
+
+
+def test_files_are_small(source_files: dict[str, SourceFile]) -> None:
+    lengths = {file.path: file.text.count("\n") for file in source_files.values()}
+    for path in TESTS.rglob("*.py"):
+        lengths[path] = path.read_text(encoding="utf-8").count("\n")
+    long = [f"{path}: {length}" for path, length in lengths.items() if length > LONGEST]
+    assert not long, f"over {LONGEST} lines: {long}"
+    # A package's __init__ and the like would pull the median down without saying anything.
+    ours = [lengths[f.path] for f in source_files.values() if lengths[f.path] > 10]
+    assert statistics.median(ours) < MEDIAN
+
+
+def test_public_names_have_docstrings(source_files: dict[str, SourceFile]) -> None:
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for file in source_files.values():
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+    problems: list[str] = []
+    for file in source_files.values():
+        if not ast.get_docstring(file.tree) and file.text.strip():
+            problems.append(f"{file.path}:1: the module has no docstring")
+        for node, name, owner in public_definitions(file.tree.body):
+            if owner and documented_above(owner, node.name, classes):
+                continue
+            if not ast.get_docstring(node):
+                problems.append(f"{file.path}:{node.lineno}: {name} has no docstring")
+            elif isinstance(node, Function):
+                missing = ", ".join(missing_parts(node, owner is not None))
+                if missing:
+                    problems.append(f"{file.path}:{node.lineno}: {name} lacks {missing}")
+    assert not problems, "\n".join(problems)
+
+
+def test_no_error_is_swallowed(source_files: dict[str, SourceFile]) -> None:
+    problems: list[str] = []
+    for file in source_files.values():
+        for node in ast.walk(file.tree):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            # A docstring or `...` is as empty as `pass`.
+            if all(
+                isinstance(inner, ast.Pass)
+                or (isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant))
+                for inner in node.body
+            ):
+                kind = ast.unparse(node.type) if node.type else "everything"
+                problems.append(f"{file.path}:{node.lineno}: swallows {kind}")
+    assert not problems, "\n".join(problems)
+
+
+def test_nothing_is_left_to_do(source_files: dict[str, SourceFile]) -> None:
+    promise = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    problems = [
+        f"{file.path}:{number}: {line.strip()}"
+        for file in source_files.values()
+        for number, line in enumerate(file.text.splitlines(), start=1)
+        if promise.search(line)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_tests_mirror_the_source(source_files: dict[str, SourceFile]) -> None:
+    """`tests/a/test_b.py` tests `setpoint/a/b.py`.
+
+    Files of one name in two folders read badly in reports, so `test_a_b.py` is as good, and so is
+    `test_b_detail.py`, which tests one side of a module.
+    """
+    problems: list[str] = []
+    for path in sorted(TESTS.rglob("test_*.py")):
+        relative = path.relative_to(TESTS)
+        if any(str(place) in CROSS_CUTTING for place in (relative, *relative.parents)):
+            continue
+        folder = relative.parent.parts
+        package = ".".join(("setpoint", *folder))
+        beside = {
+            name.removeprefix(f"{package}.").partition(".")[0]
+            for name in source_files
+            if name.startswith(f"{package}.")
+        }
+        # `tests/data/sources/test_source_text.py`: the folder's name, also in the singular.
+        words = {word for part in folder for word in (part, part.removesuffix("s"))}
+        subject = path.stem.removeprefix("test_")
+        shorter = {subject.removeprefix(f"{word}_") for word in words} | {subject}
+        if not any(s == module or s.startswith(f"{module}_") for s in shorter for module in beside):
+            problems.append(f"tests/{relative} mirrors no module of {package}")
+    assert not problems, "\n".join(problems)
+
+
+def test_cross_cutting_tests_exist() -> None:
+    assert not [name for name in CROSS_CUTTING if not (TESTS / name).exists()]
+
+
+def config_classes(source_files: dict[str, SourceFile]) -> list[type[Config]]:
+    """The package's config classes, from all modules that define any."""
+    for name, file in source_files.items():
+        if name.startswith("setpoint.config"):
+            continue
+        if any(
+            isinstance(node, ast.ClassDef)
+            and any(re.search(r"Config\b", ast.unparse(base)) for base in node.bases)
+            for node in ast.walk(file.tree)
+        ):
+            importlib.import_module(name)
+    waiting: list[type[Config]] = [Config]
+    found: dict[str, type[Config]] = {}
+    while waiting:
+        for cls in waiting.pop().__subclasses__():
+            waiting.append(cls)
+            if cls.__module__.startswith("setpoint."):
+                found[f"{cls.__module__}:{cls.__qualname__}"] = cls
+    return [found[name] for name in sorted(found)]
+
+
+def field_problems(cls: type[Config], name: str, info: FieldInfo) -> Iterator[str]:
+    """What is wrong with one field as it is declared."""
+    if not field_help(cls, name):
+        yield "has no help: write a docstring under it"
+    if not isinstance(info.role, Role):
+        yield f"has no role: {info.role!r}"
+    default = info.initial()
+    if default is MISSING:
+        return
+    try:
+        again = info.read(info.type.dump(default), Origin(PROGRAM, "test"))
+    except Invalid as error:
+        yield f"does not read its own default: {[part.message for part in error.parts]}"
+        return
+    if again != default:
+        yield f"reads its default {default!r} as {again!r}"
+
+
+def test_config_fields_are_declared_in_full(source_files: dict[str, SourceFile]) -> None:
+    problems: list[str] = []
+    classes = config_classes(source_files)
+    assert classes, "no config class was found"
+    for cls in classes:
+        where = f"{cls.__module__}:{cls.__qualname__}"
+        if not class_help(cls):
+            problems.append(f"{where} has no docstring")
+        for name, info in cls.__setpoint__.fields.items():
+            problems += [f"{where}.{name} {problem}" for problem in field_problems(cls, name, info)]
+    assert not problems, "\n".join(problems)
+
+
+def test_owners_exist(source_files: dict[str, SourceFile]) -> None:
+    """Owners are texts, so nothing else notices when one is renamed."""
+    problems: list[str] = []
+    for cls in config_classes(source_files):
+        owner = cls.__setpoint__.owner
+        if owner is None:
+            continue
+        module, _, name = owner.partition(":")
+        file = source_files.get(module)
+        defined = {getattr(n, "name", None) for n in file.tree.body} if file else set[str]()
+        if name.partition(".")[0] not in defined:
+            problems.append(f"{cls.__module__}:{cls.__qualname__} names {owner}")
+    assert not problems, "\n".join(problems)
+
+
+def test_incomplete_fields_are_found() -> None:
+    class Section(Config, role=IDENTITY):
+        # A default that the field itself would refuse.
+        size: int = FieldInfo(default="seven")  # pyright: ignore[reportAssignmentType]
+
+    problems = list(field_problems(Section, "size", Section.__setpoint__.fields["size"]))
+    assert len(problems) == 2
+    assert "no help" in problems[0]
+    assert "does not read its own default" in problems[1]
+
+
+def test_gaps_in_docstrings_are_found() -> None:
+    text = '''
+class A(Base):
+    def run(self, x: int) -> int:
+        """Run."""
+    def _hidden(self): ...
+    @property
+    def size(self) -> int:
+        """The size."""
+def free(): ...
+'''
+    tree = ast.parse(text)
+    found = list(public_definitions(tree.body))
+    assert [d.name for d in found] == ["A", "A.run", "A.size", "free"]
+    run, size = found[1].node, found[2].node
+    assert isinstance(run, Function)
+    assert isinstance(size, Function)
+    assert missing_parts(run, is_method=True) == ["Arguments", "Returns"]
+    assert missing_parts(size, is_method=True) == []
