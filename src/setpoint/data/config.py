@@ -1,0 +1,117 @@
+"""The sections `data` and `tokenizer`: what text to train on, how to split it and into what tokens.
+
+Nothing here imports numpy or torch: `setpoint check` reads this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from setpoint.config import IDENTITY, Config, Problem, check, field
+
+# Names are parts of document names, which the split hashes: no slash, no space.
+NAME = r"[A-Za-z0-9_.\-]+"
+
+
+class SourceConfig(Config, role=IDENTITY):
+    """Where documents come from."""
+
+    name: str = field(pattern=NAME)
+    """First part of each document's name; unique among the sources."""
+
+
+class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):
+    """The Python standard library's own source files, without tests: about 12 MB everywhere."""
+
+    name: str = field(default="stdlib", pattern=NAME)
+    """First part of each document's name; unique among the sources."""
+
+    include: tuple[str, ...] = field(factory=lambda: ("*.py",))
+    """Patterns on paths relative to the library; `*` crosses folders: "json/*", "asyncio/*.py"."""
+
+    @check
+    def _check_include(self) -> Iterator[Problem]:
+        if not self.include:
+            yield Problem("include", "no pattern, so no file", valid=('["*.py"]', '["json/*"]'))
+
+
+class Text(SourceConfig, type="text", owner="setpoint.data.sources.text:TextSource"):
+    """Text files of your own, in UTF-8."""
+
+    name: str = field(default="text", pattern=NAME)
+    """First part of each document's name; unique among the sources."""
+
+    paths: tuple[str, ...] = field()
+    """Files and globs from the working directory on; `**` crosses folders: "corpus/**/*.md"."""
+
+    separator: str | None = None
+    """Text that divides a file into documents, such as "\\n\\n"; unset: a file is a document."""
+
+    @check
+    def _check_paths(self) -> Iterator[Problem]:
+        if not self.paths:
+            yield Problem("paths", "no path, so no file", valid=('["notes.txt"]', '["text/*.md"]'))
+        for index, path in enumerate(self.paths):
+            if not path:
+                yield Problem(f"paths.{index}", "is empty", valid=("notes.txt", "text/*.md"))
+
+    @check
+    def _check_separator(self) -> Iterator[Problem]:
+        if self.separator == "":
+            yield Problem("separator", "is empty, and would not divide anything", valid=("null",))
+
+
+class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:RandomSource"):
+    """Synthetic documents of known entropy, for tests and benchmarks."""
+
+    name: str = field(default="random", pattern=NAME)
+    """First part of each document's name; unique among the sources."""
+
+    documents: int = field(default=256, ge=1)
+    """How many documents."""
+
+    length: int = field(default=1024, ge=1)
+    """Bytes in each document."""
+
+    pattern: Literal["markov", "uniform"] = "markov"
+    """markov: each byte can be learnt from the one before; uniform: nothing can be learnt."""
+
+    alphabet: int = field(default=64, ge=2, le=256)
+    """How many byte values occur, from the space upwards."""
+
+    seed: int = field(default=0, ge=0)
+    """Decides the text; apart from the job's seed, so that runs can differ on the same text."""
+
+
+class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
+    """What is learned from, and what is held out to judge it."""
+
+    sources: tuple[SourceConfig, ...] = field(factory=lambda: (Stdlib(),))
+    """Where documents come from; one source or several."""
+
+    held_out: float = field(default=0.05, gt=0, lt=1)
+    """Share of documents held out. A document's side depends on its name alone, so adding others
+    never moves it."""
+
+    @check
+    def _check_sources(self) -> Iterator[Problem]:
+        if not self.sources:
+            yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
+        first: dict[str, int] = {}
+        for index, source in enumerate(self.sources):
+            if first.setdefault(source.name, index) != index:
+                yield Problem(
+                    f"sources.{index}.name",
+                    f"is the name of sources.{first[source.name]} already",
+                    valid=(f"{source.name}-{index}",),
+                    hint="Documents are named after their source, and names must differ.",
+                )
+
+
+class TokenizerConfig(Config, role=IDENTITY):
+    """How text becomes tokens."""
+
+
+class Bytes(TokenizerConfig, type="bytes", owner="setpoint.data.tokenizer:ByteTokenizer"):
+    """Each byte is a token, and token 256 separates documents: a vocabulary of 257."""

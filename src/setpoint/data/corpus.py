@@ -1,0 +1,127 @@
+"""One side of the data as one long row of tokens, with the record of what it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.data.config import Data
+from setpoint.data.document import Document, FileRecord
+from setpoint.data.split import split_documents
+from setpoint.data.tokenizer import TokenArray, Tokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corpus:
+    """The documents of one side in a row: separator, document, separator, ..., separator.
+
+    Because a separator stands before the first document and after the last, predicting every
+    token but the first predicts each byte and each document's end exactly once.
+
+    Arguments:
+        side: "train" or "held_out", for messages.
+        tokens: (T,) ids, in memory, 2 bytes each while the vocabulary allows.
+        token_bytes: (V,) bytes each id stands for; 0 for the separator.
+        separator: the separator's id.
+        byte_count: bytes of text, the sum of `token_bytes` over `tokens`.
+        files: name, size and SHA-256 of each document, in order.
+        digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
+    """
+
+    side: str
+    tokens: TokenArray
+    token_bytes: npt.NDArray[np.int64]
+    separator: int
+    byte_count: int
+    files: tuple[FileRecord, ...]
+    digest: str
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, V."""
+        return len(self.token_bytes)
+
+
+def build_corpus(documents: Sequence[Document], tokenizer: Tokenizer, *, side: str) -> Corpus:
+    """Tokenize documents and lay them in a row, in the order given.
+
+    Arguments:
+        documents: at least one.
+        tokenizer: gives ids and the separator.
+        side: "train" or "held_out", for messages.
+
+    Returns:
+        the corpus.
+    """
+    dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+    separator = np.array([tokenizer.separator], dtype=dtype)
+    pieces: list[TokenArray] = [separator]
+    for document in documents:
+        pieces += [tokenizer.encode(document.data).astype(dtype, copy=False), separator]
+    files = tuple(document.record() for document in documents)
+    return Corpus(
+        side=side,
+        tokens=np.concatenate(pieces),
+        token_bytes=tokenizer.token_bytes,
+        separator=tokenizer.separator,
+        byte_count=sum(file.size for file in files),
+        files=files,
+        digest=files_digest(tokenizer.name, files),
+    )
+
+
+def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
+    """Read all sources and build both sides.
+
+    Arguments:
+        config: the section `data`.
+        tokenizer: gives ids and the separator.
+
+    Returns:
+        the training corpus and the held-out corpus.
+
+    Raises:
+        SetpointError: a source cannot be read, or a side is empty.
+    """
+    split = split_documents(read_sources(config), config.held_out)
+    return (
+        build_corpus(split.train, tokenizer, side="train"),
+        build_corpus(split.held_out, tokenizer, side="held_out"),
+    )
+
+
+def read_sources(config: Data) -> Iterator[Document]:
+    """The documents of all sources, one source after the other.
+
+    Arguments:
+        config: the section `data`.
+
+    Returns:
+        an iterator; files are read as it advances.
+
+    Raises:
+        SetpointError: a source cannot be read.
+    """
+    for index, source in enumerate(config.sources):
+        yield from source.build(where=f"data.sources.{index}").documents()
+
+
+def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:
+    """One hash for a row of documents under a tokenizer.
+
+    Arguments:
+        tokenizer_name: what identifies the mapping to ids.
+        files: the record, in order.
+
+    Returns:
+        hexadecimal SHA-256. Names are length-prefixed, so no two records run together.
+    """
+    digest = hashlib.sha256(f"{tokenizer_name}\n".encode())
+    for file in files:
+        name = file.name.encode("utf-8", "surrogateescape")
+        digest.update(f"{len(name)} {file.size} {file.sha256} ".encode() + name + b"\n")
+    return digest.hexdigest()

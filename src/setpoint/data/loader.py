@@ -1,0 +1,158 @@
+"""Training batches in an order that is a function of (seed, epoch), and that resumes exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus
+from setpoint.data.mix import permutation
+from setpoint.data.windows import Batch, cut, require_one_window
+
+
+class WindowLoader:
+    """An endless stream of windows, every window once per epoch, in a new order each epoch.
+
+    The corpus is cut into windows of S + 1 tokens that do not overlap (fewer than S + 1 tokens at
+    its end are left out). Windows of all epochs form one stream; a step of all ranks takes
+    the next `micro_size * world_size` of them, each rank its own slice, and may cross from one
+    epoch into the next, so nothing is dropped. The position in that stream is the whole state: it
+    is the same on all ranks, and may be loaded with another number of ranks or micro-batch size.
+
+    Arguments:
+        corpus: the training side.
+        sequence_length: S, tokens.
+        micro_size: B, windows for each call and rank.
+        seed: decides the order.
+        rank: this process, in 0..world_size-1.
+        world_size: processes that share the stream.
+
+    Raises:
+        SetpointError: the corpus is shorter than one window, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        sequence_length: int,
+        micro_size: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        for name, value in (("sequence_length", sequence_length), ("micro_size", micro_size)):
+            if value < 1:
+                raise SetpointError(f"batch.{name}: {value} is below 1.\nValid: 1 or more.")
+        if not 0 <= rank < world_size:
+            raise SetpointError(
+                f"rank {rank} is not one of {world_size}.\nValid: 0 to {world_size - 1}."
+            )
+        require_one_window(corpus, sequence_length)
+        self.corpus = corpus
+        self.sequence_length = sequence_length
+        self.micro_size = micro_size
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.windows_per_epoch = len(corpus.tokens) // (sequence_length + 1)
+        self._position = 0  # windows that all ranks together have taken
+        # Two: a batch which crosses into the next epoch needs both orders.
+        self._order = lru_cache(maxsize=2)(self._draw_order)
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the windows so far, with the fraction of the current one."""
+        return self._position / self.windows_per_epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The loader is its own, endless, iterator."""
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch of this rank.
+
+        Returns:
+            (B, S) inputs and targets.
+        """
+        first = self._position + self.rank * self.micro_size
+        windows = self._windows(np.arange(first, first + self.micro_size))
+        self._position += self.micro_size * self.world_size
+        return cut(self.corpus, windows * (self.sequence_length + 1), self.sequence_length)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, and what it is a position in; JSON-able, of constant size.
+
+        Returns:
+            `epoch` (whole passes) and `index` (windows into the current one) over all ranks;
+            `sequence_length`, `seed`, `tokens` and `digest` to recognise the stream.
+        """
+        epoch, index = divmod(self._position, self.windows_per_epoch)
+        return {"epoch": epoch, "index": index, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken; the next batch is the one that would have come then.
+
+        Arguments:
+            state: from `state_dict`, perhaps through JSON.
+
+        Raises:
+            SetpointError: the state belongs to another corpus, sequence length or seed, or is
+                not a loader's state. The loader is then unchanged.
+        """
+        expected = {"epoch", "index", *self._identity()}
+        if set(state) != expected:
+            raise SetpointError(
+                f"data loader state: has the keys {sorted(state)}.\n"
+                f"Valid: {sorted(expected)}, as written into checkpoints."
+            )
+        for key, (field, what) in _FIELDS.items():
+            mine, theirs = self._identity()[key], state[key]
+            if mine != theirs:
+                raise SetpointError(
+                    f"{field}: the data position was recorded with {what} {theirs}, and now it is "
+                    f"{mine}, so it does not point at the same windows.\n"
+                    f"Valid: {what} {theirs}, or a new run."
+                )
+        epoch, index = state["epoch"], state["index"]
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (epoch, index))
+        if not whole or epoch < 0 or not 0 <= index < self.windows_per_epoch:
+            raise SetpointError(
+                f"data loader state: epoch {epoch!r}, index {index!r} is not a position.\n"
+                f"Valid: epoch 0 or more, index 0 to {self.windows_per_epoch - 1}."
+            )
+        self._position = epoch * self.windows_per_epoch + index
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "sequence_length": self.sequence_length,
+            "seed": self.seed,
+            "tokens": len(self.corpus.tokens),
+            "digest": self.corpus.digest,
+        }
+
+    def _windows(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Positions in the stream -> windows of the corpus, (B,) -> (B,)."""
+        epochs, indices = np.divmod(positions, self.windows_per_epoch)
+        windows = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            windows[here] = self._order(int(epoch))[indices[here]]
+        return windows
+
+    def _draw_order(self, epoch: int) -> npt.NDArray[np.int64]:
+        return permutation(f"windows/{self.seed}/{epoch}", self.windows_per_epoch)
+
+
+# What a state is recognised by -> (the field to blame, how to call it)
+_FIELDS = {
+    "sequence_length": ("batch.sequence_length", "sequence length"),
+    "seed": ("seed", "seed"),
+    "tokens": ("data.sources", "a corpus of tokens"),
+    "digest": ("data.sources", "corpus digest"),
+}

@@ -1,0 +1,153 @@
+"""Text files of the user, given as paths and globs."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Text
+from setpoint.data.document import Document
+
+NEARBY = 5  # entries of a folder that a message names
+
+
+class TextSource:
+    """Documents from UTF-8 files.
+
+    A document is named by its file's path relative to the part of the pattern before the first
+    wildcard, so the names, and with them the split, do not depend on where the data is mounted.
+
+    Arguments:
+        config: the paths and how a file divides into documents.
+        where: the path of `config` in the job, for messages.
+    """
+
+    def __init__(self, config: Text, *, where: str = "data.sources") -> None:
+        self.config = config
+        self.where = where
+
+    def files(self) -> dict[str, Path]:
+        """The files to be read; nothing is opened.
+
+        Returns:
+            document name -> absolute path, sorted by name. A file matched twice counts once.
+
+        Raises:
+            SetpointError: no paths are given, a path is missing or not a file, a glob matches
+                nothing, or two files would get one name.
+        """
+        if not self.config.paths:
+            raise SetpointError(
+                f"{self.where}.paths: [] names no file.\n"
+                "Valid: at least one path or glob, such as 'notes.txt' or 'corpus/**/*.md'."
+            )
+        found: dict[str, Path] = {}
+        for index, pattern in enumerate(self.config.paths):
+            for relative, path in self._expand(pattern, f"{self.where}.paths.{index}"):
+                name = f"{self.config.name}/{relative}"
+                if found.setdefault(name, path) != path:
+                    raise SetpointError(
+                        f"{self.where}.paths: {found[name]} and {path} would both be the document "
+                        f"'{name}'.\n"
+                        "Valid: a glob above both folders, or two text sources with their own name."
+                    )
+        # One file reached through two patterns has two names: the first in order is kept.
+        unique: dict[Path, str] = {}
+        for name in sorted(found):
+            unique.setdefault(found[name], name)
+        return {name: path for path, name in unique.items()}
+
+    def documents(self) -> Iterator[Document]:
+        """Read and check the files.
+
+        Returns:
+            an iterator of documents, sorted by file; files that divide into several documents
+            yield `<name>#<number>`.
+
+        Raises:
+            SetpointError: see `files`; or a file cannot be read, or is not UTF-8 (with the
+                offset of the first bad byte).
+        """
+        separator = self.config.separator
+        for name, path in self.files().items():
+            data = self._read(path)
+            if separator is None:
+                yield Document(name, data)
+                continue
+            for number, piece in enumerate(data.split(separator.encode("utf-8"))):
+                yield Document(f"{name}#{number:06d}", piece)
+
+    def _expand(self, pattern: str, where: str) -> list[tuple[str, Path]]:
+        """Turn one path or glob into (relative name, absolute path)."""
+        # os.path answers False where pathlib raises: a folder without permission, a name too long.
+        literal = Path(os.path.expanduser(pattern))
+        if os.path.isfile(literal):  # before globbing: a file may have brackets in its name
+            return [(literal.name, Path(os.path.abspath(literal)))]
+        if os.path.isdir(literal):
+            raise SetpointError(
+                f"{where}: '{pattern}' is a folder.\n"
+                f"Valid: a file or a glob, such as '{literal.as_posix()}/**/*.txt'."
+            )
+        if not glob.has_magic(pattern):
+            raise SetpointError(
+                f"{where}: '{pattern}' does not exist, or cannot be reached (relative paths start "
+                f"at {Path.cwd()}).\n"
+                f"Valid: an existing file, or a glob. {_nearby(literal)}"
+            )
+        base = Path(os.path.abspath(_fixed_part(literal)))
+        matches = glob.glob(str(literal), recursive=True)
+        files = {
+            path for path in (Path(os.path.abspath(m)) for m in matches) if os.path.isfile(path)
+        }
+        if not files:
+            raise SetpointError(
+                f"{where}: '{pattern}' matches no file (searched below {base}).\n"
+                f"Valid: a glob that matches; '**' crosses folders. {_nearby(base / '*')}"
+            )
+        return [(path.relative_to(base).as_posix(), path) for path in files]
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise SetpointError(
+                f"{self.where}.paths: cannot read {path}: {error.strerror}.\n"
+                "Valid: a file this user may read."
+            ) from error
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise SetpointError(
+                f"{self.where}.paths: {path} is not UTF-8: byte 0x{data[error.start]:02x} at "
+                f"offset {error.start} ({error.reason}).\n"
+                "Valid: UTF-8 text; convert it (iconv -f LATIN1 -t UTF-8) or narrow the glob."
+            ) from error
+        return data
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """The folders before the first wildcard."""
+    fixed = Path(pattern.anchor)
+    for part in pattern.relative_to(pattern.anchor).parts[:-1]:
+        if glob.has_magic(part):
+            break
+        fixed = fixed / part
+    return fixed
+
+
+def _nearby(path: Path) -> str:
+    """What does exist beside a path that does not, for the end of a message."""
+    folder = path.parent
+    while not os.path.isdir(folder) and folder != folder.parent:
+        folder = folder.parent
+    try:
+        entries = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    except OSError:
+        return f"{folder} cannot be listed."
+    if not entries:
+        return f"{os.path.abspath(folder)} is empty."
+    more = ", ..." if len(entries) > NEARBY else ""
+    return f"{os.path.abspath(folder)} holds {', '.join(entries[:NEARBY])}{more}."

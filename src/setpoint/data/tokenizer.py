@@ -1,0 +1,108 @@
+"""From bytes to token ids and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Bytes
+
+TokenArray = npt.NDArray[np.unsignedinteger[Any]]
+"""Token ids in the smallest unsigned type that holds the vocabulary."""
+
+
+class Tokenizer(Protocol):
+    """What the corpus, the loader and the generator need of a tokenizer."""
+
+    @property
+    def name(self) -> str:
+        """What identifies the mapping; part of the corpus digest."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, the separator included."""
+        ...
+
+    @property
+    def separator(self) -> int:
+        """The id which stands before, between and after documents."""
+        ...
+
+    @property
+    def token_bytes(self) -> npt.NDArray[np.int64]:
+        """(V,) how many bytes each id stands for; 0 for the separator."""
+        ...
+
+    def encode(self, data: bytes) -> TokenArray:
+        """Token ids of a text, without separators.
+
+        Arguments:
+            data: the text.
+
+        Returns:
+            (T,) ids.
+        """
+        ...
+
+    def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
+        """The bytes that ids stand for; separators stand for none.
+
+        Arguments:
+            tokens: (T,) ids.
+
+        Returns:
+            the text.
+        """
+        ...
+
+
+class ByteTokenizer:
+    """Every byte is its own id, and 256 separates documents.
+
+    Arguments:
+        config: the section; it has no fields.
+    """
+
+    def __init__(self, config: Bytes | None = None) -> None:
+        self.name = "bytes"
+        self.vocab_size = 257
+        self.separator = 256
+        self.token_bytes = np.ones(self.vocab_size, dtype=np.int64)
+        self.token_bytes[self.separator] = 0
+
+    def encode(self, data: bytes) -> TokenArray:
+        """Token ids of a text.
+
+        Arguments:
+            data: any bytes.
+
+        Returns:
+            (len(data),) uint16.
+        """
+        return np.frombuffer(data, dtype=np.uint8).astype(np.uint16)
+
+    def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
+        """The bytes that ids stand for.
+
+        Arguments:
+            tokens: (T,) ids; separators are left out.
+
+        Returns:
+            the text; part of a UTF-8 sequence may be cut at the ends.
+
+        Raises:
+            SetpointError: an id is not in the vocabulary.
+        """
+        ids = np.asarray(tokens, dtype=np.int64)
+        wrong = ids[(ids < 0) | (ids >= self.vocab_size)]
+        if wrong.size:
+            raise SetpointError(
+                f"tokenizer: {int(wrong[0])} is not a token of the type 'bytes'.\n"
+                f"Valid: 0 to {self.vocab_size - 1}, where {self.separator} separates documents."
+            )
+        return ids[ids != self.separator].astype(np.uint8).tobytes()

@@ -1,0 +1,89 @@
+"""Cutting windows out of a corpus into batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus
+
+IGNORED = -100
+"""Target of a position that is not predicted; the value that PyTorch's cross entropy ignores."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Windows side by side: what goes in, and what comes one token later.
+
+    Arguments:
+        inputs: (B, S) int64.
+        targets: (B, S) int64; `IGNORED` where nothing is to be predicted.
+        target_tokens: how many targets count.
+        target_bytes: how many bytes those stand for. A separator is predicted but is no byte:
+            bits per byte = sum of -log2 p over `target_tokens` / `target_bytes`.
+    """
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    target_tokens: int
+    target_bytes: int
+
+
+def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> Batch:
+    """Cut windows of S + 1 tokens; a window that runs past the end of the corpus is padded.
+
+    Arguments:
+        corpus: T tokens.
+        starts: (B,) first token of each window, in 0..T-2.
+        sequence_length: S.
+
+    Returns:
+        the batch. Padding is the separator among the inputs and `IGNORED` among the targets, and
+        lies at the end, where causal attention lets no other position see it.
+    """
+    positions = starts[:, None] + np.arange(sequence_length + 1)  # (B, S+1)
+    last = len(corpus.tokens) - 1
+    # A corpus ends in a separator, so repeating its last token pads, and adds no bytes.
+    windows = corpus.tokens[np.minimum(positions, last)].astype(np.int64)
+    targets = windows[:, 1:].copy()
+    target_bytes = int(corpus.token_bytes[targets].sum())
+    beyond = positions[:, 1:] > last
+    targets[beyond] = IGNORED
+    return Batch(
+        inputs=torch.from_numpy(windows[:, :-1].copy()),
+        targets=torch.from_numpy(targets),
+        target_tokens=targets.size - int(beyond.sum()),
+        target_bytes=target_bytes,
+    )
+
+
+def require_one_window(corpus: Corpus, sequence_length: int) -> None:
+    """Refuse a corpus that is shorter than one window.
+
+    Arguments:
+        corpus: T tokens.
+        sequence_length: S.
+
+    Raises:
+        SetpointError: T < S + 1, with the sequence lengths that fit.
+    """
+    have, need = len(corpus.tokens), sequence_length + 1
+    if have >= need:
+        return
+    side, more = (
+        ("held-out", "a larger data.held_out, ")
+        if corpus.side == "held_out"
+        else (
+            "training",
+            "",
+        )
+    )
+    raise SetpointError(
+        f"batch.sequence_length: {sequence_length} needs {need} tokens for one window, and the "
+        f"{side} side has {have} ({len(corpus.files)} documents, {corpus.byte_count} bytes).\n"
+        f"Valid: batch.sequence_length up to {have - 1}, {more}or more text in data.sources."
+    )

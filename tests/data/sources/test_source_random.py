@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from setpoint.data.config import Random
+from setpoint.data.sources.random import RandomSource
+
+
+def text(**fields: object) -> bytes:
+    config = Random(**{"documents": 1, "length": 100_000, **fields})  # pyright: ignore[reportArgumentType]
+    (document,) = RandomSource(config).documents()
+    return document.data
+
+
+def test_shape_and_names() -> None:
+    documents = list(RandomSource(Random(documents=3, length=7)).documents())
+    assert [d.name for d in documents] == ["random/000000", "random/000001", "random/000002"]
+    assert [len(d.data) for d in documents] == [7, 7, 7]
+    assert len({d.data for d in documents}) == 3
+
+
+def test_the_text_of_a_seed_never_changes() -> None:
+    digest = hashlib.sha256(text(length=1000)).hexdigest()
+    assert digest == "504e00c992682cfee6a7d676d3ce85a6b96c20c705cc2566d55a00f909c91432"
+
+
+def test_each_field_changes_the_text() -> None:
+    texts = [text(), text(seed=1), text(alphabet=32), text(pattern="uniform"), text(length=50)]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("pattern", ["markov", "uniform"])
+@pytest.mark.parametrize("alphabet", [2, 26, 95, 256])
+def test_single_bytes_are_uniform_over_the_alphabet(pattern: str, alphabet: int) -> None:
+    counts = Counter(text(pattern=pattern, alphabet=alphabet))
+    assert set(counts) == {(32 + i) % 256 for i in range(alphabet)}
+    mean = 100_000 / alphabet
+    assert all(abs(count - mean) < 8 * math.sqrt(mean) for count in counts.values())
+
+
+def test_markov_goes_to_the_next_symbol_as_often_as_entropy_assumes() -> None:
+    data = text(alphabet=26)
+    steps = Counter((b - a) % 26 for a, b in pairwise(data))
+    frequencies = [count / (len(data) - 1) for count in steps.values()]
+    assert steps[1] / (len(data) - 1) == pytest.approx(0.75 + 0.25 / 26, abs=0.01)
+    measured = -sum(f * math.log2(f) for f in frequencies)
+    assert RandomSource(Random(alphabet=26)).entropy() == pytest.approx(measured, abs=0.02)
+
+
+def test_uniform_entropy_is_that_of_the_alphabet() -> None:
+    assert RandomSource(Random(pattern="uniform", alphabet=64)).entropy() == pytest.approx(6.0)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Text
+from setpoint.data.sources.text import TextSource
+
+
+def names(*paths: str, separator: str | None = None) -> list[str]:
+    config = Text(paths=paths, separator=separator)
+    return [document.name for document in TextSource(config).documents()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("b.txt", "a.txt", "notes.md", "sub/c.txt", "sub/deep/d.txt", "we[i]rd.txt"):
+        path = tmp_path / "corpus" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_file(folder: Path) -> None:
+    (document,) = TextSource(Text(paths=("corpus/a.txt",))).documents()
+    assert (document.name, document.data) == ("text/a.txt", b"text of a.txt")
+
+
+def test_a_glob_is_sorted_and_named_from_its_first_wildcard(folder: Path) -> None:
+    assert names("corpus/*.txt") == ["text/a.txt", "text/b.txt", "text/we[i]rd.txt"]
+    assert names("corpus/**/*.txt") == [
+        "text/a.txt",
+        "text/b.txt",
+        "text/sub/c.txt",
+        "text/sub/deep/d.txt",
+        "text/we[i]rd.txt",
+    ]
+    assert names("*/sub/*.txt") == ["text/corpus/sub/c.txt"]
+
+
+def test_names_do_not_depend_on_how_the_folder_is_reached(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relative = names("corpus/**/*.txt")
+    assert names(f"{folder}/corpus/**/*.txt") == relative
+    assert names("corpus/../corpus/**/*.txt") == relative
+    monkeypatch.setenv("HOME", str(folder))
+    assert names("~/corpus/**/*.txt") == relative
+    monkeypatch.chdir(folder / "corpus" / "sub")
+    assert names("../**/*.txt") == relative
+
+
+def test_a_name_with_brackets_is_first_a_name(folder: Path) -> None:
+    assert names("corpus/we[i]rd.txt") == ["text/we[i]rd.txt"]
+
+
+def test_a_file_reached_twice_counts_once(folder: Path) -> None:
+    assert names("corpus/*.txt", "corpus/a.txt", "corpus/**/b.txt") == [
+        "text/a.txt",
+        "text/b.txt",
+        "text/we[i]rd.txt",
+    ]
+    assert names("corpus/sub/*.txt", "corpus/**/c.txt") == ["text/c.txt"]
+
+
+def test_two_files_of_one_name_are_refused(folder: Path) -> None:
+    (folder / "other").mkdir()
+    (folder / "other" / "a.txt").write_text("another")
+    with pytest.raises(SetpointError, match=r"would both be the document 'text/a\.txt'"):
+        names("corpus/a.txt", "other/a.txt")
+
+
+def test_a_separator_divides_files_into_numbered_documents(folder: Path) -> None:
+    (folder / "poems.txt").write_text("one\n\ntwo\n\nthree", encoding="utf-8")
+    config = Text(paths=("poems.txt",), separator="\n\n", name="poems")
+    assert [(d.name, d.data) for d in TextSource(config).documents()] == [
+        ("poems/poems.txt#000000", b"one"),
+        ("poems/poems.txt#000001", b"two"),
+        ("poems/poems.txt#000002", b"three"),
+    ]
+
+
+def test_utf8_is_taken_as_it_is(folder: Path) -> None:
+    text = "\ufeffna\u00efve \u4f60\u597d \U0001f600\r\n"
+    (folder / "u.txt").write_bytes(text.encode("utf-8"))
+    (document,) = TextSource(Text(paths=("u.txt",))).documents()
+    assert document.data.decode("utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "byte"),
+    [
+        (b"caf\xe9 au lait", 3, "0xe9"),
+        (b"\xff\xfeh\x00i\x00", 0, "0xff"),
+        ("ok ok ok \u00e9".encode()[:-1], 9, "0xc3"),
+        (b"x" * 100_000 + b"\x80", 100_000, "0x80"),
+    ],
+)
+def test_what_is_not_utf8_is_named_with_its_offset(
+    folder: Path, data: bytes, offset: int, byte: str
+) -> None:
+    (folder / "bad.txt").write_bytes(data)
+    with pytest.raises(
+        SetpointError, match=rf"bad\.txt is not UTF-8: byte {byte} at offset {offset} "
+    ):
+        names("bad.txt")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("corpus/none.txt", r"paths\.0: 'corpus/none\.txt' does not exist(.|\n)*a\.txt"),
+        ("no/such/place.txt", r"'no/such/place\.txt' does not exist(.|\n)*corpus/"),
+        ("corpus/*.rst", r"paths\.0: 'corpus/\*\.rst' matches no file(.|\n)*a\.txt"),
+        ("~nobody-of-this-name/a.txt", r"'~nobody-of-this-name/a\.txt' does not exist"),
+        ("x" * 5000, r"'x+' does not exist"),
+        ("a\0b", r"does not exist"),
+        ("none/**/*.txt", r"matches no file \(searched below .*/none\)"),
+        ("corpus", r"'corpus' is a folder(.|\n)*'corpus/\*\*/\*\.txt'"),
+    ],
+)
+def test_a_path_that_gives_nothing_is_refused_with_what_there_is(
+    folder: Path, path: str, words: str
+) -> None:
+    with pytest.raises(SetpointError, match=words):
+        names(path)
+
+
+def test_files_opens_nothing(folder: Path) -> None:
+    (folder / "bad.txt").write_bytes(b"\xff")
+    found = TextSource(Text(paths=("*.txt",))).files()
+    assert found == {"text/bad.txt": folder / "bad.txt"}
+
+
+def deny(path: Path) -> bytes:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_bytes", deny)
+    with pytest.raises(SetpointError, match=r"cannot read .*a\.txt: Permission denied"):
+        names("corpus/a.txt")

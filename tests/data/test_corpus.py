@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Bytes, Data, Random, Stdlib, Text
+from setpoint.data.corpus import Corpus, build_corpora, build_corpus, files_digest
+from setpoint.data.document import Document, FileRecord
+from setpoint.data.tokenizer import ByteTokenizer
+
+
+def test_documents_lie_between_separators(corpus_of: Callable[..., Corpus]) -> None:
+    corpus = corpus_of(b"ab", b"c")
+    assert corpus.tokens.tolist() == [256, 97, 98, 256, 99, 256]
+    assert corpus.tokens.dtype == np.uint16
+    assert corpus.byte_count == 3
+    assert corpus.vocab_size == 257
+    assert [file.name for file in corpus.files] == ["t/0", "t/1"]
+
+
+@given(texts=st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=5))
+@settings(deadline=None)
+def test_bytes_are_counted_once(texts: list[bytes]) -> None:
+    corpus = build_corpus(
+        [Document(str(i), t) for i, t in enumerate(texts)], ByteTokenizer(), side="x"
+    )
+    assert corpus.byte_count == sum(map(len, texts)) == int(corpus.token_bytes[corpus.tokens].sum())
+    assert len(corpus.tokens) == corpus.byte_count + len(texts) + 1
+    assert ByteTokenizer().decode(corpus.tokens) == b"".join(texts)
+
+
+def test_digest_changes_with_name_content_order_and_tokenizer() -> None:
+    a, b = FileRecord("a", 1, "00"), FileRecord("b", 1, "00")
+    digests = [
+        files_digest("bytes", [a, b]),
+        files_digest("bytes", [b, a]),
+        files_digest("bytes", [a]),
+        files_digest("bytes", [a, b._replace(sha256="01")]),
+        files_digest("bytes", [a, b._replace(size=2)]),
+        files_digest("bytes", [a, b._replace(name="c")]),
+        files_digest("other", [a, b]),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert files_digest("bytes", [a, b]) == digests[0]
+
+
+def test_sources_are_joined_split_and_the_same_each_time(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text(f"text number {number}")
+    config = Data(
+        sources=(Random(documents=20, length=50), Text(paths=(f"{tmp_path}/*.txt",))), held_out=0.3
+    )
+    tokenizer = Bytes().build()
+    train, held_out = build_corpora(config, tokenizer)
+    assert (train.side, held_out.side) == ("train", "held_out")
+    names = {file.name for file in [*train.files, *held_out.files]}
+    assert names == {f"random/{i:06d}" for i in range(20)} | {f"text/{i}.txt" for i in range(20)}
+    again = build_corpora(config, tokenizer)
+    assert [c.digest for c in again] == [train.digest, held_out.digest]
+    assert np.array_equal(again[0].tokens, train.tokens)
+    assert json.loads(json.dumps(train.files)) == [list(file) for file in train.files]
+
+
+def test_equal_digests_mean_equal_tokens_wherever_the_files_lie(tmp_path: Path) -> None:
+    digests: list[list[str]] = []
+    for place in ("here", "far/away"):
+        folder = tmp_path / place
+        folder.mkdir(parents=True)
+        for number in range(10):
+            (folder / f"{number}.txt").write_text(f"text number {number}")
+        config = Data(sources=(Text(paths=(f"{folder}/*.txt",)),), held_out=0.4)
+        digests.append([corpus.digest for corpus in build_corpora(config, ByteTokenizer())])
+    assert digests[0] == digests[1]
+
+
+def test_the_held_out_share_decides_the_split() -> None:
+    sources = (Stdlib(include=("json/*", "asyncio/*")),)
+    small, large = (
+        build_corpora(Data(sources=sources, held_out=share), ByteTokenizer())[1].byte_count
+        for share in (0.1, 0.5)
+    )
+    assert 0 < small < large
+
+
+def test_an_error_names_the_source_by_its_place(tmp_path: Path) -> None:
+    config = Data(sources=(Random(documents=3), Text(paths=(f"{tmp_path}/none.txt",))))
+    with pytest.raises(SetpointError, match=r"data\.sources\.1\.paths\.0: .*none\.txt"):
+        build_corpora(config, ByteTokenizer())
+
+
+def test_files_without_a_byte_are_empty_data(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b.txt").touch()
+    with pytest.raises(SetpointError, match=r"data\.sources: no source holds a single byte"):
+        build_corpora(Data(sources=(Text(paths=(f"{tmp_path}/*.txt",)),)), ByteTokenizer())

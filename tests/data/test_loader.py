@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.document import Document
+from setpoint.data.loader import WindowLoader
+from setpoint.data.tokenizer import ByteTokenizer
+
+
+def counting_corpus(size: int) -> Corpus:
+    """Bytes in which any three neighbours are unique, so a window is known by its content."""
+    text = bytes(itertools.chain.from_iterable((i // 200, i % 200) for i in range(size)))[:size]
+    return build_corpus([Document("t/a", text)], ByteTokenizer(), side="train")
+
+
+def rows(loader: WindowLoader, steps: int) -> list[tuple[int, ...]]:
+    """The windows of the next batches, whole: the inputs and the last target."""
+    found: list[tuple[int, ...]] = []
+    for batch in itertools.islice(loader, steps):
+        assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+        whole = torch.cat([batch.inputs, batch.targets[:, -1:]], dim=1)
+        found += [tuple(row) for row in whole.tolist()]
+    return found
+
+
+def all_windows(corpus: Corpus, sequence_length: int) -> list[tuple[int, ...]]:
+    tokens, width = corpus.tokens.tolist(), sequence_length + 1
+    return [tuple(tokens[i : i + width]) for i in range(0, len(tokens) - width + 1, width)]
+
+
+@given(
+    size=st.integers(40, 400),
+    sequence_length=st.integers(3, 20),
+    micro_size=st.integers(1, 7),
+    seed=st.integers(0, 2**63),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_epoch_holds_every_window_once(
+    size: int, sequence_length: int, micro_size: int, seed: int
+) -> None:
+    corpus = counting_corpus(size)
+    expected = sorted(all_windows(corpus, sequence_length))
+    loader = WindowLoader(corpus, sequence_length=sequence_length, micro_size=micro_size, seed=seed)
+    assert loader.windows_per_epoch == len(expected)
+    stream = rows(loader, 3 * len(expected))  # at least three epochs, batches crossing their ends
+    for epoch in range(3):
+        part = stream[epoch * len(expected) : (epoch + 1) * len(expected)]
+        assert sorted(part) == expected
+
+
+def test_order_changes_with_epoch_and_seed() -> None:
+    corpus = counting_corpus(2000)
+
+    def order(seed: int) -> list[tuple[int, ...]]:
+        loader = WindowLoader(corpus, sequence_length=9, micro_size=1, seed=seed)
+        return rows(loader, 2 * loader.windows_per_epoch)
+
+    first, other = order(0), order(1)
+    half = len(first) // 2
+    assert first == order(0)
+    assert first[:half] != first[half:]
+    assert first[:half] != other[:half]
+    assert first[:half] != all_windows(corpus, 9)
+
+
+def test_the_order_of_a_seed_never_changes() -> None:
+    # Checkpoints hold a position in this order: if it changed, old runs could not be resumed.
+    corpus = counting_corpus(78)
+    windows = all_windows(corpus, 9)
+    loader = WindowLoader(corpus, sequence_length=9, micro_size=1, seed=1234)
+    assert [windows.index(row) for row in rows(loader, 16)] == [
+        1,
+        6,
+        0,
+        4,
+        7,
+        3,
+        2,
+        5,
+        2,
+        6,
+        5,
+        3,
+        4,
+        0,
+        7,
+        1,
+    ]
+
+
+@given(
+    size=st.integers(40, 300),
+    micro_size=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+    before=st.integers(0, 60),
+    ahead=st.integers(0, 20),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_resumed_loader_equals_the_uninterrupted_one(
+    size: int, micro_size: int, seed: int, before: int, ahead: int
+) -> None:
+    corpus = counting_corpus(size)
+
+    def make() -> WindowLoader:
+        return WindowLoader(corpus, sequence_length=7, micro_size=micro_size, seed=seed)
+
+    uninterrupted = make()
+    rows(uninterrupted, before)
+    state = json.loads(json.dumps(uninterrupted.state_dict()))
+    resumed = make()
+    rows(resumed, ahead)  # a state replaces whatever position the loader had
+    resumed.load_state_dict(state)
+    assert resumed.epoch == uninterrupted.epoch
+    assert resumed.state_dict() == state
+    for mine, theirs in itertools.islice(zip(resumed, uninterrupted, strict=True), 30):
+        assert torch.equal(mine.inputs, theirs.inputs)
+        assert torch.equal(mine.targets, theirs.targets)
+        assert (mine.target_tokens, mine.target_bytes) == (
+            theirs.target_tokens,
+            theirs.target_bytes,
+        )
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_together_are_one_rank_with_a_larger_batch(world_size: int) -> None:
+    corpus = counting_corpus(500)
+    one = WindowLoader(corpus, sequence_length=7, micro_size=2 * world_size, seed=5)
+    ranks = [
+        WindowLoader(
+            corpus, sequence_length=7, micro_size=2, seed=5, rank=rank, world_size=world_size
+        )
+        for rank in range(world_size)
+    ]
+    for _ in range(2 * one.windows_per_epoch):
+        together = torch.cat([next(rank).inputs for rank in ranks])
+        assert torch.equal(together, next(one).inputs)
+        assert all(rank.state_dict() == one.state_dict() for rank in ranks)
+
+
+def test_a_state_continues_under_another_number_of_ranks_and_batch() -> None:
+    corpus = counting_corpus(500)
+    wide = WindowLoader(corpus, sequence_length=7, micro_size=4, seed=5)
+    narrow = WindowLoader(corpus, sequence_length=7, micro_size=1, seed=5)
+    rows(wide, 30)
+    narrow.load_state_dict(wide.state_dict())
+    assert rows(narrow, 40) == rows(wide, 10)
+
+
+def test_a_corpus_of_one_window_repeats_it() -> None:
+    corpus = counting_corpus(8)  # 10 tokens
+    loader = WindowLoader(corpus, sequence_length=9, micro_size=3, seed=0)
+    assert loader.windows_per_epoch == 1
+    assert set(rows(loader, 2)) == {tuple(corpus.tokens.tolist())}
+    assert loader.epoch == 6.0
+
+
+def test_epoch_counts_passes_with_their_fraction() -> None:
+    loader = WindowLoader(counting_corpus(78), sequence_length=9, micro_size=3, seed=0)
+    assert loader.windows_per_epoch == 8
+    progress = [loader.epoch]
+    for _ in range(3):
+        next(loader)
+        progress.append(loader.epoch)
+    assert progress == [0.0, 0.375, 0.75, 1.125]
+    assert {key: loader.state_dict()[key] for key in ("epoch", "index")} == {"epoch": 1, "index": 1}
+
+
+def test_the_state_does_not_grow() -> None:
+    loader = WindowLoader(counting_corpus(400), sequence_length=9, micro_size=3, seed=0)
+    start = len(json.dumps(loader.state_dict()))
+    rows(loader, 500)
+    assert len(json.dumps(loader.state_dict())) <= start + 5
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        ({"size": 401}, "data.sources", "tokens 402, and now it is 403"),
+        ({"sequence_length": 8}, "batch.sequence_length", "sequence length 9, and now it is 8"),
+        ({"seed": 1}, "seed", "seed 0, and now it is 1"),
+    ],
+)
+def test_a_state_of_another_stream_is_refused(
+    change: dict[str, int], field: str, words: str
+) -> None:
+    def make(size: int = 400, sequence_length: int = 9, seed: int = 0) -> WindowLoader:
+        return WindowLoader(
+            counting_corpus(size), sequence_length=sequence_length, micro_size=2, seed=seed
+        )
+
+    old, new = make(), make(**change)
+    next(new)
+    before = new.state_dict()
+    with pytest.raises(SetpointError) as caught:
+        new.load_state_dict(old.state_dict())
+    assert str(caught.value).startswith(f"{field}: ")
+    assert words in str(caught.value)
+    assert new.state_dict() == before
+
+
+def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]) -> None:
+    old, new = (
+        WindowLoader(corpus_of(text), sequence_length=2, micro_size=1, seed=0)
+        for text in (b"abcdef", b"abcdeg")
+    )
+    with pytest.raises(SetpointError, match=r"data\.sources: .*digest"):
+        new.load_state_dict(old.state_dict())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"epoch": -1}, {"index": -1}, {"index": 40}, {"epoch": 1.5}, {"index": "3"}, {"epoch": True}],
+)
+def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
+    loader = WindowLoader(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)
+    assert loader.windows_per_epoch == 40
+    with pytest.raises(SetpointError, match="is not a position"):
+        loader.load_state_dict({**loader.state_dict(), **change})
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 0, "index": 0}])
+def test_a_state_without_its_keys_is_refused(state: dict[str, Any]) -> None:
+    loader = WindowLoader(counting_corpus(400), sequence_length=9, micro_size=2, seed=0)
+    with pytest.raises(SetpointError, match="has the keys"):
+        loader.load_state_dict(state)
+
+
+def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
+    corpus = counting_corpus(20)  # 22 tokens
+    good = {"sequence_length": 21, "micro_size": 1, "seed": 0}
+    WindowLoader(corpus, **good)
+    for change, words in (
+        ({"sequence_length": 22}, "sequence_length: 22 needs 23 tokens"),
+        ({"sequence_length": 0}, "sequence_length: 0 is below 1"),
+        ({"micro_size": 0}, "micro_size: 0 is below 1"),
+        ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
+    ):
+        with pytest.raises(SetpointError, match=words):
+            WindowLoader(corpus, **{**good, **change})

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import hashlib
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from setpoint.config import SetpointError
+from setpoint.data.document import Document
+from setpoint.data.split import split_documents, split_position
+
+NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_size=40, unique=True)
+
+
+def docs(names: list[str]) -> list[Document]:
+    return [Document(name, b"x") for name in names]
+
+
+@given(name=st.text())
+@settings(deadline=None)
+def test_position_is_the_hash_as_a_fraction(name: str) -> None:
+    exact = Fraction(int(hashlib.sha256(name.encode()).hexdigest(), 16), 2**256)
+    assert 0 <= split_position(name) < 1
+    assert 0 <= exact - Fraction(split_position(name)) < Fraction(1, 2**53)
+
+
+def test_position_never_changes() -> None:
+    assert split_position("stdlib/abc.py") == 0.7387529040227028
+
+
+@given(names=NAMES, more=NAMES, share=st.floats(0.05, 0.95))
+@settings(max_examples=100, deadline=None)
+def test_adding_documents_moves_none(names: list[str], more: list[str], share: float) -> None:
+    positions = [split_position(name) for name in names]
+    assume(min(positions) < share <= max(positions))
+    before = split_documents(docs(names), share)
+    after = split_documents(docs(list({*names, *more})), share)
+    assert set(before.train) <= set(after.train)
+    assert set(before.held_out) <= set(after.held_out)
+    assert {d.name for d in [*before.train, *before.held_out]} == set(names)
+
+
+@given(names=NAMES, data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_the_order_documents_arrive_in_does_not_matter(
+    names: list[str], data: st.DataObject
+) -> None:
+    positions = sorted(split_position(name) for name in names)
+    shuffled = data.draw(st.permutations(names))
+    assert split_documents(docs(names), positions[1]) == split_documents(
+        docs(shuffled), positions[1]
+    )
+
+
+def test_share_of_documents_is_near_what_was_asked() -> None:
+    split = split_documents(docs([f"n/{i}" for i in range(4000)]), 0.05)
+    assert 0.04 < len(split.held_out) / 4000 < 0.06
+
+
+def test_empty_documents_are_dropped() -> None:
+    names = [f"n/{i}" for i in range(100)]
+    split = split_documents([*docs(names), Document("n/empty", b"")], 0.5)
+    assert len(split.train) + len(split.held_out) == 100
+
+
+def test_no_text_at_all_is_refused() -> None:
+    with pytest.raises(SetpointError, match=r"data\.sources: no source holds a single byte"):
+        split_documents([Document("a", b""), Document("b", b"")], 0.5)
+
+
+def test_one_document_is_refused_with_the_way_out() -> None:
+    with pytest.raises(SetpointError, match=r"only one document, 'a'.*0\.05(.|\n)*separator"):
+        split_documents(docs(["a"]), 0.05)
+
+
+@pytest.mark.parametrize(("share", "side"), [(0.001, "held-out"), (0.999, "training")])
+def test_an_empty_side_is_refused_and_the_offered_values_work(share: float, side: str) -> None:
+    documents = docs(["a", "b", "c"])
+    with pytest.raises(
+        SetpointError, match=rf"data\.held_out: {share} leaves the {side}"
+    ) as caught:
+        split_documents(documents, share)
+    words = str(caught.value).split("Valid: a value above ")[1].split()
+    low, high = float(words[0]), float(words[4].rstrip(","))
+    for value in (low + 0.0002, high - 0.0002):
+        assert all(split_documents(documents, value))
+
+
+def test_two_documents_of_one_name_are_refused() -> None:
+    with pytest.raises(SetpointError, match="two documents are called 'a'"):
+        split_documents(docs(["a", "b", "a"]), 0.5)
