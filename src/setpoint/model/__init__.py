@@ -1,0 +1,1 @@
+"""The model: a decoder-only transformer, its configuration, initialization and size."""

@@ -1,0 +1,22 @@
+"""One cast where autocast would make several."""
+
+import torch
+from torch import Tensor
+
+
+def cast_once(x: Tensor) -> Tensor:
+    """Cast to the autocast dtype before several projections read the same tensor.
+
+    Autocast casts the input of every matrix product anew (it remembers casts of parameters only),
+    forward and backward. Outside autocast this does nothing.
+
+    Arguments:
+        x: any floating point tensor.
+
+    Returns:
+        x in the dtype its device's autocast computes in, or x itself.
+    """
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return x.to(torch.get_autocast_dtype(device))
+    return x

@@ -1,0 +1,29 @@
+"""Nearest valid values for fields that must divide another."""
+
+REACH = 100_000
+"""How far from the value divisors are looked for."""
+
+
+def nearest_divisors(number: int, to: int, count: int = 3) -> tuple[int, ...]:
+    """Find the divisors of a number that lie nearest to a value.
+
+    Arguments:
+        number: at least 1.
+        to: the value that did not divide.
+        count: how many divisors to return at most.
+
+    Returns:
+        Divisors, the nearest first, the smaller first where two are equally near; () for a number
+        below 1.
+    """
+    if number < 1:
+        return ()
+    found: list[int] = []
+    # Outwards from the value, so that a huge number, a slip most likely, costs no more.
+    start = min(max(to, 1), number)
+    for distance in range(REACH):
+        pair = dict.fromkeys((start - distance, start + distance))
+        found += [d for d in pair if 1 <= d <= number and number % d == 0]
+        if len(found) >= count or (start - distance <= 1 and start + distance >= number):
+            break
+    return tuple(sorted(found, key=lambda d: (abs(d - to), d))[:count])

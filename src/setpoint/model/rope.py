@@ -1,0 +1,61 @@
+"""Rotary position embedding: positions enter attention as rotations of queries and keys."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rotation(NamedTuple):
+    """Cosines and signed sines of the angles at some positions, ready to be applied.
+
+    Arguments:
+        cos: (..., S, 1, head_dim) fp32, each half of the last axis holds the same cosines.
+        sin: (..., S, 1, head_dim) fp32, the sines, negated in the first half.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotation(positions: Tensor, head_dim: int, base: float) -> Rotation:
+    """Compute the rotation for explicit positions.
+
+    The angle of position p in plane i is p * base^(-2i / head_dim) (RoPE, Su et al., 2021).
+    Angles are formed in float64: in float32 the product itself is off by 1e-3 radians at
+    position 16384. The result is never cached and no buffer holds it, so that it is right for
+    any slice of any sequence, on any device, after any change of the module's dtype, and after
+    construction on the meta device.
+
+    Arguments:
+        positions: (S,) or (B, S) integers; they need not start at zero nor be consecutive.
+        head_dim: size of one head, even.
+        base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
+
+    Returns:
+        The rotation, to be shared by all heads of all layers.
+    """
+    plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=positions.device)
+    angles = positions.to(torch.float64).unsqueeze(-1) * base ** (-plane / head_dim)
+    cos, sin = angles.cos().float(), angles.sin().float()
+    return Rotation(
+        cos=torch.cat((cos, cos), dim=-1).unsqueeze(-2),
+        sin=torch.cat((-sin, sin), dim=-1).unsqueeze(-2),
+    )
+
+
+def rotate(x: Tensor, by: Rotation) -> Tensor:
+    """Rotate queries or keys by the angle of their position.
+
+    Plane i is spanned by components i and i + head_dim / 2 (the split-half layout), so that the
+    rotation is two products and one exchange of halves over contiguous memory.
+
+    Arguments:
+        x: (B, S, heads, head_dim) queries or keys.
+        by: the rotation at their S positions.
+
+    Returns:
+        (B, S, heads, head_dim) in the dtype of x; lower precisions are rotated in fp32.
+    """
+    first, second = x.chunk(2, dim=-1)
+    return (x * by.cos + torch.cat((second, first), dim=-1) * by.sin).to(x.dtype)

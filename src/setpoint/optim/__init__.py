@@ -1,0 +1,1 @@
+"""Optimizers, gradient clipping, learning-rate schedules and their configuration."""

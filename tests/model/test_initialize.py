@@ -1,0 +1,154 @@
+import hashlib
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+from setpoint.model.initialize import Constant, Normal, initialize, parameter_generator
+from setpoint.model.transformer import Transformer
+
+from .small import VOCAB, small_config, small_model
+
+
+def values(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
+
+
+def assert_same(some: dict[str, torch.Tensor], all_of: dict[str, torch.Tensor]) -> None:
+    assert some
+    for name, tensor in some.items():
+        assert torch.equal(tensor, all_of[name]), name
+
+
+def test_is_the_formula():
+    model = small_model(seed=7, init_std=0.3, layers=2)
+    name = "layers.1.feed_forward.down.weight"
+    key = int.from_bytes(hashlib.sha256(f"7/{name}".encode()).digest()[:8], "big")
+    drawn = torch.randn(24, 40, generator=torch.Generator().manual_seed(key)) * (0.3 / 2)
+    torch.testing.assert_close(values(model)[name], drawn)
+
+
+def test_never_changes():
+    # A change of these numbers changes every run there is: think twice, and say so.
+    model = small_model(seed=1, init_std=0.02)
+    found = model.layers["0"].attention.query.weight[0, :3]
+    expected = torch.tensor([0.007168154, 0.027444929, 0.0019042])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_does_not_depend_on_what_was_drawn_before():
+    first = values(small_model(seed=3))
+    torch.manual_seed(99)
+    torch.randn(1000)
+    state = torch.get_rng_state()
+    again = small_model(seed=3)
+    assert_same(values(again), first)
+    initialize(again, 3)
+    assert_same(values(again), first)
+    untouched = Transformer(small_config(), vocab_size=VOCAB)
+    torch.set_rng_state(state)
+    initialize(untouched, 3)
+    assert torch.equal(torch.get_rng_state(), state), "the global generator is left alone"
+
+
+def test_does_not_depend_on_which_layers_are_here():
+    whole = values(small_model(seed=3, layers=4))
+    model = Transformer(small_config(layers=4), vocab_size=VOCAB)
+    for index in ("0", "2"):
+        del model.layers[index]
+    initialize(model, 3)
+    assert_same(values(model), whole)
+
+
+def test_does_not_depend_on_the_order_of_construction():
+    whole = values(small_model(seed=3))
+    model = Transformer(small_config(), vocab_size=VOCAB)
+    model.layers = nn.ModuleDict(dict(reversed(list(model.layers.items()))))
+    model.embedding = model._modules.pop("embedding")
+    initialize(model, 3)
+    assert_same(values(model), whole)
+
+
+def test_does_not_depend_on_wrappers():
+    whole = values(small_model(seed=3))
+    model = Transformer(small_config(), vocab_size=VOCAB)
+    for index in list(model.layers):
+        model.layers[index] = torch.compile(checkpoint_wrapper(model.layers[index]))
+    initialize(model, 3)
+    found = {
+        name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", ""): tensor
+        for name, tensor in values(model).items()
+    }
+    assert found.keys() == whole.keys()
+    assert_same(found, whole)
+
+
+def test_does_not_depend_on_the_meta_device():
+    whole = values(small_model(seed=3, tie_embeddings=True))
+    with torch.device("meta"):
+        model = Transformer(small_config(tie_embeddings=True), vocab_size=VOCAB)
+    with pytest.raises(ValueError, match=r"embedding\.weight is on the meta device"):
+        initialize(model, 3)
+    model.to_empty(device="cpu")
+    initialize(model, 3)
+    assert_same(values(model), whole)
+    tokens = torch.arange(10).unsqueeze(0)
+    assert torch.equal(model(tokens), small_model(seed=3, tie_embeddings=True)(tokens))
+
+
+def test_other_seeds_and_names_give_other_values():
+    a, b = values(small_model(seed=3)), values(small_model(seed=4))
+    drawn = [name for name in a if "norm" not in name]
+    assert not any(torch.equal(a[name], b[name]) for name in drawn)
+    assert not torch.equal(
+        a["layers.0.attention.query.weight"], a["layers.1.attention.query.weight"]
+    )
+
+
+def test_scales():
+    model = small_model(dim=256, heads=4, kv_heads=4, ffn_dim=256, layers=8, init_std=0.02)
+    for name, tensor in values(model).items():
+        if "norm" in name:
+            assert torch.equal(tensor, torch.ones(256))
+            continue
+        expected = 0.02
+        if name.endswith(("attention.output.weight", "down.weight")):
+            expected = 0.02 / 4
+        assert tensor.std().item() == pytest.approx(expected, rel=0.03), name
+        assert abs(tensor.mean().item()) < expected / 20, name
+
+
+def test_lower_precision_is_the_rounded_value():
+    whole = values(small_model(seed=3))
+    model = Transformer(small_config(), vocab_size=VOCAB).bfloat16()
+    initialize(model, 3)
+    for name, tensor in values(model).items():
+        assert torch.equal(tensor, whole[name].bfloat16())
+
+
+class Partly(nn.Module):
+    def __init__(self, rules):
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(2))
+        self.b = nn.Parameter(torch.zeros(2))
+        self.rules = rules
+
+    def initializers(self):
+        return self.rules
+
+
+def test_a_parameter_without_a_rule_is_an_error():
+    with pytest.raises(ValueError, match=r"no module says how to initialize: b$"):
+        initialize(Partly({"a": Normal(1.0)}), 0)
+
+
+def test_a_rule_without_a_parameter_is_an_error():
+    rules = {"a": Normal(1.0), "b": Constant(2.0), "c": Normal(1.0)}
+    with pytest.raises(ValueError, match=r"not there: c$"):
+        initialize(Partly(rules), 0)
+
+
+def test_generators_are_fresh_each_time():
+    one, other = parameter_generator(5, "x"), parameter_generator(5, "x")
+    assert torch.equal(torch.randn(4, generator=one), torch.randn(4, generator=other))

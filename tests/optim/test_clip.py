@@ -1,0 +1,61 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from setpoint.optim.clip import clip_gradients
+
+
+def with_gradients(*values: list[float]) -> list[nn.Parameter]:
+    parameters = []
+    for value in values:
+        parameter = nn.Parameter(torch.zeros(len(value)))
+        parameter.grad = torch.tensor(value)
+        parameters.append(parameter)
+    return parameters
+
+
+def test_returns_the_norm_before_and_scales_to_the_limit():
+    parameters = with_gradients([3.0, 0.0], [0.0, 4.0, 12.0])
+    norm = clip_gradients(parameters, 6.5)
+    assert norm.item() == pytest.approx(13.0)
+    torch.testing.assert_close(parameters[0].grad, torch.tensor([1.5, 0.0]))
+    torch.testing.assert_close(parameters[1].grad, torch.tensor([0.0, 2.0, 6.0]))
+
+
+def test_is_torchs_own_clipping():
+    torch.manual_seed(0)
+    values = [torch.randn(n).tolist() for n in (3, 50, 1)]
+    ours, theirs = with_gradients(*values), with_gradients(*values)
+    assert torch.equal(clip_gradients(ours, 0.7), nn.utils.clip_grad_norm_(theirs, 0.7))
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a.grad, b.grad)
+
+
+def test_leaves_what_is_below_the_limit_bit_for_bit():
+    parameters = with_gradients([0.3, 0.4])
+    assert clip_gradients(parameters, 1.0).item() == pytest.approx(0.5)
+    assert torch.equal(parameters[0].grad, torch.tensor([0.3, 0.4]))
+
+
+def test_none_only_measures():
+    parameters = with_gradients([30.0, 40.0])
+    assert clip_gradients(parameters, None).item() == pytest.approx(50.0)
+    assert torch.equal(parameters[0].grad, torch.tensor([30.0, 40.0]))
+
+
+def test_takes_a_generator_and_skips_what_has_no_gradient():
+    parameters = [*with_gradients([3.0, 4.0]), nn.Parameter(torch.zeros(2))]
+    assert clip_gradients((p for p in parameters), 1.0).item() == pytest.approx(5.0)
+    assert parameters[0].grad.norm().item() == pytest.approx(1.0, rel=1e-5)
+    assert parameters[1].grad is None
+
+
+def test_no_gradients_at_all():
+    assert clip_gradients([nn.Parameter(torch.zeros(2))], 1.0).item() == 0.0
+
+
+def test_a_norm_that_is_not_finite_is_shown():
+    parameters = with_gradients([1.0, math.nan])
+    assert math.isnan(clip_gradients(parameters, 1.0).item())
