@@ -1,0 +1,147 @@
+"""The list of a checkpoint's files with their sizes and checksums, and the comparison with it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from setpoint.config import RunError, SetpointError
+
+from .durable import Written, digest_file
+from .layout import MANIFEST
+
+FORMAT = 1
+"""The version of the checkpoint format that this code writes, and the newest it reads."""
+
+
+class DamagedCheckpoint(RunError):
+    """A checkpoint that is not what was saved.
+
+    Arguments:
+        path: its directory.
+        reason: which file, and what is wrong with it.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"checkpoint {path} is damaged: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What `manifest.json` says.
+
+    Arguments:
+        step: optimizer updates done.
+        metric: what selects the best checkpoint, lower is better; None if it was not measured.
+        files: file name to size and checksum; the manifest itself is not among them.
+    """
+
+    step: int
+    metric: float | None
+    files: dict[str, Written]
+
+    def render(self) -> bytes:
+        """The text of the file; one content has one text, so that any other text is damage.
+
+        Returns:
+            JSON in UTF-8 with a line break at its end.
+        """
+        files = {
+            name: {"bytes": written.size, "sha256": written.sha256}
+            for name, written in sorted(self.files.items())
+        }
+        return _seal({"format": FORMAT, "step": self.step, "metric": self.metric, "files": files})
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read a checkpoint's manifest; the other files are not looked at.
+
+    Arguments:
+        directory: of the checkpoint.
+
+    Returns:
+        the manifest.
+
+    Raises:
+        DamagedCheckpoint: if it is missing or not what was written.
+        RunError: if it cannot be read.
+        SetpointError: if a newer Setpoint wrote it.
+    """
+    try:
+        text = (directory / MANIFEST).read_bytes()
+    except OSError as error:
+        raise unreadable(directory, MANIFEST, error) from error
+    try:
+        content = json.loads(text)
+        del content["sha256"]
+        whole = _seal(content) == text
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedCheckpoint(directory, f"{MANIFEST} is not a manifest") from error
+    if not whole:
+        raise DamagedCheckpoint(directory, f"{MANIFEST} does not match its own checksum")
+    # Only now is the number one that somebody wrote, and not a flipped bit.
+    if content["format"] > FORMAT:
+        raise SetpointError(
+            f"checkpoint {directory} has the format {content['format']}, and this Setpoint reads "
+            f"formats up to {FORMAT}: use the newer Setpoint that wrote it"
+        )
+    files = {
+        name: Written(entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()
+    }
+    return Manifest(content["step"], content["metric"], files)
+
+
+def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
+    """Compare files with the manifest.
+
+    Arguments:
+        directory: of the checkpoint.
+        manifest: what it says.
+        names: the files to compare; each must be in the manifest.
+
+    Raises:
+        DamagedCheckpoint: naming the first file that is missing or differs.
+        RunError: if a file is there and cannot be read.
+    """
+    for name in sorted(names):
+        expected = manifest.files[name]
+        try:
+            found = digest_file(directory / name)
+        except OSError as error:
+            raise unreadable(directory, name, error) from error
+        if found.size != expected.size:
+            sizes = f"{found.size} bytes, not {expected.size}"
+            raise DamagedCheckpoint(directory, f"{name} has {sizes}")
+        if found != expected:
+            sums = f"{found.sha256[:12]}.., not {expected.sha256[:12]}.."
+            raise DamagedCheckpoint(directory, f"{name} has the SHA-256 {sums}")
+
+
+def unreadable(directory: Path, name: str, error: OSError) -> RunError:
+    """The error for a file that could not be read.
+
+    Arguments:
+        directory: of the checkpoint.
+        name: of the file.
+        error: what the system said.
+
+    Returns:
+        `DamagedCheckpoint` if the file is gone or its blocks are; otherwise a plain error, since a
+        missing permission says nothing about the content and must not condemn the checkpoint.
+    """
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return DamagedCheckpoint(directory, f"{name} is missing")
+    if error.errno == errno.EIO:
+        return DamagedCheckpoint(directory, f"{name} cannot be read back ({error.strerror})")
+    return RunError(f"checkpoint {directory} cannot be read: {name}: {error.strerror}")
+
+
+def _seal(content: dict[str, object]) -> bytes:
+    """The manifest's text: its content and the checksum of it, so that it vouches for itself."""
+    bare = (json.dumps(content, indent=1) + "\n").encode()
+    return (json.dumps({**content, "sha256": Written.of(bare).sha256}, indent=1) + "\n").encode()

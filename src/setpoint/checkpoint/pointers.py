@@ -1,0 +1,112 @@
+"""`latest` and `best`: text files that name a checkpoint and change in one step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setpoint.config import SetpointError
+
+from .durable import sync_directory, write_file
+from .layout import PointerName, directory_name, step_of, temporary
+
+
+class StagedPointer:
+    """A pointer's new content, already on the disk beside it.
+
+    Staging first means that moving the pointer is a rename, which a full disk does not stop.
+
+    Arguments:
+        root: the directory of the checkpoints.
+        name: which pointer.
+        step: what it shall name.
+
+    Raises:
+        OSError: if the content cannot be written.
+    """
+
+    def __init__(self, root: Path, name: PointerName, step: int) -> None:
+        self.target = root / name
+        self.staged = temporary(root, name, os.getpid())
+        self.staged.unlink(missing_ok=True)
+        try:
+            write_file(self.staged, [f"{directory_name(step)}\n".encode()])
+        except BaseException:
+            self.discard()
+            raise
+
+    def move(self) -> None:
+        """Let the pointer name the new checkpoint, from now on and after a power cut.
+
+        Raises:
+            OSError: if the rename fails.
+        """
+        os.replace(self.staged, self.target)
+        sync_directory(self.target.parent)
+
+    def discard(self) -> None:
+        """Remove what was staged; nothing if it has been moved."""
+        self.staged.unlink(missing_ok=True)
+
+
+def read_pointer(root: Path, name: PointerName) -> int | None:
+    """The step that a pointer names.
+
+    Arguments:
+        root: the directory of the checkpoints.
+        name: which pointer.
+
+    Returns:
+        the step, or None if there is no such pointer.
+
+    Raises:
+        SetpointError: if the file holds no name of a checkpoint.
+    """
+    path = root / name
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
+    step = step_of(content.decode("utf-8", "replace").removesuffix("\n"))
+    if step is None:
+        raise SetpointError(
+            f"{path} names no checkpoint: it holds {content[:40]!r}, not a name like "
+            f"{directory_name(100)}"
+        )
+    return step
+
+
+def readable_pointer(root: Path, name: PointerName) -> int | None:
+    """As `read_pointer`, for those who can do without: a broken pointer counts as none.
+
+    Arguments:
+        root: the directory of the checkpoints.
+        name: which pointer.
+
+    Returns:
+        the step, or None.
+    """
+    try:
+        return read_pointer(root, name)
+    except SetpointError:
+        return None
+
+
+def point(root: Path, name: PointerName, step: int | None) -> None:
+    """Let a pointer name another checkpoint, or none.
+
+    Arguments:
+        root: the directory of the checkpoints.
+        name: which pointer.
+        step: what it shall name; None removes the pointer.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    if step is not None:
+        StagedPointer(root, name, step).move()
+        return
+    (root / name).unlink(missing_ok=True)
+    sync_directory(root)

@@ -1,0 +1,312 @@
+"""The checkpoints of one run: saved whole or not at all, found again after any crash."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from torch import Tensor
+
+from setpoint.config import RunError, SetpointError
+
+from .directory import clear_leftovers, publish, remove
+from .durable import sync_directory, write_file
+from .layout import MANIFEST, STATE, TENSORS, directory_name, list_checkpoints, temporary
+from .loading import Checkpoint, load_directory, verify_directory
+from .manifest import DamagedCheckpoint, Manifest, read_manifest
+from .pointers import StagedPointer, point, read_pointer, readable_pointer
+from .retention import surplus
+from .state_file import encode_state
+from .tensor_file import encode_tensors
+
+OnDamaged = Callable[[Path, str], None]
+"""Told of each damaged checkpoint that `auto` passes over: its directory and the reason."""
+
+
+class CheckpointStore:
+    """A directory of checkpoints with one writer and any number of readers.
+
+    A save goes: write aside and flush, rename, move `best` and `latest`, remove what is surplus.
+    A process may die between any two of these; what it leaves is a store of whole checkpoints, and
+    the next writer's `prepare` finishes or removes the rest.
+
+    Arguments:
+        root: the directory, `checkpoints/` of a run; made by the first save.
+        keep: how many of the newest stay; None keeps all.
+        keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
+    """
+
+    def __init__(self, root: Path, *, keep: int | None = 2, keep_best: bool = True) -> None:
+        self.root = Path(root)
+        self.keep = keep
+        self.keep_best = keep_best
+        self._prepared = False
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints in the directory, oldest first, whole or damaged."""
+        return list(list_checkpoints(self.root))
+
+    @property
+    def latest(self) -> int | None:
+        """The step that `latest` names; None without one, `SetpointError` if it is broken."""
+        return read_pointer(self.root, "latest")
+
+    @property
+    def best(self) -> int | None:
+        """The step that `best` names; None without one, `SetpointError` if it is broken."""
+        return read_pointer(self.root, "best")
+
+    def prepare(self) -> None:
+        """Clean up after a writer that died, and finish a save that only lacked its pointers.
+
+        Only the process that holds the run's lock may call this; it should, before it loads.
+
+        Raises:
+            SetpointError: if the directory cannot be written.
+        """
+        if self._prepared:
+            return
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            clear_leftovers(self.root)
+            self._move_pointers_forward()
+        except OSError as error:
+            raise SetpointError(
+                f"the checkpoints in {self.root} cannot be written: {error.strerror}"
+            ) from error
+        self._prepared = True
+
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        metric: float | None = None,
+    ) -> Path:
+        """Save a checkpoint; when this returns, it is on the disk and `latest` names it.
+
+        Arguments:
+            step: optimizer updates done; not below the newest checkpoint's.
+            tensors: file stem to name to tensor; of each stem becomes `<stem>.safetensors`.
+            state: everything else, as JSON has it (see `encode_state`).
+            metric: what selects the best checkpoint, lower is better; None or NaN never wins.
+
+        Returns:
+            the checkpoint's directory.
+
+        Raises:
+            RunError: if the disk is full or fails; `latest`, `best` and what they name are
+                as before then, and what was written is removed.
+        """
+        self.prepare()
+        newest = max(self.steps, default=step)
+        if newest > step:
+            raise RunError(
+                f"step {step} cannot be saved in {self.root}: it holds a checkpoint of step "
+                f"{newest}, which belongs to another course of the run; call discard_after first"
+            )
+        if metric is None:
+            # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
+            metric = self._metric_of(step)
+        staged = temporary(self.root, directory_name(step), os.getpid())
+        target = self.root / directory_name(step)
+        pointers: list[StagedPointer] = []
+        try:
+            self._write(staged, step, tensors, state, metric)
+            if self._beats_best(metric, step):
+                pointers.append(StagedPointer(self.root, "best", step))
+            pointers.append(StagedPointer(self.root, "latest", step))
+            publish(staged, target)
+            for pointer in pointers:
+                pointer.move()
+        except BaseException as error:
+            for pointer in pointers:
+                pointer.discard()
+            shutil.rmtree(staged, ignore_errors=True)
+            # If only pointers were missing, the next save first moves them.
+            self._prepared = False
+            if isinstance(error, OSError):
+                raise RunError(self._refusal(step, error)) from error
+            raise
+        try:
+            self._prune()
+        except OSError as error:
+            raise RunError(
+                f"the checkpoint of step {step} is saved, but an older one in {self.root} cannot "
+                f"be removed: {error.strerror}"
+            ) from error
+        return target
+
+    @overload
+    def load(
+        self,
+        which: int | Literal["latest", "best"] = "latest",
+        *,
+        on_damaged: OnDamaged | None = None,
+        only: Collection[str] | None = None,
+    ) -> Checkpoint: ...
+    @overload
+    def load(
+        self,
+        which: Literal["auto"],
+        *,
+        on_damaged: OnDamaged | None = None,
+        only: Collection[str] | None = None,
+    ) -> Checkpoint | None: ...
+    def load(
+        self,
+        which: int | Literal["latest", "best", "auto"] = "latest",
+        *,
+        on_damaged: OnDamaged | None = None,
+        only: Collection[str] | None = None,
+    ) -> Checkpoint | None:
+        """Load a checkpoint after comparing every byte with its checksum. Nothing is written.
+
+        Arguments:
+            which: a step; `latest` or `best`, what the pointer names; `auto`, the newest whole one.
+            on_damaged: told of each damaged checkpoint that `auto` passes over.
+            only: the file stems to verify and read, beside the state; None reads all.
+
+        Returns:
+            the checkpoint; None if `auto` finds no checkpoint at all.
+
+        Raises:
+            DamagedCheckpoint: if the one that was asked for is damaged, naming the file.
+            RunError: if `auto` finds damaged ones only, or a file cannot be read.
+            SetpointError: if there is none of that name.
+        """
+        if which == "auto":
+            return self._load_newest(on_damaged, only)
+        step = read_pointer(self.root, which) if isinstance(which, str) else which
+        found = list_checkpoints(self.root)
+        if step is None or step not in found:
+            asked = f"step {which}" if isinstance(which, int) else str(which)
+            reason = "" if step is None or isinstance(which, int) else f" (step {step})"
+            have = ", ".join(str(s) for s in found) or "none"
+            raise SetpointError(
+                f"there is no checkpoint {asked}{reason} in {self.root}; steps there: {have}"
+            )
+        return load_directory(found[step], only)
+
+    def discard_after(self, step: int) -> None:
+        """Remove the checkpoints that a run which goes on from `step` will not come from.
+
+        Call it after loading and before training, so that a damaged or abandoned checkpoint is not
+        mistaken for a newer state of this run. The pointers move first.
+
+        Arguments:
+            step: the newest that stays; -1 removes all.
+
+        Raises:
+            RunError: if they cannot be removed.
+        """
+        self.prepare()
+        found = list_checkpoints(self.root)
+        gone = [s for s in found if s > step]
+        stay = [s for s in found if s <= step]
+        try:
+            best = readable_pointer(self.root, "best")
+            if best is not None and best > step:
+                measured = [(self._metric_of(s), s) for s in stay]
+                ranked = sorted((m, s) for m, s in measured if m is not None and not math.isnan(m))
+                point(self.root, "best", ranked[0][1] if ranked else None)
+            if gone:
+                point(self.root, "latest", stay[-1] if stay else None)
+            for s in reversed(gone):
+                remove(found[s], directory_name(s))
+        except OSError as error:
+            raise RunError(
+                f"the checkpoints in {self.root} cannot be removed: {error.strerror}"
+            ) from error
+
+    def _write(
+        self,
+        directory: Path,
+        step: int,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        metric: float | None,
+    ) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        files = {
+            stem + TENSORS: write_file(directory / (stem + TENSORS), encode_tensors(group))
+            for stem, group in tensors.items()
+        }
+        files[STATE] = write_file(directory / STATE, [encode_state(state)])
+        metric = None if metric is None else float(metric)
+        write_file(directory / MANIFEST, [Manifest(step, metric, files).render()])
+        sync_directory(directory)
+
+    def _load_newest(
+        self, on_damaged: OnDamaged | None, only: Collection[str] | None
+    ) -> Checkpoint | None:
+        reasons: list[str] = []
+        for directory in reversed(list_checkpoints(self.root).values()):
+            try:
+                return load_directory(directory, only)
+            except DamagedCheckpoint as error:
+                reasons.append(f"{error.path.name}: {error.reason}")
+                if on_damaged is not None:
+                    on_damaged(error.path, error.reason)
+        if reasons:
+            # Starting again from nothing would bury what is left; that is the user's to decide.
+            raise RunError(
+                f"no checkpoint in {self.root} is whole ({'; '.join(reasons)}); "
+                "to start over, train into another run directory or move these away"
+            )
+        return None
+
+    def _move_pointers_forward(self) -> None:
+        """Do for the newest checkpoint what its own save was killed before doing."""
+        found = list_checkpoints(self.root)
+        latest = readable_pointer(self.root, "latest")
+        newer = [s for s in found if latest is None or s > latest]
+        for step in newer:
+            try:
+                metric = verify_directory(found[step])
+            except DamagedCheckpoint:
+                continue
+            if self._beats_best(metric, step):
+                point(self.root, "best", step)
+            point(self.root, "latest", step)
+
+    def _beats_best(self, metric: float | None, step: int) -> bool:
+        if not self.keep_best or metric is None or math.isnan(metric):
+            return False
+        best = readable_pointer(self.root, "best")
+        # Saved again at the same step, the best must prove itself against nothing but itself.
+        if best is None or best == step:
+            return True
+        record = self._metric_of(best)
+        return record is None or metric < record
+
+    def _metric_of(self, step: int) -> float | None:
+        directory = list_checkpoints(self.root).get(step)
+        try:
+            return None if directory is None else read_manifest(directory).metric
+        except DamagedCheckpoint:
+            return None
+
+    def _prune(self) -> None:
+        pointed = (readable_pointer(self.root, "latest"), readable_pointer(self.root, "best"))
+        protected = {step for step in pointed if step is not None}
+        found = list_checkpoints(self.root)
+        for step in surplus(found, keep=self.keep, protected=protected):
+            remove(found[step], directory_name(step))
+
+    def _refusal(self, step: int, error: OSError) -> str:
+        latest = readable_pointer(self.root, "latest")
+        before = "there was none before it" if latest is None else f"step {latest} is still there"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        hint = ". Free some space, or keep fewer with checkpoint.keep" if full else ""
+        return (
+            f"the checkpoint of step {step} could not be saved in {self.root}: "
+            f"{error.strerror}; {before}{hint}"
+        )

@@ -1,0 +1,130 @@
+"""Named tensors as one safetensors file.
+
+The writer is our own because it streams: one tensor at a time goes to the CPU and to the disk, the
+digest is taken on the way, and a full disk is an `OSError`. Reading is the safetensors library's.
+Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON header, data).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from setpoint.config import SetpointError
+
+_DTYPES: dict[torch.dtype, str] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def encode_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """A safetensors file in pieces.
+
+    Tensors that are the same memory seen in the same way (tied weights) are written once; the other
+    names stand in the header and are tied again by `read_tensors`. Tensors that merely overlap are
+    written each for itself.
+
+    Arguments:
+        tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
+
+    Returns:
+        the header, then the tensors' bytes one by one; at most one CPU copy is alive at a time.
+
+    Raises:
+        SetpointError: if a tensor has no bytes to save (meta, sparse) or a type without a name.
+    """
+    aliases: dict[str, str] = {}
+    owners: dict[tuple[object, ...], str] = {}
+    kept: list[str] = []
+    for name, tensor in tensors.items():
+        _refuse_unsavable(name, tensor)
+        owner = owners.setdefault(_memory(tensor, name), name)
+        if owner == name:
+            kept.append(name)
+        else:
+            aliases[name] = owner
+    # Wide types first keeps every tensor aligned to its own element size.
+    kept.sort(key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, object] = {"__metadata__": {"format": "pt", "aliases": json.dumps(aliases)}}
+    offset = 0
+    for name in kept:
+        tensor = tensors[name]
+        end = offset + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in kept:
+        if tensors[name].numel():
+            yield _bytes_of(tensors[name])
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a file that `encode_tensors` (or any other safetensors writer) made.
+
+    Arguments:
+        path: the file.
+
+    Returns:
+        name to CPU tensor, each in memory of its own except those that were tied when saved.
+
+    Raises:
+        OSError: if the file cannot be read.
+        safetensors.SafetensorError: if its content is not in the format.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt", device="cpu") as file:
+        metadata = file.metadata() or {}
+        # The clone frees the result from the file: the library may map it, and a checkpoint that
+        # is in use may be pruned; it also gives torch's own alignment back.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    for name, owner in json.loads(metadata.get("aliases", "{}")).items():
+        tensors[name] = tensors[owner]
+    return tensors
+
+
+def _refuse_unsavable(name: str, tensor: Tensor) -> None:
+    if tensor.is_meta or tensor.layout != torch.strided:
+        kind = "is on the meta device" if tensor.is_meta else f"is {tensor.layout}"
+        raise SetpointError(f"tensor {name} {kind} and cannot be saved; only dense tensors can")
+    if tensor.dtype not in _DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+        raise SetpointError(f"tensor {name} has the type {tensor.dtype}; these are saved: {known}")
+
+
+def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
+    """What two tensors have in common if and only if they are one."""
+    if not tensor.numel():
+        return (name,)
+    view = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), *view)
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    plain = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8).numpy().data

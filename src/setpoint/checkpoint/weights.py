@@ -1,0 +1,32 @@
+"""The weights of a checkpoint, put into a model."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from setpoint.checkpoint.loading import Checkpoint
+from setpoint.config import RunError
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Put a checkpoint's weights into a model.
+
+    Arguments:
+        model: of the same shapes.
+        checkpoint: as loaded.
+
+    Raises:
+        RunError: if a tensor is missing, surplus, or of another shape, each named.
+    """
+    saved, own = checkpoint.tensors["model"], model.state_dict()
+    wrong = [f"{name} is missing" for name in own if name not in saved]
+    wrong += [f"{name} is not in the model" for name in saved if name not in own]
+    wrong += [
+        f"{name} is {tuple(saved[name].shape)}, the model's is {tuple(own[name].shape)}"
+        for name in own
+        if name in saved and saved[name].shape != own[name].shape
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+        raise RunError(f"{checkpoint.path} does not fit the model: {shown}")
+    model.load_state_dict(saved)

@@ -1,0 +1,50 @@
+"""Small files that are replaced in one step, so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from setpoint.config import SetpointError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, or replace it, and wait until the disk has it.
+
+    Arguments:
+        path: the file, in a directory that exists.
+        text: its whole content.
+
+    Raises:
+        SetpointError: if it cannot be written; what was there before is unchanged.
+    """
+    staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        with open(staged, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, as `write_text` does.
+
+    Arguments:
+        path: the file.
+        value: what JSON can hold; NaN and the infinities are refused.
+
+    Raises:
+        SetpointError: if it cannot be written.
+        TypeError, ValueError: if JSON cannot hold the value.
+    """
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

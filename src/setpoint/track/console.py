@@ -1,0 +1,61 @@
+"""Numbers and times as people read them, and whether anybody is reading."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TextIO
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person watches a stream on a terminal that can move its cursor.
+
+    Arguments:
+        stream: for instance standard output.
+
+    Returns:
+        False for files, pipes, closed streams and `TERM=dumb`.
+    """
+    try:
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+    except ValueError:  # A closed stream.
+        return False
+
+
+def short_count(count: float) -> str:
+    """A count in three digits.
+
+    Arguments:
+        count: for instance tokens or parameters.
+
+    Returns:
+        for instance `950`, `16.1k`, `1.25M`.
+    """
+    if not math.isfinite(count):
+        return str(count)
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(count) < 999.5 or unit == "T":
+            break
+        count /= 1000
+    if not unit:
+        return f"{count:.0f}" if count == int(count) or abs(count) >= 100 else f"{count:.3g}"
+    digits = 2 if abs(count) < 9.995 else 1 if abs(count) < 99.95 else 0
+    return f"{count:.{digits}f}{unit}"
+
+
+def short_time(seconds: float) -> str:
+    """A length of time.
+
+    Arguments:
+        seconds: at least 0.
+
+    Returns:
+        for instance `0:42`, `1:05:09`, `3d 4:00:00`.
+    """
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, second = divmod(round(max(0.0, seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    clock = f"{hour}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+    return f"{days}d {clock}" if days else clock

@@ -1,0 +1,148 @@
+"""`environment.json`: everything around a run that could have made it come out differently."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .code_revision import code_revision
+from .redact import hide_secrets, is_secret_name, redact_command
+
+# Variables that decide how the machine computes, or which part of a job a process is.
+_PREFIXES = (
+    "CUDA_", "CUBLAS_", "FSDP_", "GLOO_", "GOMP_", "KMP_", "MASTER_", "MKL_", "NCCL_", "NVIDIA_",
+    "OMP_", "OPENBLAS_", "PYTORCH_", "SLURM_JOB_", "TORCH",
+)  # fmt: skip
+_NAMES = frozenset(
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "GROUP_RANK", "PYTHONHASHSEED",
+     "LD_PRELOAD", "MALLOC_CONF", "VIRTUAL_ENV")
+)  # fmt: skip
+
+
+def environment(
+    *, directory: Path | None = None, arguments: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Take the record of where and how this process runs. It never fails.
+
+    torch is asked about devices and threads only if the process has imported it.
+
+    Arguments:
+        directory: the user's; the working directory if not given.
+        arguments: the command line; `sys.argv` if not given. Secrets are hidden.
+
+    Returns:
+        what JSON can hold. What cannot be read is None, and `unread` says why.
+    """
+    unread: dict[str, str] = {}
+
+    def attempt(key: str, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except Exception as error:  # Whatever goes wrong here must not stop a run.
+            unread[key] = f"{type(error).__name__}: {error}"
+            return None
+
+    sections: dict[str, Callable[[], Any]] = {
+        "time": lambda: datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "command": lambda: redact_command(sys.argv if arguments is None else arguments),
+        "directory": lambda: str(directory or Path.cwd()),
+        "code": lambda: _code(directory or Path.cwd()),
+        "python": lambda: {
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "executable": sys.executable,
+        },
+        "packages": _packages,
+        "system": lambda: {"platform": platform.platform(), "host": socket.gethostname()},
+        "processor": _processor,
+        "memory_bytes": lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "torch": _torch,
+        "threads": _threads,
+        "world": _world,
+        "variables": _variables,
+    }
+    record = {key: attempt(key, read) for key, read in sections.items()}
+    return {**record, "unread": unread}
+
+
+def _code(directory: Path) -> dict[str, Any]:
+    """The user's repository, and the framework's where that is another one."""
+    user = code_revision(directory)
+    package = Path(__file__).resolve().parent
+    if user["root"] is not None and package.is_relative_to(Path(user["root"]).resolve()):
+        return {"user": user, "setpoint": "the same repository"}
+    return {"user": user, "setpoint": code_revision(package)}
+
+
+def _packages() -> dict[str, str]:
+    # The metadata of a broken installation can lack its name or version.
+    found = {str(d.metadata["Name"]): str(d.version) for d in metadata.distributions()}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def _processor() -> dict[str, Any]:
+    model = platform.processor() or platform.machine()
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        lines = listing.read_text(errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        model = names[0] if names else model
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return {"model": model, "cores": os.cpu_count(), "usable_cores": usable}
+
+
+def _torch() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {"version": metadata.version("torch"), "imported": False}
+    cuda = torch.cuda.is_available()
+    properties = map(
+        torch.cuda.get_device_properties, range(torch.cuda.device_count() if cuda else 0)
+    )
+    return {
+        "version": torch.__version__,
+        "imported": True,
+        "git_revision": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "devices": [{"name": p.name, "memory_bytes": p.total_memory} for p in properties],
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def _threads() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    return {
+        "torch": torch.get_num_threads() if torch else None,
+        "torch_interop": torch.get_num_interop_threads() if torch else None,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        "python": threading.active_count(),
+    }
+
+
+def _world() -> dict[str, int]:
+    return {
+        "rank": int(os.environ.get("RANK", "0")),
+        "size": int(os.environ.get("WORLD_SIZE", "1")),
+        "local_size": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    }
+
+
+def _variables() -> dict[str, str]:
+    return {
+        name: hide_secrets(value)
+        for name, value in sorted(os.environ.items())
+        if (name.startswith(_PREFIXES) or name in _NAMES) and not is_secret_name(name)
+    }

@@ -1,0 +1,43 @@
+"""`events.jsonl`: what happened to a run and when; it only ever grows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .jsonl import JsonlWriter
+
+
+class EventLog:
+    """The history of a run over all its starts.
+
+    Unlike metrics, events are never dropped on resume: that a run went back is part of its history.
+
+    Arguments:
+        path: the file, made if it is not there.
+
+    Raises:
+        SetpointError: if it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._writer = JsonlWriter(path)
+
+    def write(self, event: str, **details: Any) -> None:
+        """Append an event with the present time, and wait until the disk has it.
+
+        Arguments:
+            event: what happened, in a word: `start`, `resume`, `save`, `fault`, `end`.
+            details: what JSON can hold.
+
+        Raises:
+            RunError: if the disk is full or fails.
+        """
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._writer.write({"time": time, "event": event, **details})
+        self._writer.sync()
+
+    def close(self) -> None:
+        """Close the file; it is complete with or without this."""
+        self._writer.close()

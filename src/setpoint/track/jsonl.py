@@ -1,0 +1,202 @@
+"""Rows of metrics, one JSON object a line, at full precision."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from setpoint.config import RunError, SetpointError
+
+if TYPE_CHECKING:
+    from .config import Jsonl
+    from .run_directory import RunDirectory
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class JsonlWriter:
+    """Appends rows to a file; each is in the system's hands when `write` returns.
+
+    A process that is killed loses nothing it wrote; a machine that loses power loses at most what
+    came after the last `sync`. A last line without an end, the trace of a power cut, is dropped.
+
+    Arguments:
+        path: the file, made if it is not there.
+
+    Raises:
+        SetpointError: if it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o644)
+            self._offset = _end_of_whole_lines(self._descriptor)
+            os.ftruncate(self._descriptor, self._offset)
+        except OSError as error:
+            raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+
+    @property
+    def offset(self) -> int:
+        """The file's length in bytes: what a checkpoint records, and `truncate` goes back to."""
+        return self._offset
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append a row.
+
+        Arguments:
+            row: what JSON can hold. NaN and the infinities become the texts `NaN`, `Infinity` and
+                `-Infinity`, which `read_jsonl` turns back, so that every JSON reader can read on.
+
+        Raises:
+            RunError: if the disk is full; the file ends with the row before, whole.
+            TypeError: if JSON cannot hold a value.
+        """
+        line = memoryview((json.dumps(_finite(row), allow_nan=False) + "\n").encode())
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._descriptor, line[written:])
+        except OSError as error:
+            # If even this fails, the torn line is dropped when the file is next opened.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._offset)
+            raise self._refusal(error) from error
+        self._offset += written
+
+    def sync(self) -> int:
+        """Wait until the disk has all rows; to be called before a checkpoint counts on them.
+
+        Returns:
+            the offset.
+
+        Raises:
+            RunError: if the disk reports an error.
+        """
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._refusal(error) from error
+        return self._offset
+
+    def truncate(self, offset: int) -> None:
+        """Drop the rows after an offset: those newer than the checkpoint a run goes on from.
+
+        Arguments:
+            offset: a value that `offset` had.
+
+        Raises:
+            RunError: if the file is shorter, or no row ends there: it is not the same file.
+        """
+        try:
+            if offset > self._offset:
+                raise RunError(
+                    f"{self.path} has {self._offset} bytes, and the checkpoint was saved when it "
+                    f"had {offset}: rows are missing; put the file back or start a new run"
+                )
+            if offset and os.pread(self._descriptor, 1, offset - 1) != b"\n":
+                raise RunError(
+                    f"{self.path} has no end of a row at byte {offset}, where the checkpoint was "
+                    "saved: it has been changed since; put it back or start a new run"
+                )
+            os.ftruncate(self._descriptor, offset)
+        except OSError as error:
+            raise self._refusal(error) from error
+        self._offset = offset
+
+    def close(self) -> None:
+        """Close the file; it is complete with or without this."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _refusal(self, error: OSError) -> RunError:
+        return RunError(f"{self.path} cannot be written: {error.strerror}")
+
+
+def build_jsonl(config: Jsonl, *, run_directory: RunDirectory) -> JsonlWriter:
+    """Build the tracker that writes `metrics.jsonl`.
+
+    Arguments:
+        config: its section.
+        run_directory: of the run, locked by this process.
+
+    Returns:
+        the writer.
+    """
+    return JsonlWriter(run_directory.metrics)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Read what `JsonlWriter` wrote, also while it is still writing.
+
+    Arguments:
+        path: the file.
+
+    Returns:
+        the rows; a last line without an end is left out.
+
+    Raises:
+        SetpointError: if the file cannot be read, or a line is not JSON.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append({key: _restored(value) for key, value in json.loads(line).items()})
+        except (ValueError, AttributeError) as error:
+            raise SetpointError(f"{path}:{number} is not a row: {error}") from error
+    return rows
+
+
+def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:
+    """Where the last line break of a file ends; 0 if there is none."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        start = max(0, end - block)
+        found = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {key: _restored(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item) for item in value]
+    return value

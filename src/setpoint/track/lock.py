@@ -1,0 +1,121 @@
+"""The lock of a run directory: one process writes, the others are told which."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+from pathlib import Path
+
+from setpoint.config import SetpointError
+
+
+class RunLock:
+    """An exclusive lock on a file, held until it is released or the process ends, however it ends.
+
+    The lock is the system's (`flock`), so a file left by a dead process locks nothing. Processes
+    that are forked from the holder do not keep it.
+
+    Arguments:
+        path: the file; made if it is not there, in a directory that exists.
+
+    Raises:
+        SetpointError: if another process holds it (naming that process), or it cannot be taken.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise SetpointError(
+                f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise SetpointError(
+                    f"run directory {path.parent} cannot be locked: {error.strerror}; "
+                    "put it on a file system that supports flock"
+                ) from error
+            raise SetpointError(
+                f"run directory {path.parent} is being written by {_holder(path)}; "
+                "wait for it to end, stop it, or choose another directory"
+            ) from None
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, (json.dumps(owner) + "\n").encode(), 0)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise SetpointError(
+                f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
+            ) from error
+        _held.add(self)
+
+    def release(self) -> None:
+        """Let others take the lock; the file stays, empty."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # A full disk must not keep the lock.
+                os.ftruncate(self._descriptor, 0)
+            # Unlocking reaches a child too that was forked this moment and has its copy still.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            os.close(self._descriptor)
+            self._descriptor = None
+        _held.discard(self)
+
+    def _forget(self) -> None:
+        """In a forked child: close its copy, without which the lock would outlive its holder."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in list(_held):
+        lock._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _holder(path: Path) -> str:
+    """Who holds the lock, in words."""
+    for _ in range(50):
+        try:
+            owner = json.loads(path.read_text())
+            pid, host = int(owner["pid"]), str(owner["host"])
+        except (OSError, ValueError, TypeError, KeyError):
+            # The holder has the lock and is about to write who it is.
+            time.sleep(0.01)
+            continue
+        here = host == socket.gethostname()
+        if here and not _alive(pid):
+            # The text of a former holder that was killed; the present one will replace it.
+            time.sleep(0.01)
+            continue
+        return f"process {pid}" if here else f"process {pid} on host {host}"
+    return "another process"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,147 @@
+"""What people see while a run trains: a live bar, plain lines, or nothing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self, TextIO
+
+from .console import is_terminal, short_count, short_time
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known at one moment of a run; None is not shown.
+
+    Arguments:
+        step: optimizer updates done.
+        loss: of the training batches since the last reading, in nats per token.
+        tokens_per_second: of training alone.
+        seconds_left: until the end as far as anybody can tell.
+        mfu: share of the hardware's peak, between 0 and 1.
+        fraction: how much of the run is done, between 0 and 1.
+    """
+
+    step: int
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    mfu: float | None = None
+    fraction: float | None = None
+
+
+class Progress:
+    """Shows nothing; the base of those that do. Use as a context.
+
+    Arguments: none.
+    """
+
+    def start(self) -> None:
+        """Begin to show."""
+
+    def advance(self, step: int) -> None:
+        """Tell that a step is done; cheap enough for every step.
+
+        Arguments:
+            step: optimizer updates done.
+        """
+
+    def show(self, reading: Reading) -> None:
+        """Show a row of metrics.
+
+        Arguments:
+            reading: what is known now.
+        """
+
+    def note(self, text: str) -> None:
+        """Show a line that stays: an evaluation, a saved checkpoint.
+
+        Arguments:
+            text: one line.
+        """
+
+    def stop(self) -> None:
+        """Leave the terminal as it should be; may be called twice."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class LineProgress(Progress):
+    """One line for each row of metrics, for logs and pipes.
+
+    Arguments:
+        total_steps: after which the run ends, or None if something else ends it.
+        stream: where the lines go.
+    """
+
+    def __init__(self, total_steps: int | None, stream: TextIO) -> None:
+        self.total_steps = total_steps
+        self.stream = stream
+
+    def show(self, reading: Reading) -> None:
+        """See `Progress.show`."""
+        print("  ".join(reading_parts(reading, self.total_steps)), file=self.stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """See `Progress.note`."""
+        print(text, file=self.stream, flush=True)
+
+
+def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
+    """A reading in words.
+
+    Arguments:
+        reading: what is known now.
+        total_steps: after which the run ends, or None.
+
+    Returns:
+        for instance `step 20/300`, `loss 2.8125`, `16.1k tokens/s`, `MFU 31.2%`, `0:42 left`.
+    """
+    total = "" if total_steps is None else f"/{total_steps}"
+    parts = [f"step {reading.step}{total}"]
+    if reading.loss is not None:
+        parts.append(f"loss {reading.loss:.4f}")
+    if reading.tokens_per_second is not None:
+        parts.append(f"{short_count(reading.tokens_per_second)} tokens/s")
+    if reading.mfu is not None:
+        parts.append(f"MFU {reading.mfu:.1%}")
+    if reading.seconds_left is not None:
+        parts.append(f"{short_time(reading.seconds_left)} left")
+    return parts
+
+
+def make_progress(
+    mode: Literal["auto", "bar", "lines", "none"],
+    *,
+    total_steps: int | None,
+    stream: TextIO | None = None,
+) -> Progress:
+    """Choose how a run is shown. rich is imported only for the bar.
+
+    Arguments:
+        mode: `tracking.progress`; `auto` is a bar on a terminal and lines elsewhere.
+        total_steps: after which the run ends, or None if something else ends it.
+        stream: where it is shown; standard output if not given.
+
+    Returns:
+        the progress, not yet started.
+    """
+    output: TextIO = sys.stdout if stream is None else stream
+    if mode == "none":
+        return Progress()
+    if mode == "bar" or (mode == "auto" and is_terminal(output)):
+        from .progress_bar import BarProgress
+
+        return BarProgress(total_steps, output)
+    return LineProgress(total_steps, output)

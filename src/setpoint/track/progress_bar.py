@@ -1,0 +1,73 @@
+"""The live bar on a terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as RichProgress
+
+from .progress import Progress, Reading, reading_parts
+
+_SECONDS_BETWEEN_STEPS = 0.1
+
+
+class BarProgress(Progress):
+    """A bar with the last reading beside it; notes stay above it.
+
+    Arguments:
+        total_steps: after which the run ends; without it the bar follows `Reading.fraction`.
+        stream: a terminal.
+    """
+
+    def __init__(self, total_steps: int | None, stream: TextIO) -> None:
+        self.total_steps = total_steps
+        # Four frames a second: drawing takes the interpreter away from the training loop.
+        self._bar = RichProgress(
+            BarColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(file=stream, force_terminal=True, highlight=False),
+            refresh_per_second=4,
+        )
+        self._task = self._bar.add_task("starting", total=total_steps)
+        self._reading = Reading(0)
+        self._drawn = -1.0
+
+    def start(self) -> None:
+        """See `Progress.start`."""
+        self._bar.start()
+
+    def advance(self, step: int) -> None:
+        """See `Progress.advance`."""
+        now = time.monotonic()
+        if now - self._drawn < _SECONDS_BETWEEN_STEPS:
+            return
+        self._drawn = now
+        read = self._reading
+        self._draw(Reading(step, read.loss, read.tokens_per_second, read.seconds_left, read.mfu))
+
+    def show(self, reading: Reading) -> None:
+        """See `Progress.show`."""
+        self._reading = reading
+        self._draw(reading)
+
+    def note(self, text: str) -> None:
+        """See `Progress.note`."""
+        self._bar.console.print(text, markup=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """See `Progress.stop`."""
+        self._bar.stop()
+
+    def _draw(self, reading: Reading) -> None:
+        description = "  ".join(reading_parts(reading, self.total_steps))
+        if self.total_steps is not None:
+            self._bar.update(self._task, completed=reading.step, description=description)
+        elif reading.fraction is not None:
+            self._bar.update(
+                self._task, total=1.0, completed=reading.fraction, description=description
+            )
+        else:
+            self._bar.update(self._task, description=description)

@@ -1,0 +1,65 @@
+"""What people see, kept in the run's log file as well."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from setpoint.config import RunError
+
+from .progress import Progress, Reading, reading_parts
+
+
+class LoggedProgress(Progress):
+    """Shows a run by another progress and writes each line with the time into a file.
+
+    Arguments:
+        inner: shows the run.
+        path: the log file, made if it is not there; it only ever grows.
+        total_steps: after which the run ends, or None.
+
+    Raises:
+        RunError: if the file cannot be written.
+    """
+
+    def __init__(self, inner: Progress, path: Path, total_steps: int | None) -> None:
+        self.inner = inner
+        self.path = path
+        self.total_steps = total_steps
+        try:
+            self._file = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
+
+    def start(self) -> None:
+        """See `Progress.start`."""
+        self.inner.start()
+
+    def advance(self, step: int) -> None:
+        """See `Progress.advance`."""
+        self.inner.advance(step)
+
+    def show(self, reading: Reading) -> None:
+        """See `Progress.show`."""
+        self._write("  ".join(reading_parts(reading, self.total_steps)))
+        self.inner.show(reading)
+
+    def note(self, text: str) -> None:
+        """See `Progress.note`."""
+        self._write(text)
+        self.inner.note(text)
+
+    def stop(self) -> None:
+        """See `Progress.stop`."""
+        self.inner.stop()
+
+    def close(self) -> None:
+        """Close the file; it is complete with or without this."""
+        self._file.close()
+
+    def _write(self, text: str) -> None:
+        time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        try:
+            self._file.write(f"{time} {text}\n")
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,227 @@
+"""The directory of one run: what is where, who may write, and what is no run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from setpoint.config import SetpointError
+
+from .atomic import write_json, write_text
+from .lock import RunLock
+
+CONFIG = "config.json"
+"""The file that makes a directory a run directory: the resolved configuration."""
+
+FOLDERS = ("checkpoints", "logs", "traces")
+"""The folders of a run directory."""
+
+FILES = (
+    CONFIG,
+    "config.toml",
+    "origins.json",
+    "environment.json",
+    "metrics.jsonl",
+    "events.jsonl",
+    "report.html",
+    ".lock",
+)
+"""The files of a run directory; `.lock` says which process writes."""
+
+
+class RunDirectory:
+    """The record of one run. Use `create` to write one and `open` to read one.
+
+    Arguments:
+        path: the directory.
+        lock: the lock if this process writes, None if it only reads.
+        is_new: whether no run had been recorded there before.
+    """
+
+    def __init__(self, path: Path, lock: RunLock | None, is_new: bool) -> None:
+        self.path = path
+        self.is_new = is_new
+        self._lock = lock
+
+    @classmethod
+    def create(cls, path: Path | str) -> Self:
+        """Make a run directory, or take over one whose run is to be continued, and lock it.
+
+        Arguments:
+            path: a directory that does not exist, is empty, or is a run directory.
+
+        Returns:
+            the directory, locked until `close` or the end of the process.
+
+        Raises:
+            SetpointError: if it is something else, another process writes to it, or it cannot be
+                written. Nothing has been written then.
+        """
+        path = Path(path)
+        if _exists(path):
+            _refuse_foreign(path)
+        else:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SetpointError(
+                    f"run directory {path} cannot be made: {error.strerror}"
+                ) from error
+        lock = RunLock(path / ".lock")
+        try:
+            is_new = not (path / CONFIG).exists()
+            for folder in FOLDERS:
+                (path / folder).mkdir(exist_ok=True)
+            for name in FILES:
+                # What a killed process was about to put in place of a file.
+                for staged in path.glob(f"{name}.tmp-*"):
+                    staged.unlink()
+        except OSError as error:
+            lock.release()
+            raise SetpointError(
+                f"run directory {path} cannot be written: {error.strerror}"
+            ) from error
+        return cls(path, lock, is_new)
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Look at a run directory without changing it.
+
+        Arguments:
+            path: a directory with the record of a run, whether finished, stopped or running.
+
+        Returns:
+            the directory, for reading.
+
+        Raises:
+            SetpointError: if it is no run directory.
+        """
+        path = Path(path)
+        if not _exists(path):
+            raise SetpointError(f"run directory {path} does not exist")
+        if not is_run_directory(path):
+            raise SetpointError(f"{path} is not a run directory: it holds no {CONFIG} of a run")
+        return cls(path, None, False)
+
+    @property
+    def name(self) -> str:
+        """The directory's own name, for titles and tables."""
+        return self.path.resolve().name
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the processes' logs."""
+        return self.path / "logs"
+
+    @property
+    def traces(self) -> Path:
+        """The folder of the profiler's traces."""
+        return self.path / "traces"
+
+    @property
+    def config(self) -> Path:
+        """The resolved, complete configuration."""
+        return self.path / CONFIG
+
+    @property
+    def metrics(self) -> Path:
+        """The rows of metrics."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """Starts, resumes, saves and faults."""
+        return self.path / "events.jsonl"
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write one of the record's JSON files in one step.
+
+        Arguments:
+            name: one of `FILES`.
+            value: its content.
+
+        Raises:
+            SetpointError: if it cannot be written; what was there before is unchanged.
+        """
+        write_json(self._writable(name), value)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write one of the record's text files in one step.
+
+        Arguments:
+            name: one of `FILES`.
+            text: its content.
+
+        Raises:
+            SetpointError: if it cannot be written; what was there before is unchanged.
+        """
+        write_text(self._writable(name), text)
+
+    def close(self) -> None:
+        """Let another process write to the directory."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _writable(self, name: str) -> Path:
+        if self._lock is None or name not in FILES:
+            raise ValueError(f"{name} cannot be written: not locked, or not one of {FILES}")
+        return self.path / name
+
+
+def is_run_directory(path: Path) -> bool:
+    """Whether a directory holds the record of a run.
+
+    Arguments:
+        path: any path.
+
+    Returns:
+        whether it has a `config.json` and another file of a record: other programs' directories,
+        those of models above all, have a `config.json` too.
+    """
+    others = ("origins.json", "environment.json", "events.jsonl", ".lock")
+    return (path / CONFIG).is_file() and any((path / name).exists() for name in others)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise SetpointError(f"run directory {path} cannot be read: {error.strerror}") from error
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse a directory that holds something else; one whose start was killed passes."""
+    if not path.is_dir():
+        raise SetpointError(f"run directory {path} is a file; give a directory")
+    try:
+        names = {entry.name for entry in path.iterdir()}
+    except OSError as error:
+        raise SetpointError(f"run directory {path} cannot be read: {error.strerror}") from error
+    if is_run_directory(path):
+        return
+    known = {*FILES, *FOLDERS}
+    foreign = sorted(name for name in names if name.partition(".tmp-")[0] not in known)
+    if foreign or (names and ".lock" not in names):
+        shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
+        raise SetpointError(
+            f"{path} is not a run directory: it holds {shown}; "
+            "give an empty directory, a new one, or that of a run"
+        )

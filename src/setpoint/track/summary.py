@@ -1,0 +1,66 @@
+"""The table at the end of a run: boxed on a terminal, plain text in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from .console import is_terminal
+
+
+def print_table(
+    title: str,
+    rows: Sequence[Sequence[str]],
+    *,
+    columns: Sequence[str] = (),
+    stream: TextIO | None = None,
+) -> None:
+    """Print a table. rich is imported only on a terminal.
+
+    Arguments:
+        title: printed above it.
+        rows: cells of text; the first of a row is its label, the others are numbers as a rule.
+        columns: headings; none if not given.
+        stream: standard output if not given.
+    """
+    output: TextIO = sys.stdout if stream is None else stream
+    if not is_terminal(output):
+        print(plain_table(title, rows, columns=columns), file=output, flush=True)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", show_header=bool(columns))
+    width = max((len(row) for row in rows), default=len(columns))
+    for index in range(max(width, len(columns))):
+        heading = columns[index] if index < len(columns) else ""
+        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(file=output, highlight=False).print(table)
+
+
+def plain_table(title: str, rows: Sequence[Sequence[str]], *, columns: Sequence[str] = ()) -> str:
+    """A table in text, aligned by spaces.
+
+    Arguments:
+        title: the first line.
+        rows: cells of text.
+        columns: headings; none if not given.
+
+    Returns:
+        lines without a line break at the end.
+    """
+    lines = [*([columns] if columns else []), *rows]
+    count = max((len(line) for line in lines), default=0)
+    widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(count)]
+    result = [title]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=False))
+        ]
+        result.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join(result)

@@ -1,0 +1,264 @@
+"""A program that saves checkpoints and is killed while it does; run by the tests as a process.
+
+It imports torch once and forks the processes that are to die, since twenty imports would cost half
+a minute. Usage: `python crashing.py random|everywhere|limit ROOT`. It prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from setpoint.checkpoint.layout import list_checkpoints, unfinished
+from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import RunError
+
+
+def metric_of(step: int) -> float:
+    return random.Random(step).random()
+
+
+def content(step: int) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, object]]:
+    generator = torch.Generator().manual_seed(step)
+    model = {f"w{i}": torch.randn(64, generator=generator) for i in range(4)}
+    return {"model": model, "optimizer": {"step": torch.tensor(step)}}, {"step": step}
+
+
+def save(store: CheckpointStore, step: int) -> None:
+    tensors, state = content(step)
+    store.save(step, tensors, state, metric_of(step))
+
+
+def check_content(store: CheckpointStore, which: int | str) -> int:
+    checkpoint = store.load(which)
+    assert checkpoint is not None
+    tensors, state = content(checkpoint.step)
+    assert checkpoint.state == state
+    assert checkpoint.metric == metric_of(checkpoint.step)
+    for name, tensor in tensors["model"].items():
+        assert torch.equal(checkpoint.tensors["model"][name], tensor)
+    return checkpoint.step
+
+
+def fork(work: Callable[[], None]) -> int:
+    """Run `work` in a child that leaves without any clean-up of the parent's."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
+
+
+def killed(pid: int) -> bool:
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the child failed by itself"
+    return os.WIFSIGNALED(status)
+
+
+def best_until(step: int) -> int:
+    return min(range(1, step + 1), key=metric_of)
+
+
+def at_random(root: Path, kills: int = 40) -> dict[str, int]:
+    """Kill a program that saves again and again, at random moments, and look at what is left."""
+    choices = random.Random(7)
+    began = time.perf_counter()
+    for step in (1, 2, 3):
+        save(CheckpointStore(root.with_name("scratch")), step)
+    save_time = (time.perf_counter() - began) / 3
+    middle = 0
+    acknowledged = 0
+    for _ in range(kills):
+        reader, writer = os.pipe()
+
+        def work(writer: int = writer) -> None:
+            store = CheckpointStore(root, keep=2)
+            store.prepare()
+            checkpoint = store.load("auto")
+            step = 0 if checkpoint is None else checkpoint.step
+            os.write(writer, step.to_bytes(8, "little"))
+            while True:
+                step += 1
+                save(store, step)
+                os.write(writer, step.to_bytes(8, "little"))
+
+        pid = fork(work)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            # Some saves are let through, so that the store grows however slow the machine is.
+            told = b"".join(pipe.read(8) for _ in range(choices.randrange(3)))
+            time.sleep(choices.uniform(0.0, 1.5 * save_time))
+            os.kill(pid, signal.SIGKILL)
+            assert killed(pid)
+            told += pipe.read()
+        acknowledged = int.from_bytes(told[-8:], "little") if told else acknowledged
+
+        middle += bool(unfinished(root))
+        store = CheckpointStore(root, keep=2)
+        for directory in list_checkpoints(root).values():
+            verify_directory(directory)
+        if acknowledged:
+            # What save() returned from is there, and at most one more.
+            assert check_content(store, "auto") in (acknowledged, acknowledged + 1)
+            assert check_content(store, "latest") in (acknowledged, acknowledged + 1)
+            allowed = (best_until(acknowledged), best_until(acknowledged + 1))
+            assert check_content(store, "best") in allowed
+        store.prepare()
+        assert not unfinished(root)
+        newest = max(store.steps, default=None)
+        assert store.latest == newest
+        if newest is not None:
+            assert store.best == best_until(newest)
+            acknowledged = newest
+    store = CheckpointStore(root, keep=2)
+    save(store, acknowledged + 1)
+    assert len(store.steps) <= 3, "a whole save removes what killed ones left over"
+    return {"kills": kills, "middle": middle, "steps": acknowledged}
+
+
+def looks(root: Path) -> tuple[str, ...]:
+    """What distinguishes one crashed store from another, apart from process numbers."""
+    names = (re.sub(r"\.(tmp|old)-[0-9]+", r".\1", path.name) for path in root.iterdir())
+    pointers = ((root / name).read_text() for name in ("latest", "best"))
+    return (*sorted(names), *pointers)
+
+
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
+
+
+def die_at(count: int) -> None:
+    """Let this process kill itself just before the `count`-th change of the file system."""
+    left = count
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        writes = event == "open" and "x" in str(arguments[1])
+        if writes or event in CHANGES:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def exhaust(
+    base: Path, action: Callable[[CheckpointStore], None], allowed: set[int]
+) -> dict[str, int]:
+    """Die before each change that an action makes; then recover, dying at each change of that."""
+    points = recoveries = 0
+    seen: set[tuple[str, ...]] = set()
+    root = base.parent / "trial"
+    broken = base.parent / "broken"
+
+    def act(count: int, work: Callable[[CheckpointStore], None]) -> bool:
+        def run() -> None:
+            store = CheckpointStore(root, keep=2)
+            die_at(count)
+            work(store)
+
+        return killed(fork(run))
+
+    def look() -> None:
+        store = CheckpointStore(root, keep=2)
+        for directory in list_checkpoints(root).values():
+            verify_directory(directory)
+        assert check_content(store, "auto") in allowed
+        assert check_content(store, "latest") in allowed
+        check_content(store, "best")
+
+    def reset(source: Path, target: Path) -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        # Links suffice: no file is ever changed in place.
+        shutil.copytree(source, target, copy_function=os.link)
+
+    while True:
+        points += 1
+        reset(base, root)
+        died = act(points, action)
+        look()
+        if not died:
+            return {"points": points, "recoveries": recoveries}
+        if (found := looks(root)) in seen:
+            continue
+        seen.add(found)
+        reset(root, broken)
+        count = 0
+        while True:
+            count += 1
+            reset(broken, root)
+            again = act(count, CheckpointStore.prepare)
+            look()
+            recoveries += 1
+            if not again:
+                break
+        assert not unfinished(root)
+        store = CheckpointStore(root, keep=2)
+        assert store.latest == max(store.steps)
+
+
+def everywhere(folder: Path) -> dict[str, dict[str, int]]:
+    # A killed process loses nothing that the system has, so waiting for the disk shows nothing.
+    os.fsync = lambda descriptor: None
+    base = folder / "base"
+    store = CheckpointStore(base, keep=2)
+    for step in (1, 2, 3):
+        save(store, step)
+    # The best one has the lowest metric, so 4 and 5 decide what the pointers do below.
+    return {
+        "save": exhaust(base, lambda store: save(store, 4), {3, 4}),
+        "save_best": exhaust(base, lambda store: save(store, best_after(3)), {3, best_after(3)}),
+        "save_again": exhaust(base, lambda store: save(store, 3), {3}),
+        "discard": exhaust(base, lambda store: store.discard_after(2), {2, 3}),
+    }
+
+
+def best_after(step: int) -> int:
+    """The first later step that beats all up to `step`, so that saving it moves `best`."""
+    later = step + 1
+    while metric_of(later) >= metric_of(best_until(step)):
+        later += 1
+    return later
+
+
+def limited(root: Path) -> dict[str, object]:
+    """Save under a limit of the file size, which the kernel enforces like a full disk."""
+    store = CheckpointStore(root)
+    save(store, 1)
+    before = sorted(str(path) for path in root.rglob("*"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    message = ""
+    try:
+        store.save(2, {"model": {"w": torch.zeros(100, 100)}}, {})
+    except RunError as error:
+        message = str(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    intact = sorted(str(path) for path in root.rglob("*")) == before
+    step = check_content(store, "auto")
+    save(store, 2)
+    return {"message": message, "intact": intact, "step": step, "then": store.steps}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    modes: dict[str, Callable[[Path], object]] = {
+        "random": at_random,
+        "everywhere": everywhere,
+        "limit": limited,
+    }
+    print(json.dumps(modes[sys.argv[1]](Path(sys.argv[2]))))

@@ -1,0 +1,194 @@
+"""Optimizers that go on bit for bit after a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
+
+Factory = Callable[[Any], Optimizer]
+
+FACTORIES: dict[str, Factory] = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1 / 3, betas=(0.9, 0.95), fused=False),
+    "adamw_fused": lambda p: torch.optim.AdamW(p, lr=0.1 / 3, betas=(0.9, 0.95), fused=True),
+    "adamw_amsgrad": lambda p: torch.optim.AdamW(p, lr=1e-2, amsgrad=True),
+    "adamw_tensor_lr": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.02), fused=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "sgd_plain": lambda p: torch.optim.SGD(p, lr=0.1),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "rprop": lambda p: torch.optim.Rprop(p),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.1),
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.1),
+}
+
+
+class Model(nn.Module):
+    """Tied weights, a frozen parameter, and one that gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embedding.weight
+        self.unused = nn.Parameter(torch.ones(3))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.embedding(tokens)))
+
+
+def groups(model: Model) -> list[dict[str, Any]]:
+    free = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in free if p.dim() >= 2], "weight_decay": 0.1},
+        {"params": [p for p in free if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def train(model: Model, optimizer: Optimizer, steps: Iterable[int]) -> None:
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        tokens = torch.randint(16, (4, 6), generator=generator)
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(1, 1).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        for group in optimizer.param_groups:
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = 0.1 / (step + 3)
+        optimizer.step()
+
+
+def new(factory: Factory, seed: int) -> tuple[Model, Optimizer]:
+    torch.manual_seed(seed)
+    model = Model()
+    return model, factory(groups(model))
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+def test_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
+    model, optimizer = new(FACTORIES[name], 0)
+    train(model, optimizer, range(4))
+    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    store = CheckpointStore(tmp_path)
+    store.save(4, {"model": model.state_dict(), "optimizer": tensors}, {"optimizer": state})
+    train(model, optimizer, range(4, 9))
+
+    other, resumed = new(FACTORIES[name], 1)
+    loaded = store.load("latest")
+    other.load_state_dict(loaded.tensors["model"])
+    named = other.named_parameters()
+    restore_optimizer(resumed, named, loaded.tensors["optimizer"], loaded.state["optimizer"])
+    train(other, resumed, range(4, 9))
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+    end, end_state = capture_optimizer(optimizer, model.named_parameters())
+    again, again_state = capture_optimizer(resumed, other.named_parameters())
+    assert end_state == again_state
+    assert end.keys() == again.keys()
+    for key in end:
+        assert end[key].dtype == again[key].dtype
+        assert torch.equal(end[key], again[key]), key
+
+
+def test_names_and_options() -> None:
+    model, optimizer = new(FACTORIES["adamw_fused"], 0)
+    train(model, optimizer, range(1))
+    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    assert sorted(tensors) == [
+        f"{name}/{key}"
+        for name in ("embedding.weight", "norm.bias", "norm.weight")
+        for key in ("exp_avg", "exp_avg_sq", "step")
+    ]
+    assert state["type"] == "AdamW"
+    assert [g["parameters"] for g in state["groups"]] == [
+        ["embedding.weight"],
+        ["unused", "norm.weight", "norm.bias"],
+    ]
+    restore_optimizer(optimizer, model.named_parameters(), tensors, state)
+    group = optimizer.param_groups[0]
+    assert group["betas"] == (0.9, 0.95) and isinstance(group["betas"], tuple)
+    assert group["weight_decay"] == 0.1
+
+
+def test_a_fresh_optimizer_has_a_state_too() -> None:
+    model, optimizer = new(FACTORIES["adamw"], 0)
+    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    assert tensors == {}
+    train(model, optimizer, range(2))
+    restore_optimizer(optimizer, model.named_parameters(), tensors, state)
+    assert not optimizer.state_dict()["state"]
+
+
+def test_the_order_in_a_group_does_not_matter() -> None:
+    model, optimizer = new(FACTORIES["adamw"], 0)
+    train(model, optimizer, range(2))
+    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    turned = groups(model)
+    turned[1]["params"].reverse()
+    other = FACTORIES["adamw"](turned)
+    restore_optimizer(other, model.named_parameters(), tensors, state)
+    for parameter, value in optimizer.state.items():
+        assert torch.equal(other.state[parameter]["exp_avg"], value["exp_avg"])
+
+
+def test_named_groups_of_torch() -> None:
+    model, _ = new(FACTORIES["adamw"], 0)
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(named)
+    train(model, optimizer, range(1))
+    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    assert "param_names" not in state["groups"][0]["options"]
+    restore_optimizer(optimizer, model.named_parameters(), tensors, state)
+    assert optimizer.param_groups[0]["param_names"] == [n for n, _ in named]
+
+
+def test_state_keeps_its_type_beside_a_bf16_parameter() -> None:
+    class Wide(Optimizer):
+        """Holds float32 averages of bfloat16 parameters, in containers too."""
+
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                wide = torch.full_like(parameter, 1 / 3, dtype=torch.float32)
+                self.state[parameter] = {"average": wide, "history": [wide.clone()], "n": 2}
+
+    parameter = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = Wide([parameter], {"lr": 0.1})
+    optimizer.step()
+    tensors, state = capture_optimizer(optimizer, [("w", parameter)])
+    fresh = Wide([parameter], {"lr": 0.2})
+    restore_optimizer(fresh, [("w", parameter)], tensors, state)
+    loaded = fresh.state[parameter]
+    assert loaded["average"].dtype == torch.float32
+    assert torch.equal(loaded["average"], torch.full((3,), 1 / 3))
+    assert torch.equal(loaded["history"][0], torch.full((3,), 1 / 3))
+    assert loaded["n"] == 2 and fresh.param_groups[0]["lr"] == 0.1
+    assert loaded["average"].data_ptr() != tensors["w/average"].data_ptr()
+
+
+def test_differences_are_refused_by_name() -> None:
+    model, optimizer = new(FACTORIES["adamw"], 0)
+    train(model, optimizer, range(1))
+    named = list(model.named_parameters())
+    tensors, state = capture_optimizer(optimizer, named)
+
+    sgd = FACTORIES["sgd"](groups(model))
+    with pytest.raises(SetpointError, match="holds the state of AdamW, and the optimizer is SGD"):
+        restore_optimizer(sgd, named, tensors, state)
+    one_group = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    with pytest.raises(SetpointError, match="has 2 groups of parameters, and this one 1"):
+        restore_optimizer(one_group, named, tensors, state)
+    renamed = [(name.replace("norm", "ln"), parameter) for name, parameter in named]
+    with pytest.raises(SetpointError, match=r"only in the checkpoint norm.*only in this run ln"):
+        restore_optimizer(optimizer, renamed, tensors, state)
+    with pytest.raises(SetpointError, match=r"parameter of shape \(3,\) that is not among"):
+        capture_optimizer(optimizer, named[1:])

@@ -1,0 +1,217 @@
+"""Saving, loading, selecting, resuming: what a store promises while nothing fails."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
+
+
+def tensors(step: int) -> dict[str, dict[str, torch.Tensor]]:
+    return {"model": {"w": torch.full((2,), float(step))}, "rng": {"torch": torch.get_rng_state()}}
+
+
+def make(root: Path, metrics: list[float | None], **options: object) -> CheckpointStore:
+    store = CheckpointStore(root, **options)  # type: ignore[arg-type]
+    for index, metric in enumerate(metrics):
+        store.save(100 * (index + 1), tensors(index), {"index": index}, metric)
+    return store
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    state = {"lr": 0.1 + 0.2, "nan": math.nan, "list": [1, None, True], "text": "ü\ud800"}
+    path = store.save(7, tensors(7), state, metric=1.25)
+    assert path == tmp_path / "checkpoints" / "step-00000007"
+    assert sorted(p.name for p in path.iterdir()) == [
+        "manifest.json",
+        "model.safetensors",
+        "rng.safetensors",
+        "state.json",
+    ]
+    loaded = store.load(7)
+    assert (loaded.step, loaded.metric, loaded.path) == (7, 1.25, path)
+    assert math.isnan(loaded.state.pop("nan"))
+    del state["nan"]
+    assert loaded.state == state
+    assert torch.equal(loaded.tensors["model"]["w"], torch.full((2,), 7.0))
+    assert torch.equal(loaded.tensors["rng"]["torch"], torch.get_rng_state())
+
+
+def test_only_reads_what_is_asked_for(tmp_path: Path) -> None:
+    store = make(tmp_path, [None])
+    (tmp_path / "step-00000100" / "rng.safetensors").write_bytes(b"broken")
+    assert set(store.load("latest", only=("model",)).tensors) == {"model"}
+    with pytest.raises(KeyError, match="no tensors 'nothing', only model, rng"):
+        store.load("latest", only=("nothing",))
+
+
+def test_latest_and_best_are_text(tmp_path: Path) -> None:
+    store = make(tmp_path, [3.0, 1.0, 2.0])
+    assert (tmp_path / "latest").read_text() == "step-00000300\n"
+    assert (tmp_path / "best").read_text() == "step-00000200\n"
+    assert (store.latest, store.best) == (300, 200)
+    assert store.load().step == 300
+    assert store.load("best").step == 200
+
+
+def test_keep_one(tmp_path: Path) -> None:
+    assert make(tmp_path, [None] * 5, keep=1).steps == [500]
+
+
+def test_keep_all(tmp_path: Path) -> None:
+    assert make(tmp_path, [None] * 5, keep=None).steps == [100, 200, 300, 400, 500]
+
+
+def test_best_stays_and_the_former_best_goes(tmp_path: Path) -> None:
+    store = make(tmp_path, [2.0, 3.0, 4.0, 5.0], keep=2)
+    assert store.steps == [100, 300, 400]
+    store.save(500, tensors(5), {}, 1.0)
+    store.save(600, tensors(6), {}, 1.5)
+    assert store.steps == [500, 600]
+
+
+def test_without_keep_best_there_is_no_best(tmp_path: Path) -> None:
+    store = make(tmp_path, [1.0, 2.0, 3.0], keep_best=False)
+    assert store.best is None
+    assert store.steps == [200, 300]
+
+
+def test_nan_never_wins(tmp_path: Path) -> None:
+    store = make(tmp_path, [math.nan, 2.0, math.nan, math.inf])
+    assert store.best == 200
+
+
+def test_a_tie_is_won_by_the_earlier(tmp_path: Path) -> None:
+    assert make(tmp_path, [1.0, 1.0]).best == 100
+
+
+def test_saving_a_step_again(tmp_path: Path) -> None:
+    store = make(tmp_path, [1.0, 2.0])
+    store.save(200, tensors(9), {"again": True})
+    loaded = store.load("latest")
+    assert loaded.state == {"again": True}
+    # The metric was measured at this step, and the step is the same.
+    assert loaded.metric == 2.0
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "best",
+        "latest",
+        "step-00000100",
+        "step-00000200",
+    ]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    metrics=st.lists(st.none() | st.floats(0, 3), min_size=1, max_size=9),
+    keep=st.none() | st.integers(1, 4),
+    keep_best=st.booleans(),
+)
+def test_retention(
+    tmp_path_factory: pytest.TempPathFactory,
+    metrics: list[float | None],
+    keep: int | None,
+    keep_best: bool,
+) -> None:
+    """After any course of metrics: the last `keep` and the best, and nothing else."""
+    root = tmp_path_factory.mktemp("retention")
+    store = CheckpointStore(root, keep=keep, keep_best=keep_best)
+    for step, metric in enumerate(metrics, start=1):
+        store.save(step, {}, {}, metric)
+        measured = [(m, s) for s, m in enumerate(metrics[:step], start=1) if m is not None]
+        best = min(measured)[1] if measured and keep_best else None
+        expected = set(
+            range(1, step + 1) if keep is None else range(max(1, step - keep + 1), step + 1)
+        )
+        assert set(store.steps) == expected | ({best} - {None})
+        assert (store.latest, store.best) == (step, best)
+        assert store.load("latest").step == step
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "none")
+    assert store.load("auto") is None
+    assert store.steps == []
+    assert (store.latest, store.best) == (None, None)
+    for which in ("latest", "best", 100):
+        with pytest.raises(SetpointError, match=r"there is no checkpoint .*steps there: none"):
+            store.load(which)  # type: ignore[call-overload]
+    assert not (tmp_path / "none").exists(), "reading writes nothing"
+
+
+def test_unknown_step_names_those_there(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match=r"no checkpoint step 150 in .*: 100, 200"):
+        make(tmp_path, [None, None]).load(150)
+
+
+def test_dangling_pointer(tmp_path: Path) -> None:
+    store = make(tmp_path, [None])
+    (tmp_path / "latest").write_text("step-00000900\n")
+    with pytest.raises(SetpointError, match=r"no checkpoint latest \(step 900\)"):
+        store.load("latest")
+    auto = store.load("auto")
+    assert auto is not None and auto.step == 100
+
+
+def test_a_step_behind_the_newest_is_refused(tmp_path: Path) -> None:
+    store = make(tmp_path, [3.0, 2.0, 1.0], keep=None)
+    with pytest.raises(SetpointError, match=r"step 250 cannot be saved.*step 300.*discard_after"):
+        store.save(250, {}, {})
+    store.discard_after(200)
+    assert (store.steps, store.latest, store.best) == ([100, 200], 200, 200)
+    store.save(250, {}, {}, 9.0)
+    assert (store.latest, store.best) == (250, 200)
+
+
+def test_discard_everything(tmp_path: Path) -> None:
+    store = make(tmp_path, [3.0, 2.0])
+    store.discard_after(-1)
+    assert list(tmp_path.iterdir()) == []
+    assert store.load("auto") is None
+
+
+def test_discard_nothing(tmp_path: Path) -> None:
+    store = make(tmp_path, [3.0, 2.0])
+    store.discard_after(200)
+    assert (store.steps, store.latest, store.best) == ([100, 200], 200, 200)
+
+
+def test_a_new_writer_finishes_the_save_of_a_dead_one(tmp_path: Path) -> None:
+    make(tmp_path, [2.0, 1.0])
+    (tmp_path / "latest").write_text("step-00000100\n")
+    (tmp_path / "best").write_text("step-00000100\n")
+    (tmp_path / "step-00000300.tmp-999999999").mkdir()
+    (tmp_path / "latest.tmp-999999999").write_text("step")
+    store = CheckpointStore(tmp_path)
+    assert store.latest == 100, "opening a store to read changes nothing"
+    store.prepare()
+    assert (store.latest, store.best) == (200, 200)
+    assert not list(tmp_path.glob("*.tmp-*"))
+
+
+def test_another_living_writer_is_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / f"step-00000300.tmp-{os.getppid()}"
+    theirs.mkdir()
+    CheckpointStore(tmp_path).prepare()
+    assert theirs.exists()
+
+
+def test_an_unwritable_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetpointError, match="cannot be written: Not a directory"):
+        CheckpointStore(tmp_path / "file" / "checkpoints").save(1, {}, {})
+
+
+def test_state_that_is_not_json_leaves_nothing(tmp_path: Path) -> None:
+    store = make(tmp_path, [None])
+    with pytest.raises(TypeError, match=r"state.pair is a tuple"):
+        store.save(200, {}, {"pair": (1, 2)})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000100"]

@@ -1,0 +1,147 @@
+"""Flipped bits, cut files, missing files: nothing damaged is ever loaded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
+
+FILES = ("model.safetensors", "state.json", "manifest.json")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=None)
+    for step in (100, 200, 300):
+        store.save(step, {"model": {"w": torch.full((3,), float(step))}}, {"s": step}, -step)
+    return store
+
+
+def newest(store: CheckpointStore) -> Path:
+    return store.root / "step-00000300"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_flipped_bit_is_found(store: CheckpointStore, name: str) -> None:
+    path = newest(store) / name
+    content = bytearray(path.read_bytes())
+    # A step of 11 bits meets every position within a byte.
+    for position in range(0, 8 * len(content), 11):
+        content[position // 8] ^= 1 << position % 8
+        path.write_bytes(content)
+        with pytest.raises(DamagedCheckpoint, match=name):
+            store.load("latest")
+        content[position // 8] ^= 1 << position % 8
+    path.write_bytes(content)
+    assert store.load("latest").step == 300
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_cut_is_found(store: CheckpointStore, name: str) -> None:
+    path = newest(store) / name
+    content = path.read_bytes()
+    for length in (0, 1, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(DamagedCheckpoint, match=name):
+            store.load(300)
+    path.write_bytes(content + b"\n")
+    with pytest.raises(DamagedCheckpoint, match=name):
+        store.load(300)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(store: CheckpointStore, name: str) -> None:
+    (newest(store) / name).unlink()
+    with pytest.raises(DamagedCheckpoint) as caught:
+        store.load("best")
+    assert str(caught.value) == f"checkpoint {newest(store)} is damaged: {name} is missing"
+
+
+@pytest.mark.parametrize("pointer", ["latest", "best"])
+def test_flipped_bits_in_a_pointer(store: CheckpointStore, pointer: str) -> None:
+    """A pointer is refused by name, or it names a checkpoint that is whole."""
+    path = store.root / pointer
+    content = bytearray(path.read_bytes())
+    for position in range(8 * len(content)):
+        content[position // 8] ^= 1 << position % 8
+        path.write_bytes(content)
+        try:
+            loaded = store.load(pointer)  # type: ignore[call-overload]
+        except SetpointError as error:
+            assert pointer in str(error)
+        else:
+            assert loaded.state == {"s": loaded.step}
+        auto = store.load("auto")
+        assert auto is not None and auto.step == 300
+        content[position // 8] ^= 1 << position % 8
+
+
+def test_auto_takes_the_newest_whole_one(store: CheckpointStore) -> None:
+    (newest(store) / "state.json").write_text("{}\n")
+    (store.root / "step-00000200" / "manifest.json").unlink()
+    told: list[tuple[str, str]] = []
+    loaded = store.load("auto", on_damaged=lambda path, why: told.append((path.name, why)))
+    assert loaded is not None and loaded.step == 100
+    assert told == [
+        ("step-00000300", "state.json has 3 bytes, not 14"),
+        ("step-00000200", "manifest.json is missing"),
+    ]
+
+
+def test_the_run_goes_on_from_the_whole_one(store: CheckpointStore) -> None:
+    (newest(store) / "model.safetensors").write_bytes(b"")
+    fresh = CheckpointStore(store.root, keep=None)
+    fresh.prepare()
+    loaded = fresh.load("auto")
+    assert loaded is not None
+    fresh.discard_after(loaded.step)
+    assert (fresh.steps, fresh.latest, fresh.best) == ([100, 200], 200, 200)
+    fresh.save(300, {}, {}, -300)
+    assert (fresh.latest, fresh.best) == (300, 300)
+
+
+def test_only_damaged_ones_are_an_error(store: CheckpointStore) -> None:
+    for step in store.steps:
+        (store.root / f"step-{step:08d}" / "manifest.json").unlink()
+    with pytest.raises(SetpointError, match=r"no checkpoint in .* is whole .*step-00000100: "):
+        store.load("auto")
+
+
+def test_an_empty_directory_is_damaged(store: CheckpointStore) -> None:
+    (store.root / "step-00000400").mkdir()
+    loaded = store.load("auto")
+    assert loaded is not None and loaded.step == 300
+
+
+def test_a_renamed_checkpoint_is_damaged(store: CheckpointStore) -> None:
+    shutil.copytree(newest(store), store.root / "step-00000400")
+    with pytest.raises(DamagedCheckpoint, match="its manifest is of step 300"):
+        store.load(400)
+
+
+def test_files_of_two_checkpoints_mixed(store: CheckpointStore) -> None:
+    shutil.copy(store.root / "step-00000200" / "model.safetensors", newest(store))
+    with pytest.raises(DamagedCheckpoint, match=r"model.safetensors has the SHA-256"):
+        store.load(300)
+
+
+def test_a_damaged_best_is_no_rival(store: CheckpointStore) -> None:
+    (newest(store) / "manifest.json").unlink()
+    store.save(400, {}, {}, 5.0)
+    assert store.best == 400
+
+
+def test_files_beside_the_checkpoints_are_left_alone(store: CheckpointStore) -> None:
+    for name in ("notes.txt", "step-1", "step-00000100.bak", "latest.txt", "step-000000100"):
+        (store.root / name).write_text("mine")
+    (newest(store) / ".DS_Store").write_text("")
+    store.save(400, {}, {})
+    assert store.steps == [100, 200, 300, 400]
+    assert store.load(300).step == 300
+    assert (store.root / "step-1").read_text() == "mine"

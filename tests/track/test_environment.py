@@ -1,0 +1,66 @@
+"""The record of where and how a process runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.track import environment as module
+from setpoint.track.environment import environment
+
+
+def test_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setenv("NCCL_API_KEY", "hidden")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    record = environment(directory=tmp_path, arguments=["train", "--api_key=x"])
+    assert json.loads(json.dumps(record)) == record
+    assert record["unread"] == {}
+    assert record["command"] == ["train", "--api_key=***"]
+    assert record["code"]["user"]["root"] is None
+    assert record["packages"]["torch"] == record["torch"]["version"] == torch.__version__
+    assert record["python"]["version"].startswith("3.")
+    assert record["processor"]["cores"] >= 1 and record["memory_bytes"] > 0
+    assert record["threads"]["torch"] == torch.get_num_threads()
+    assert record["threads"]["omp_wait_policy"] == "PASSIVE"
+    assert record["world"]["size"] == 4
+    assert record["variables"]["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert "NCCL_API_KEY" not in record["variables"]
+
+
+def test_the_users_repository_and_ours(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    record = environment(directory=tmp_path)["code"]
+    assert record["user"]["root"] == str(tmp_path.resolve())
+    assert record["setpoint"]["root"] != record["user"]["root"]
+    ours = environment(directory=Path(module.__file__).parent)["code"]
+    if ours["user"]["root"] is not None:
+        assert ours["setpoint"] == "the same repository"
+
+
+def test_it_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("gone")
+
+    monkeypatch.setattr(module.metadata, "distributions", fail)
+    monkeypatch.setattr(module.Path, "cwd", fail)
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    record = environment()
+    assert record["packages"] is None and record["code"] is None and record["world"] is None
+    assert record["unread"]["packages"] == "RuntimeError: gone"
+    assert set(record["unread"]) == {"packages", "code", "directory", "world"}
+
+
+def test_it_imports_no_torch() -> None:
+    code = (
+        "import sys; from setpoint.track.environment import environment; "
+        "record = environment(); print(record['torch']['imported'], 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,26 @@
+"""The history of a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from setpoint.track.events import EventLog
+from setpoint.track.jsonl import read_jsonl
+
+
+def test_events_have_a_time_and_stay(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    before = datetime.now(UTC)
+    for event in ("start", "resume"):
+        log = EventLog(path)
+        log.write(event, step=3, accepted=[])
+        log.close()
+    rows = read_jsonl(path)
+    assert [(r["event"], r["step"], r["accepted"]) for r in rows] == [
+        ("start", 3, []),
+        ("resume", 3, []),
+    ]
+    for row in rows:
+        assert row["time"].endswith("Z")
+        assert abs((datetime.fromisoformat(row["time"]) - before).total_seconds()) < 60

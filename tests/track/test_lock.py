@@ -1,0 +1,158 @@
+"""Two processes and one run directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.track.lock import RunLock
+from setpoint.track.run_directory import RunDirectory
+
+# Newer Pythons warn of forks beside threads; these children start none and end with _exit.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+Spawn = Callable[[Path], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    script = Path(__file__).with_name("locking.py")
+    children: list[subprocess.Popen[str]] = []
+
+    def start(path: Path) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, str(script), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def first_line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+def test_the_second_is_told_who_is_first(tmp_path: Path, spawn: Spawn) -> None:
+    run = tmp_path / "run"
+    holder = spawn(run)
+    assert first_line(holder) == "locked"
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    with pytest.raises(SetpointError) as caught:
+        RunDirectory.create(run)
+    assert str(caught.value) == (
+        f"run directory {run} is being written by process {holder.pid}; "
+        "wait for it to end, stop it, or choose another directory"
+    )
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_kill_9_frees_the_lock(tmp_path: Path, spawn: Spawn) -> None:
+    run = tmp_path / "run"
+    holder = spawn(run)
+    assert first_line(holder) == "locked"
+    holder.kill()
+    holder.wait()
+    assert str(holder.pid) in (run / ".lock").read_text()
+    with RunDirectory.create(run):
+        assert str(os.getpid()) in (run / ".lock").read_text()
+    assert (run / ".lock").read_text() == ""
+
+
+def test_a_race_has_one_winner(tmp_path: Path, spawn: Spawn) -> None:
+    run = tmp_path / "run"
+    children = [spawn(run) for _ in range(4)]
+    lines = [first_line(child) for child in children]
+    winners = [c.pid for c, line in zip(children, lines, strict=True) if line == "locked"]
+    assert len(winners) == 1
+    refused = [line for line in lines if line != "locked"]
+    assert len(refused) == 3
+    for line in refused:
+        assert re.search(rf"is being written by process {winners[0]};", line), line
+
+
+def test_twice_in_one_process(tmp_path: Path) -> None:
+    written = pytest.raises(SetpointError, match=f"written by process {os.getpid()}")
+    with RunDirectory.create(tmp_path), written:
+        RunDirectory.create(tmp_path)
+    RunDirectory.create(tmp_path).close()
+
+
+def test_another_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = RunLock(tmp_path / ".lock")
+    (tmp_path / ".lock").write_text('{"pid": 12, "host": "node7"}\n')
+    with pytest.raises(SetpointError, match="process 12 on host node7"):
+        RunLock(tmp_path / ".lock")
+    lock.release()
+
+
+def test_an_unnamed_holder(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path / ".lock")
+    (tmp_path / ".lock").write_text("")
+    with pytest.raises(SetpointError, match="written by another process"):
+        RunLock(tmp_path / ".lock")
+    lock.release()
+    lock.release()
+
+
+def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """A trainer is killed; a data worker that it forked lives a little longer."""
+    told, tell = os.pipe()
+    wait, end = os.pipe()
+    trainer = os.fork()
+    if trainer == 0:
+        lock = RunLock(tmp_path / ".lock")
+        os.close(end)
+        if os.fork() == 0:
+            os.write(tell, b"forked")
+        os.read(wait, 1)
+        os._exit(0 if lock else 1)
+    os.close(wait)
+    assert os.read(told, 6) == b"forked"
+    os.kill(trainer, signal.SIGKILL)
+    os.waitpid(trainer, 0)
+    try:
+        RunLock(tmp_path / ".lock").release()
+    finally:
+        os.close(end)
+        os.close(told)
+        os.close(tell)
+
+
+def test_the_parent_keeps_the_lock_when_a_worker_ends(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path / ".lock")
+    pid = os.fork()
+    if pid == 0:
+        lock.release()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(SetpointError, match="being written"):
+        RunLock(tmp_path / ".lock")
+    lock.release()
+
+
+def test_no_locks_on_this_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+    import fcntl
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(SetpointError, match=r"cannot be locked: No locks available; put it on"):
+        RunDirectory.create(tmp_path / "run")

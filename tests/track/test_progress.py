@@ -1,0 +1,93 @@
+"""Lines in a pipe, a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from setpoint.track.progress import LineProgress, Progress, Reading, make_progress
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+FULL = Reading(20, 2.8125, 16_149.0, 42.4, 0.312, 0.0667)
+
+
+def test_lines() -> None:
+    stream = io.StringIO()
+    with make_progress("auto", total_steps=300, stream=stream) as progress:
+        assert isinstance(progress, LineProgress)
+        progress.advance(19)
+        progress.show(FULL)
+        progress.note("saved step-00000020")
+        progress.show(Reading(40))
+    assert stream.getvalue() == (
+        "step 20/300  loss 2.8125  16.1k tokens/s  MFU 31.2%  0:42 left\n"
+        "saved step-00000020\n"
+        "step 40/300\n"
+    )
+
+
+def test_lines_without_a_last_step() -> None:
+    stream = io.StringIO()
+    make_progress("lines", total_steps=None, stream=stream).show(Reading(5, 1.0))
+    assert stream.getvalue() == "step 5  loss 1.0000\n"
+
+
+def test_nothing() -> None:
+    stream = Terminal()
+    with make_progress("none", total_steps=3, stream=stream) as progress:
+        progress.show(FULL)
+        progress.note("x")
+        progress.advance(1)
+    assert stream.getvalue() == "" and type(progress) is Progress
+
+
+@pytest.mark.parametrize("total", [300, None])
+def test_bar(total: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    with make_progress("auto", total_steps=total, stream=stream) as progress:
+        progress.show(Reading(10, 3.5))
+        progress.note("saved [step-00000010]")
+        progress.show(FULL)
+        progress.advance(21)
+        progress.advance(22)
+    progress.stop()
+    text = stream.getvalue()
+    assert "saved [step-00000010]" in text
+    assert "loss 2.8125  16.1k tokens/s  MFU 31.2%  0:42 left" in text
+    assert ("step 21/300" if total else "step 21") in text
+    # The cursor is hidden while the bar is drawn, and shown again at the end.
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_progress("auto", total_steps=3, stream=Terminal()), LineProgress)
+
+
+def test_the_bar_can_be_forced() -> None:
+    stream = io.StringIO()
+    with make_progress("bar", total_steps=3, stream=stream) as progress:
+        progress.show(Reading(3))
+    assert "step 3/3" in stream.getvalue()
+
+
+def test_lines_and_tables_import_no_rich() -> None:
+    code = (
+        "import sys; from setpoint.track.progress import *; from setpoint.track.summary import *; "
+        "make_progress('lines', total_steps=1).show(Reading(1)); print_table('t', [['a', 'b']]); "
+        "print('rich' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False False"

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import RunError
+from setpoint.track.progress import LineProgress, Reading
+from setpoint.track.progress_log import LoggedProgress
+
+
+def test_lines_are_shown_and_kept(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    progress = LoggedProgress(LineProgress(20, shown), tmp_path / "rank-0.log", 20)
+    with progress:
+        progress.show(Reading(step=10, loss=2.5))
+        progress.note("saved")
+    progress.close()
+    assert shown.getvalue() == "step 10/20  loss 2.5000\nsaved\n"
+    kept = [line.split(" ", 1) for line in (tmp_path / "rank-0.log").read_text().splitlines()]
+    assert [text for _, text in kept] == shown.getvalue().splitlines()
+    assert all(time.endswith("Z") for time, _ in kept)
+
+
+def test_a_second_session_adds_to_the_file(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        progress = LoggedProgress(LineProgress(None, io.StringIO()), tmp_path / "log", None)
+        progress.note(text)
+        progress.close()
+    assert [line.split(" ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()] == [
+        "first",
+        "second",
+    ]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"cannot be written: Is a directory"):
+        LoggedProgress(LineProgress(None, io.StringIO()), tmp_path, None)

@@ -1,0 +1,167 @@
+"""What a run directory holds, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.track.run_directory import FILES, FOLDERS, RunDirectory
+
+
+def listing(path: Path) -> list[str]:
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*"))
+
+
+def test_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "tiny"
+    with RunDirectory.create(path) as run:
+        assert listing(path) == [".lock", "checkpoints", "logs", "traces"]
+        assert run.is_new
+        assert run.name == "tiny"
+        run.write_json("config.json", {"seed": 1})
+        run.write_text("config.toml", "seed = 1\n")
+    assert (run.checkpoints, run.logs, run.traces) == tuple(path / f for f in FOLDERS)
+    assert run.metrics.name in FILES and run.events.name in FILES and run.config.name in FILES
+    again = RunDirectory.open(path)
+    assert again.config.read_text() == '{\n  "seed": 1\n}\n'
+    with RunDirectory.create(path) as run:
+        assert not run.is_new
+
+
+def test_the_start_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path).close()
+    (tmp_path / "config.json.tmp-999999999").write_text("{")
+    (tmp_path / "metrics.jsonl").write_text("")
+    with RunDirectory.create(tmp_path) as run:
+        assert run.is_new
+    assert not list(tmp_path.glob("*.tmp-*"))
+
+
+def test_an_existing_empty_directory(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path) as run:
+        assert run.is_new
+
+
+def test_files_of_the_user_in_a_run_directory(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path) as run:
+        run.write_json("config.json", {})
+    (tmp_path / "plot.png").write_text("")
+    with RunDirectory.create(tmp_path) as run:
+        assert not run.is_new
+    assert (tmp_path / "plot.png").exists()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["main.py"],
+        ["config.json", "model.safetensors"],
+        ["logs"],
+        ["a", "b", "c", "d"],
+        [".lock", "x"],
+    ],
+)
+def test_other_directories_are_refused_and_untouched(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    before = listing(tmp_path)
+    with pytest.raises(SetpointError, match=f"{tmp_path} is not a run directory: it holds "):
+        RunDirectory.create(tmp_path)
+    with pytest.raises(SetpointError, match="is not a run directory"):
+        RunDirectory.open(tmp_path)
+    assert listing(tmp_path) == before
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetpointError, match="file is a file; give a directory"):
+        RunDirectory.create(tmp_path / "file")
+    with pytest.raises(SetpointError, match="cannot be made: Not a directory"):
+        RunDirectory.create(tmp_path / "file" / "run")
+    with pytest.raises(SetpointError, match="does not exist"):
+        RunDirectory.open(tmp_path / "none")
+
+
+def test_reading_writes_nothing(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path) as run:
+        run.write_json("config.json", {})
+    before = listing(tmp_path)
+    reader = RunDirectory.open(tmp_path)
+    with pytest.raises(ValueError, match="not locked"):
+        reader.write_json("config.json", {})
+    reader.close()
+    assert listing(tmp_path) == before
+
+
+def test_only_what_the_design_lists_is_written(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path) as run, pytest.raises(ValueError, match=r"other.json"):
+        run.write_json("other.json", {})
+
+
+UNWRITABLE = """
+import os, sys
+from setpoint.config import SetpointError
+from setpoint.track.run_directory import RunDirectory
+if os.getuid() == 0:
+    os.setuid(65534)
+for path in sys.argv[1:]:
+    try:
+        RunDirectory.create(path)
+    except SetpointError as error:
+        print(error)
+"""
+
+
+def test_unwritable_places(tmp_path: Path) -> None:
+    """As a user without rights, since root is refused nothing."""
+    # The way there must be open to that user; pytest's own folder is not.
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        old = root / "old"
+        with RunDirectory.create(old) as run:
+            run.write_json("config.json", {})
+        (root / "secret").mkdir()
+        (root / "secret").chmod(0)
+        for path in (root, old):
+            path.chmod(0o555)
+        (old / ".lock").chmod(0o444)
+        before = listing(root)
+        places = [root / "new", old, root / "secret", root / "secret" / "run"]
+        done = subprocess.run(
+            [sys.executable, "-c", UNWRITABLE, *map(str, places)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [
+            f"run directory {root / 'new'} cannot be made: Permission denied",
+            f"run directory {old} cannot be written: .lock: Permission denied",
+            f"run directory {root / 'secret'} cannot be read: Permission denied",
+            f"run directory {root / 'secret' / 'run'} cannot be read: Permission denied",
+        ]
+        assert listing(root) == before
+        for path in (root, old, root / "secret"):
+            path.chmod(0o755)
+
+
+def test_a_full_disk_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir = os.mkdir
+
+    def full(path: str, *arguments: object) -> None:
+        if str(path).endswith("traces"):
+            raise OSError(28, "No space left on device")
+        mkdir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", full)
+        with pytest.raises(SetpointError, match="cannot be written: No space left on device"):
+            RunDirectory.create(tmp_path / "run")
+    RunDirectory.create(tmp_path / "run").close()

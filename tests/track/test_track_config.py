@@ -1,0 +1,58 @@
+"""The section `[tracking]` through the real kernel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import RUNTIME, Period, SetpointError, resolve
+from setpoint.config.docs import field_help
+from setpoint.track.config import Jsonl, Tracking
+from setpoint.track.jsonl import JsonlWriter, read_jsonl
+from setpoint.track.run_directory import RunDirectory
+
+
+def test_defaults() -> None:
+    section = resolve(Tracking())
+    assert section.every == Period("10 steps")
+    assert section.progress == "auto"
+    assert [type(tracker) for tracker in section.trackers] == [Jsonl]
+
+
+def test_each_field_has_help_and_is_runtime() -> None:
+    for name, info in Tracking.__setpoint__.fields.items():
+        assert field_help(Tracking, name)
+        assert (info.role or Tracking.__setpoint__.role) is RUNTIME
+
+
+def test_values_from_data() -> None:
+    section = Tracking()
+    section.every = "30 s"  # type: ignore[assignment]
+    section.trackers = ({"type": "jsonl"},)  # type: ignore[assignment]
+    section.progress = "lines"
+    resolved = resolve(section)
+    assert (resolved.every.count, resolved.every.unit) == (30.0, "seconds")
+    assert resolved.trackers == (Jsonl(),) or type(resolved.trackers[0]) is Jsonl
+    for name, value in (("progress", "bars"), ("every", "0 steps"), ("trackers", [{"type": "x"}])):
+        with pytest.raises(SetpointError):
+            setattr(section, name, value)
+
+
+def test_build(tmp_path: Path) -> None:
+    with RunDirectory.create(tmp_path) as run:
+        writers = [t.build(run_directory=run) for t in resolve(Tracking()).trackers]
+        assert [type(writer) for writer in writers] == [JsonlWriter]
+        writers[0].write({"step": 1})
+        assert read_jsonl(run.metrics) == [{"step": 1}]
+
+
+def test_it_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; import setpoint.track.config, setpoint.checkpoint.config; "
+        "print(*[m for m in ('torch', 'numpy', 'rich', 'ruamel') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
