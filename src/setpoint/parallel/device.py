@@ -1,0 +1,31 @@
+"""The device that a configuration asks for."""
+
+from __future__ import annotations
+
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.parallel.config import Parallel
+
+
+def choose_device(config: Parallel) -> torch.device:
+    """Find the device of the model.
+
+    Arguments:
+        config: the resolved section.
+
+    Returns:
+        the device.
+
+    Raises:
+        SetpointError: if a GPU is asked for and there is none.
+    """
+    wanted = config.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise SetpointError(
+            "parallel.device = cuda: PyTorch sees no GPU on this machine; use --parallel.device "
+            "auto or cpu"
+        )
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(wanted)

@@ -1,0 +1,107 @@
+"""The checks and the arithmetic that need a resolved job, but neither torch nor a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from setpoint.config import Problem
+from setpoint.data.config import Bytes, Text
+from setpoint.model.config import Transformer
+from setpoint.model.size import estimate_size
+from setpoint.train.batch import batch_sum
+from setpoint.train.config import Job
+from setpoint.train.naming import run_directory_of
+
+# 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
+BYTES_VOCABULARY = 257
+
+
+class Preflight:
+    """What a preflight found.
+
+    Arguments:
+        facts: what the run would be, by name, in words.
+        problems: what would stop it.
+        skipped: what could not be verified here, and why.
+    """
+
+    __slots__ = ("facts", "problems", "skipped")
+
+    def __init__(self, facts: dict[str, str], problems: list[Problem], skipped: list[str]) -> None:
+        self.facts = facts
+        self.problems = problems
+        self.skipped = skipped
+
+    def to_json(self) -> dict[str, object]:
+        """The findings for machines.
+
+        Returns:
+            a mapping of plain values.
+        """
+        return {"facts": self.facts, "skipped": self.skipped}
+
+
+def preflight(job: Job) -> Preflight:
+    """Look at a resolved job from outside.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        facts, problems and what was left out.
+    """
+    batch = job.batch
+    tokens = batch.global_size * batch.sequence_length
+    ranks = job.parallel.world_size
+    facts = {
+        "run directory": run_directory_of(job),
+        "duration": str(job.duration),
+        "batch": batch_sum(batch.global_size, batch.micro_size, batch.accumulation, ranks),
+        "tokens per update": f"{tokens:,}",
+    }
+    skipped = ["the device, which training finds out with torch"]
+    if isinstance(job.model, Transformer):
+        vocabulary = vocabulary_size(job)
+        if vocabulary is not None:
+            size = estimate_size(
+                job.model, vocab_size=vocabulary, sequence_length=batch.sequence_length
+            )
+            facts["parameters"] = f"{size.parameters:,}"
+            facts["FLOPs per token"] = f"{size.flops_per_token:,}"
+    else:
+        skipped.append("the number of parameters, which only the model itself knows")
+    return Preflight(facts, [*_paths(job)], skipped)
+
+
+def vocabulary_size(job: Job) -> int | None:
+    """The number of tokens the tokenizer has, where that is known without building it.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        the size, or None.
+    """
+    return BYTES_VOCABULARY if isinstance(job.tokenizer, Bytes) else None
+
+
+def _paths(job: Job) -> Iterator[Problem]:
+    for index, source in enumerate(job.data.sources):
+        if not isinstance(source, Text):
+            continue
+        for position, pattern in enumerate(source.paths):
+            if not _exists(os.path.expanduser(pattern)):
+                yield Problem(
+                    f"data.sources.{index}.paths.{position}",
+                    f"no file is there, seen from {os.getcwd()}",
+                    value=repr(pattern),
+                )
+
+
+def _exists(pattern: str) -> bool:
+    if os.path.exists(pattern):
+        return True
+    import glob
+
+    return bool(glob.glob(pattern, recursive=True))

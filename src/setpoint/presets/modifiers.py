@@ -1,0 +1,37 @@
+"""Modifiers: functions from config to config that go with any preset."""
+
+from __future__ import annotations
+
+from setpoint.config import Duration, Period, modifier
+from setpoint.train.config import Evaluation, Job
+
+
+@modifier
+def smoke(job: Job, steps: int = 10) -> Job:
+    """Only a few steps and a short evaluation, to see that a configuration runs at all.
+
+    Arguments:
+        job: any job.
+        steps: optimizer updates.
+
+    Returns:
+        the same job.
+    """
+    job.duration = Duration(f"{steps} steps")
+    job.evaluation = Evaluation(every=Period("last_step"), sequences=16)
+    return job
+
+
+@modifier
+def reproducible(job: Job) -> Job:
+    """Deterministic operations and full precision throughout.
+
+    Arguments:
+        job: any job.
+
+    Returns:
+        the same job.
+    """
+    job.deterministic = True
+    job.precision.compute = "fp32"
+    return job

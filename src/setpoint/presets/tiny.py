@@ -1,0 +1,28 @@
+"""The preset `tiny`: a small model on real text, for a first run on any machine."""
+
+from __future__ import annotations
+
+from setpoint.config import Duration, Period, preset
+from setpoint.model.config import Transformer
+from setpoint.optim.config import AdamW, Cosine
+from setpoint.train.batch import Batch
+from setpoint.train.config import Evaluation, Job, Precision
+
+
+@preset
+def tiny() -> Job:
+    """A byte-level transformer on the standard library's source; about a minute on two cores.
+
+    Returns:
+        a new draft.
+    """
+    return Job(
+        name="tiny",
+        duration=Duration("600 steps"),
+        model=Transformer(dim=128, layers=4, heads=2, kv_heads=1, tie_embeddings=True),
+        batch=Batch(global_size=8, sequence_length=256),
+        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
+        schedule=Cosine(floor=0.1),
+        precision=Precision(compute="bf16"),
+        evaluation=Evaluation(every=Period("200 steps"), sequences=320, baselines=True),
+    )

@@ -1,0 +1,1 @@
+"""The training job: its root config, build order, loop and state."""

@@ -1,0 +1,34 @@
+"""What can happen around the updates of a loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from setpoint.train.loop import Loop, Update
+
+
+class Callback:
+    """Does nothing; subclasses override what they need."""
+
+    def start(self, loop: Loop) -> None:
+        """Called once, before the first update of this session.
+
+        Arguments:
+            loop: at the position where the session begins.
+        """
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Called after each update.
+
+        Arguments:
+            loop: `before` and `position` enclose the update; `last` if the run is over.
+            update: what was done.
+        """
+
+    def finish(self, loop: Loop) -> None:
+        """Called once, when the session ends without an error.
+
+        Arguments:
+            loop: `last` is False if the session was stopped from outside.
+        """

@@ -1,0 +1,1 @@
+"""What happens every so often while a job trains."""

@@ -1,0 +1,110 @@
+"""Writes a row of metrics, and shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from setpoint.track.progress import Progress, Reading
+from setpoint.train.callback import Callback
+from setpoint.train.position import is_due, share_done
+
+if TYPE_CHECKING:
+    from setpoint.train.loop import Loop, Update
+    from setpoint.train.position import Position
+
+# What depends on the machine and the hour; everything else in a row is exact under resume.
+TIMING = ("seconds", "tokens_per_second", "mfu")
+
+
+class Tracker(Protocol):
+    """Receives rows of metrics."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Take one row.
+
+        Arguments:
+            row: names and numbers.
+        """
+        ...
+
+
+class LogCallback(Callback):
+    """Logs every so often, and after the last update.
+
+    Arguments:
+        trackers: receive the rows.
+        progress: shows the run to people.
+        flops_per_token: operations that training on a token needs; None where unknown.
+        peak_flops: operations per second that the device can do; None where unknown.
+    """
+
+    def __init__(
+        self,
+        trackers: Sequence[Tracker],
+        progress: Progress,
+        flops_per_token: float | None = None,
+        peak_flops: float | None = None,
+    ) -> None:
+        self.trackers = trackers
+        self.progress = progress
+        self.flops_per_token = flops_per_token
+        self.peak_flops = peak_flops
+        self.logged: Position | None = None
+
+    def start(self, loop: Loop) -> None:
+        """Measure speed from where the session begins."""
+        self.logged = loop.position
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Write a row if one is due; the bar moves at each update."""
+        at, every = loop.position, loop.job.tracking.every
+        due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
+        if not due:
+            self.progress.advance(at.step)
+            return
+        row = self.row(at, update)
+        self.logged = at
+        for tracker in self.trackers:
+            tracker.write(row)
+        done = share_done(loop.job.duration, at)
+        self.progress.show(
+            Reading(
+                step=at.step,
+                loss=update.loss,
+                tokens_per_second=row["tokens_per_second"],
+                seconds_left=at.seconds * (1 - done) / done,
+                mfu=row["mfu"],
+                fraction=done,
+            )
+        )
+
+    def row(self, at: Position, update: Update) -> dict[str, Any]:
+        """The metrics of an update.
+
+        Arguments:
+            at: the position after it.
+            update: what was done.
+
+        Returns:
+            names and numbers; those in `TIMING` depend on the machine.
+        """
+        assert self.logged is not None
+        seconds = at.seconds - self.logged.seconds
+        speed = (at.tokens - self.logged.tokens) / seconds if seconds > 0 else 0.0
+        mfu = None
+        if self.flops_per_token is not None and self.peak_flops is not None:
+            mfu = speed * self.flops_per_token / self.peak_flops
+        return {
+            "kind": "train",
+            "step": at.step,
+            "tokens": at.tokens,
+            "epoch": at.epochs,
+            "loss": update.loss,
+            "cross_entropy": update.nats,
+            "grad_norm": update.grad_norm,
+            "lr": update.lr,
+            "seconds": at.seconds,
+            "tokens_per_second": speed,
+            "mfu": mfu,
+        }

@@ -1,0 +1,78 @@
+"""Saves checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from setpoint.train.callback import Callback
+from setpoint.train.position import is_due
+from setpoint.train.state import capture
+
+if TYPE_CHECKING:
+    from setpoint.checkpoint.store import CheckpointStore
+    from setpoint.track.events import EventLog
+    from setpoint.track.jsonl import JsonlWriter
+    from setpoint.train.callbacks.judge import JudgeCallback
+    from setpoint.train.loop import Loop, Update
+
+
+class SaveCallback(Callback):
+    """Saves every so often, after the last update, and when the run is asked to stop.
+
+    Runs after logging and evaluation, so that the metrics of a step are on disk before the
+    checkpoint that says how many of them belong to it.
+
+    Arguments:
+        store: where checkpoints lie.
+        metrics: the metrics file, if the run has one; its length becomes part of the checkpoint.
+        events: records each save.
+        judge: knows the metric of the present step.
+        metrics_offset: the length that checkpoints name while nothing is logged: where the rows
+            ended that an earlier session logged.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        metrics: JsonlWriter | None,
+        events: EventLog,
+        judge: JudgeCallback,
+        metrics_offset: int = 0,
+    ) -> None:
+        self.store = store
+        self.metrics = metrics
+        self.events = events
+        self.judge = judge
+        self.metrics_offset = metrics_offset
+        self.saved = -1
+
+    def start(self, loop: Loop) -> None:
+        """Save the initial state of a new run.
+
+        A kill before the first period then loses nothing that was logged.
+        """
+        self.saved = loop.position.step
+        if loop.position.step == 0:
+            self.save(loop)
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Save if it is due."""
+        if is_due(loop.job.checkpoint.every, loop.before, loop.position, loop.last):
+            self.save(loop)
+
+    def finish(self, loop: Loop) -> None:
+        """Save what has not been saved yet."""
+        if self.saved != loop.position.step:
+            self.save(loop)
+
+    def save(self, loop: Loop) -> None:
+        """Save the present state.
+
+        Arguments:
+            loop: at its present position.
+        """
+        tensors, state = capture(loop.parts, loop.position)
+        state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
+        path = self.store.save(loop.position.step, tensors, state, self.judge.metric_at(loop))
+        self.saved = loop.position.step
+        self.events.write("save", step=loop.position.step, checkpoint=path.name)

@@ -1,0 +1,214 @@
+"""The root of a training job: every section by its fixed name, and what ties sections together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+from setpoint.checkpoint.config import Checkpoint
+from setpoint.config import (
+    BUDGET,
+    RUNTIME,
+    Config,
+    Duration,
+    Free,
+    Invalid,
+    Period,
+    Problem,
+    check,
+    derive,
+    field,
+    is_set,
+)
+from setpoint.data.config import Bytes, Data, TokenizerConfig
+from setpoint.loss.config import CrossEntropy, LossConfig
+from setpoint.model.config import ModelConfig, Transformer
+from setpoint.optim.config import AdamW, Cosine, OptimizerConfig, ScheduleConfig
+from setpoint.parallel.config import Parallel
+from setpoint.track.config import Tracking
+from setpoint.train.batch import Batch, batch_sum, nearest_multiples, solve_batch
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
+
+
+class Precision(Config):
+    """The number formats of parameters and computation."""
+
+    compute: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Format of matrix products; parameters, gradients and optimizer state stay in fp32. bf16 is
+    about twice as fast as fp32 where the processor has it; fp16 scales the loss and needs a GPU."""
+
+
+class Evaluation(Config, role=RUNTIME):
+    """How the model is judged on the held-out text."""
+
+    every: Period = field(default=Period("100 steps"))
+    """How often; unless this is "never", the end of training is judged as well."""
+
+    sequences: int | None = field(default=None, ge=1)
+    """Held-out sequences to judge on, the same ones each time; null: all there are."""
+
+    metric: Literal["loss", "bits_per_byte"] = "loss"
+    """The best checkpoint is the one with the lowest of this."""
+
+    baselines: bool = False
+    """Show beside the result what n-gram models reach that only count the training text."""
+
+
+class Job(Config):
+    """A training job: one configuration that fully determines the run."""
+
+    name: str = field(default="run", pattern=NAME, role=RUNTIME)
+    """Name of the run; its directory is workspace/experiment/name-fingerprint."""
+
+    experiment: str | None = field(default=None, pattern=NAME, role=RUNTIME)
+    """Folder between the workspace and the runs, to keep runs together; null: none."""
+
+    workspace: Path = field(default=Path("runs"), role=RUNTIME)
+    """Folder that all runs lie in."""
+
+    seed: int | None = field(default=1234, ge=0, lt=2**63)
+    """Start of every random decision; null draws one, which is recorded."""
+
+    duration: Duration = field(default=Duration("300 steps"), role=BUDGET)
+    """When training ends: a count with a unit, or several of which the first to be reached counts.
+    May grow when a run is resumed."""
+
+    deterministic: bool = False
+    """Use only deterministic operations where PyTorch has a choice, and fail where it has none."""
+
+    model: ModelConfig = field(factory=Transformer)
+    """What is trained."""
+
+    tokenizer: TokenizerConfig = field(factory=Bytes)
+    """How text becomes tokens."""
+
+    data: Data = field(factory=Data)
+    """What it is trained on."""
+
+    batch: Batch = field(factory=Batch)
+    """How many sequences make an update."""
+
+    optimizer: OptimizerConfig = field(factory=AdamW)
+    """How gradients become updates."""
+
+    schedule: ScheduleConfig = field(factory=Cosine)
+    """How the learning rate changes over the updates."""
+
+    loss: LossConfig = field(factory=CrossEntropy)
+    """What is minimized."""
+
+    precision: Precision = field(factory=Precision)
+    """The number formats."""
+
+    parallel: Parallel = field(factory=Parallel, role=RUNTIME)
+    """Where it runs."""
+
+    checkpoint: Checkpoint = field(factory=Checkpoint, role=RUNTIME)
+    """When it is saved, and whether it resumes."""
+
+    evaluation: Evaluation | None = field(factory=Evaluation, role=RUNTIME)
+    """How it is judged on held-out text; null: not at all."""
+
+    tracking: Tracking = field(factory=Tracking, role=RUNTIME)
+    """What is logged and shown."""
+
+    user: Free = field(factory=Free)
+    """Free keys of your own; recorded and part of the fingerprint."""
+
+    @derive("model.max_sequence_length")
+    def _derive_max_sequence_length(self) -> int:
+        return self.batch.sequence_length
+
+    @derive("batch.global_size")
+    def _derive_global_size(self) -> int:
+        return self._batch_sizes()[0]
+
+    @derive("batch.micro_size")
+    def _derive_micro_size(self) -> int:
+        return self._batch_sizes()[1]
+
+    @derive("batch.accumulation")
+    def _derive_accumulation(self) -> int:
+        return self._batch_sizes()[2]
+
+    def _batch_sizes(self) -> tuple[int, int, int]:
+        # Only what is given may be read here: the rest is what is being computed.
+        batch = self.batch
+        return solve_batch(
+            batch.global_size if is_set(batch, "global_size") else None,
+            batch.micro_size if is_set(batch, "micro_size") else None,
+            batch.accumulation if is_set(batch, "accumulation") else None,
+            self.parallel.world_size,
+        )
+
+    @derive("schedule.horizon_steps")
+    def _derive_horizon_steps(self) -> int:
+        steps, tokens = self.duration.in_unit("steps"), self.duration.in_unit("tokens")
+        updates = [] if steps is None else [int(steps)]
+        if tokens is not None:
+            updates.append(-(-int(tokens) // (self.batch.global_size * self.batch.sequence_length)))
+        if not updates:
+            raise Invalid(
+                f"must be set: a duration of {self.duration} does not say how many updates "
+                f"there will be",
+                hint="Set it to a number of updates, give a duration in steps or tokens, or use "
+                "--schedule constant.",
+            )
+        return min(updates)
+
+    @check
+    def _check_batch_sum(self) -> Iterator[Problem]:
+        batch, ranks = self.batch, self.parallel.world_size
+        portion = batch.micro_size * batch.accumulation * ranks
+        if portion == batch.global_size:
+            return
+        given = [name for name in ("micro_size", "accumulation") if is_set(batch, name)]
+        also = (*(f"batch.{name}" for name in given), "parallel.world_size")
+        if len(given) == 2:
+            total = batch_sum(portion, batch.micro_size, batch.accumulation, ranks)
+            yield Problem(
+                "batch.global_size",
+                f"{batch.global_size} sequences contradict the other sizes: {total}",
+                valid=(str(portion),),
+                also=also,
+                hint="Give two of the three sizes; the third is derived.",
+            )
+            return
+        # What is derived has been rounded; what is given decides which sizes come out even.
+        parts = [(getattr(batch, name), name.removesuffix("_size")) for name in given]
+        parts.append((ranks, "ranks"))
+        step = prod(size for size, _ in parts)
+        factors = " * ".join(f"{size} ({name})" for size, name in parts)
+        yield Problem(
+            "batch.global_size",
+            f"{batch.global_size} sequences cannot be divided by {step}"
+            + (f" = {factors}" if given else " ranks"),
+            valid=[str(size) for size in nearest_multiples(batch.global_size, step)],
+            also=also,
+        )
+
+    @check
+    def _check_context(self) -> Iterator[Problem]:
+        longest = self.model.max_sequence_length
+        if self.batch.sequence_length > longest:
+            yield Problem(
+                "batch.sequence_length",
+                f"{self.batch.sequence_length} tokens do not fit a model that takes {longest}",
+                valid=(str(longest),),
+                also=("model.max_sequence_length",),
+            )
+
+    @check
+    def _check_fp16(self) -> Iterator[Problem]:
+        if self.precision.compute == "fp16" and self.parallel.device != "cuda":
+            yield Problem(
+                "precision.compute",
+                "fp16 needs a GPU: on a CPU its matrix products are hundreds of times slower "
+                "than those of fp32",
+                valid=("bf16", "fp32"),
+                also=("parallel.device",),
+                hint="On a GPU, say so with --parallel.device cuda.",
+            )

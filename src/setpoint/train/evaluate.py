@@ -1,0 +1,78 @@
+"""Judging a model on held-out text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from setpoint.data.corpus import Corpus
+from setpoint.data.evaluation import evaluation_batches
+from setpoint.model.mode import evaluating
+from setpoint.train.build import Parts
+from setpoint.train.config import Job
+from setpoint.train.precision import compute_in
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well a model predicts held-out text.
+
+    Arguments:
+        loss: mean cross-entropy over tokens, in nats.
+        bits_per_byte: all bits, those of separators too, over the bytes of the text.
+        tokens: tokens that were predicted.
+    """
+
+    loss: float
+    bits_per_byte: float
+    tokens: int
+
+
+def evaluate(job: Job, parts: Parts) -> Score:
+    """Judge the model on the held-out side, the same sequences each time.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+        parts: the objects of the job; nothing of their state changes.
+
+    Returns:
+        the score.
+    """
+    assert job.evaluation is not None
+    nats, tokens, size = 0.0, 0, 0
+    with evaluating(parts.model), torch.no_grad():
+        for batch in evaluation_batches(
+            parts.held_out,
+            sequence_length=job.batch.sequence_length,
+            micro_size=job.batch.micro_size,
+            windows=job.evaluation.sequences,
+        ):
+            inputs, targets = batch.inputs.to(parts.device), batch.targets.to(parts.device)
+            with compute_in(job.precision.compute, parts.device):
+                output = parts.loss(parts.model(inputs), targets)
+            nats += float(output.nats)
+            tokens += batch.target_tokens
+            size += batch.target_bytes
+    return Score(nats / tokens, nats / math.log(2) / size, tokens)
+
+
+def judged_part(job: Job, held_out: Corpus) -> Corpus:
+    """The part of the held-out side that `evaluate` looks at, for comparison on equal terms.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+        held_out: the whole side.
+
+    Returns:
+        a corpus of the first tokens.
+    """
+    assert job.evaluation is not None
+    count = job.evaluation.sequences
+    end = len(held_out.tokens)
+    if count is not None:
+        end = min(end, count * job.batch.sequence_length + 1)
+    tokens = held_out.tokens[:end]
+    # The first token is never predicted, so its bytes are not counted.
+    return replace(held_out, tokens=tokens, byte_count=int(held_out.token_bytes[tokens[1:]].sum()))

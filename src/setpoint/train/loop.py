@@ -1,0 +1,173 @@
+"""The training loop, from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError
+from setpoint.data.windows import Batch
+from setpoint.optim.clip import clip_gradients
+from setpoint.train.position import Position, is_over
+from setpoint.train.precision import compute_in
+
+if TYPE_CHECKING:
+    from setpoint.resilience.signals import StopRequest
+    from setpoint.train.build import Parts
+    from setpoint.train.callback import Callback
+    from setpoint.train.config import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one optimizer update was.
+
+    Arguments:
+        loss: mean over the tokens of the update's global batch, in nats, any z-loss included.
+        nats: the cross-entropy alone.
+        grad_norm: global norm of the gradients before clipping.
+        lr: learning rate of the update.
+        tokens: tokens in the update.
+    """
+
+    loss: float
+    nats: float
+    grad_norm: float
+    lr: float
+    tokens: int
+
+
+class Loop:
+    """Takes updates until the duration is over or somebody asks it to stop.
+
+    What happens every so often is a callback's business; the callbacks run after each update, in
+    order, and see the loop's `before`, `position`, `last` and `parts`.
+
+    Arguments:
+        job: the resolved configuration.
+        parts: the objects to train with.
+        callbacks: what happens around the updates.
+        stop: whether somebody has asked to stop.
+        position: where a resumed run goes on.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        parts: Parts,
+        callbacks: Sequence[Callback],
+        stop: StopRequest,
+        position: Position,
+    ) -> None:
+        self.job = job
+        self.parts = parts
+        self.callbacks = callbacks
+        self.stop = stop
+        self.position = position
+        self.before = position
+        self.last = False
+        self.clip_norm = job.optimizer.clip_norm
+        self.parameters = [p for p in parts.model.parameters() if p.requires_grad]
+
+    def run(self) -> None:
+        """Train until the end, or until the step after a request to stop."""
+        self.parts.model.train()
+        for callback in self.callbacks:
+            callback.start(self)
+        while not is_over(self.job.duration, self.position) and not self.stop.requested:
+            started = time.perf_counter()
+            update = self.update()
+            self.advance(update, time.perf_counter() - started)
+            for callback in self.callbacks:
+                callback.after_update(self, update)
+        for callback in self.callbacks:
+            callback.finish(self)
+
+    def update(self) -> Update:
+        """Take one optimizer update: accumulate, clip, step.
+
+        Returns:
+            what the update was.
+
+        Raises:
+            RunError: if the loss or the norm is not finite; the update is not made then.
+        """
+        parts, step = self.parts, self.position.step
+        lr = self.job.optimizer.lr * parts.schedule(step)
+        for group in parts.optimizer.param_groups:
+            group["lr"] = lr
+
+        # The mean is over the tokens of the whole update, so that accumulation cannot change it.
+        batches = [next(parts.loader) for _ in range(self.job.batch.accumulation)]
+        tokens = sum(batch.target_tokens for batch in batches)
+        sums = torch.zeros(2, device=parts.device)
+        for batch in batches:
+            sums += self.backward(batch, tokens)
+
+        parts.scaler.unscale_(parts.optimizer)
+        grad_norm = clip_gradients(self.parameters, self.clip_norm)
+        # The only place where the program waits for the device.
+        loss, nats, norm = float(sums[0]), float(sums[1]), float(grad_norm)
+        if not math.isfinite(loss) or (not math.isfinite(norm) and not parts.scaler.is_enabled()):
+            self.refuse(loss, norm)
+        parts.scaler.step(parts.optimizer)
+        parts.scaler.update()
+        parts.optimizer.zero_grad(set_to_none=True)
+        return Update(loss, nats, norm, lr, tokens)
+
+    def backward(self, batch: Batch, tokens: int) -> Tensor:
+        """Forward and backward of one micro-batch; gradients add up.
+
+        Arguments:
+            batch: (B, S) inputs and targets.
+            tokens: the tokens of the whole update, which the sum is divided by.
+
+        Returns:
+            (2,) this micro-batch's share of the loss, with and without its z term.
+        """
+        parts = self.parts
+        inputs, targets = batch.inputs.to(parts.device), batch.targets.to(parts.device)
+        with compute_in(self.job.precision.compute, parts.device):
+            output = parts.loss(parts.model(inputs), targets)
+        share = output.total / tokens
+        parts.scaler.scale(share).backward()
+        return torch.stack((share.detach(), output.nats / tokens))
+
+    def advance(self, update: Update, seconds: float) -> None:
+        """Move the position past an update.
+
+        Arguments:
+            update: what was done.
+            seconds: how long it took.
+        """
+        at = self.before = self.position
+        self.position = Position(
+            step=at.step + 1,
+            tokens=at.tokens + update.tokens,
+            epochs=self.parts.loader.epoch,
+            seconds=at.seconds + seconds,
+        )
+        self.last = is_over(self.job.duration, self.position)
+
+    def refuse(self, loss: float, norm: float) -> None:
+        """Stop before weights that cannot be repaired are written.
+
+        Arguments:
+            loss: the loss of the update.
+            norm: the norm of its gradients.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError(
+            f"step {self.position.step + 1}: the loss is {loss} and the gradient norm {norm}, "
+            f"which is not finite; the update was not made, and checkpoints hold the steps "
+            f"before it. Lower optimizer.lr ({self.job.optimizer.lr}), lengthen the warm-up, or "
+            f"compute in fp32 or bf16"
+        )

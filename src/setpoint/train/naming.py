@@ -1,0 +1,24 @@
+"""Where the run of a job lies."""
+
+from __future__ import annotations
+
+import os
+
+from setpoint.config.fingerprint import SHORT, fingerprint
+from setpoint.train.config import Job
+
+
+def run_directory_of(job: Job) -> str:
+    """The directory of a job: workspace/experiment/name-fingerprint.
+
+    The same command gives the same directory, so that it resumes; a change of anything that is
+    part of what is learned gives another one.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        the path, relative if the workspace is.
+    """
+    parts = [str(job.workspace), job.experiment or "", f"{job.name}-{fingerprint(job)[:SHORT]}"]
+    return os.path.join(*[part for part in parts if part])

@@ -1,0 +1,99 @@
+"""Where a run is, when something is due, and when it is over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from setpoint.config import Duration, Period
+
+# Far above the rounding of a quotient, and far below a step's share of anything.
+TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a run has come.
+
+    Arguments:
+        step: optimizer updates done.
+        tokens: tokens trained on, without padding.
+        epochs: passes over the training data, a fraction inside one.
+        seconds: time spent training, over all sessions of the run.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    epochs: float = 0.0
+    seconds: float = 0.0
+
+    def in_unit(self, unit: str) -> float:
+        """The distance in one of the units of periods and durations.
+
+        Arguments:
+            unit: `"steps"`, `"tokens"`, `"epochs"` or `"seconds"`.
+
+        Returns:
+            the distance from the start of the run.
+        """
+        return {
+            "steps": self.step,
+            "tokens": self.tokens,
+            "epochs": self.epochs,
+            "seconds": self.seconds,
+        }[unit]
+
+
+def is_over(duration: Duration, at: Position) -> bool:
+    """Whether one of the limits has been reached.
+
+    Arguments:
+        duration: the limits.
+        at: the position.
+
+    Returns:
+        True from the first limit on.
+    """
+    return any(at.in_unit(limit.unit) >= limit.count for limit in duration.limits)
+
+
+def share_done(duration: Duration, at: Position) -> float:
+    """How much of the run is done, by the limit that is nearest.
+
+    Arguments:
+        duration: the limits.
+        at: the position.
+
+    Returns:
+        between 0 and 1.
+    """
+    return min(1.0, max(at.in_unit(limit.unit) / limit.count for limit in duration.limits))
+
+
+def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
+    """Whether a multiple of the period lies in the step that was just taken.
+
+    Arguments:
+        period: how often.
+        before: the position before the step.
+        now: the position after it.
+        last: whether this was the last step.
+
+    Returns:
+        True if it is due; `"last_step"` is due once, at the end, and `"never"` is not.
+    """
+    if period.unit == "never":
+        return False
+    if period.unit == "last_step":
+        return last
+    # Counting multiples, not differences, makes a resumed run fire where the other one fires.
+    unit, count = period.unit, period.count
+    return _multiples(now.in_unit(unit), count) > _multiples(before.in_unit(unit), count)
+
+
+def _multiples(distance: float, count: float) -> int:
+    """How many whole counts lie in a distance; whole numbers are counted exactly."""
+    if isinstance(distance, int) and isinstance(count, int):
+        return distance // count
+    # 0.3 / 0.1 is a little below 3, and the third tenth of an epoch must not come a step late.
+    return math.floor(distance / count * (1 + TOLERANCE))

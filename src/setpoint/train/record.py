@@ -1,0 +1,137 @@
+"""What a session writes down before it trains, and what it compares with the sessions before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from setpoint.config import SetpointError
+from setpoint.config.difference import Difference
+from setpoint.config.record import CONFIG, record_files
+from setpoint.data.corpus import Corpus
+from setpoint.track.environment import environment
+from setpoint.track.run_directory import RunDirectory
+from setpoint.train.build import Parts
+from setpoint.train.config import Job
+from setpoint.train.contract import check_contract
+
+ENVIRONMENT = "environment.json"
+# What may tell why a resumed run differs; the rest, such as the time, always does.
+COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
+
+
+def write_environment(run: RunDirectory, parts: Parts) -> None:
+    """Write down where, with what and on what data a run began.
+
+    Arguments:
+        run: its directory, locked.
+        parts: for the list of the data's files.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    facts = environment()
+    facts["data"] = {"train": describe(parts.train), "held_out": describe(parts.held_out)}
+    run.write_json(ENVIRONMENT, facts)
+
+
+def compare_with_record(
+    run: RunDirectory, job: Job, parts: Parts
+) -> tuple[list[Difference], dict[str, Any]]:
+    """Hold a session against the run's record; nothing is written.
+
+    The record keeps the environment of the first session; what has changed since belongs into the
+    event of the resume.
+
+    Arguments:
+        run: the directory, locked.
+        job: today's resolved configuration.
+        parts: for today's data.
+
+    Returns:
+        the accepted differences, and what the environment differs in.
+
+    Raises:
+        SetpointError: if what is learned differs, or the data does.
+    """
+    accepted = check_contract(str(run.path), job)
+    recorded = _read(run)
+    check_data(str(run.path), recorded["data"], parts)
+    today = json.loads(json.dumps(environment()))
+    changed = {
+        key: {"recorded": recorded.get(key), "today": today.get(key)}
+        for key in COMPARED
+        if recorded.get(key) != today.get(key)
+    }
+    return accepted, changed
+
+
+def write_config(run: RunDirectory, job: Job) -> None:
+    """Write the three files of the configuration's record.
+
+    Arguments:
+        run: the directory, locked.
+        job: the resolved configuration.
+    """
+    texts = record_files(job)
+    # The file that makes it a run directory comes last.
+    for name in sorted(texts, key=lambda name: name == CONFIG):
+        run.write_text(name, texts[name])
+
+
+def describe(corpus: Corpus) -> dict[str, Any]:
+    """A side of the data as the record has it.
+
+    Arguments:
+        corpus: the side.
+
+    Returns:
+        sizes, digest, and the list of files with their hashes.
+    """
+    return {
+        "bytes": corpus.byte_count,
+        "tokens": len(corpus.tokens),
+        "digest": corpus.digest,
+        "files": [list(file) for file in corpus.files],
+    }
+
+
+def check_data(folder: str, recorded: Mapping[str, Any], parts: Parts) -> None:
+    """Refuse to go on with other data, naming the files that differ.
+
+    Arguments:
+        folder: the run directory, for the message.
+        recorded: the data's part of the environment's record.
+        parts: with today's data.
+
+    Raises:
+        SetpointError: if a file was added, removed or changed.
+    """
+    for side, corpus in (("train", parts.train), ("held_out", parts.held_out)):
+        entry = recorded[side]
+        if entry["digest"] == corpus.digest:
+            continue
+        before = {name: digest for name, _, digest in entry["files"]}
+        now = {name: digest for name, _, digest in corpus.files}
+        words = [f"{name} is gone" for name in before if name not in now]
+        words += [f"{name} is new" for name in now if name not in before]
+        words += [
+            f"{name} has changed" for name in now if name in before and now[name] != before[name]
+        ]
+        shown = "; ".join(words[:5]) + (f"; and {len(words) - 5} more" if len(words) > 5 else "")
+        raise SetpointError(
+            f"{folder} cannot be resumed: its {side} data is not what it was trained on: {shown}. "
+            f"Put the files back, or train on the new ones as a run of its own"
+        )
+
+
+def _read(run: RunDirectory) -> dict[str, Any]:
+    path = run.path / ENVIRONMENT
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found["data"]["train"]["files"], list):
+            raise TypeError("data.train.files is not a list")
+        return found
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SetpointError(f"{path}: the record of the run cannot be read: {error}") from None

@@ -1,0 +1,50 @@
+"""One execution of a job: what must hold before it, and how it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setpoint.config import SetpointError
+from setpoint.config.record import CONFIG
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.run_directory import RunDirectory
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.contract import check_contract
+from setpoint.train.naming import run_directory_of
+from setpoint.train.session import Outcome, Session, check_resume
+
+
+def train(job: Job, directory: str | Path | None = None) -> Outcome:
+    """Train a job, or go on with it where its newest whole checkpoint is.
+
+    Arguments:
+        job: a resolved configuration.
+        directory: the run directory; workspace/experiment/name-fingerprint if None.
+
+    Returns:
+        how it ended.
+
+    Raises:
+        SetpointError: if the configuration and the record contradict each other, the data cannot
+            be read, or the directory is in use. Nothing is written then.
+        RunError: if the run itself fails.
+    """
+    _refuse_ranks(job)
+    path = Path(directory if directory is not None else run_directory_of(job))
+    check_resume(job, path)
+    if (path / CONFIG).exists():
+        check_contract(str(path), job)
+    # Everything that may be refused is refused before the first byte is written.
+    parts = build_parts(job)
+    with RunDirectory.create(path) as run, StopRequest() as stop:
+        return Session(job, parts, run, stop).run()
+
+
+def _refuse_ranks(job: Job) -> None:
+    ranks = job.parallel.world_size
+    if ranks != 1:
+        raise SetpointError(
+            f"parallel.world_size = {ranks}: this version of Setpoint trains in one process; "
+            f"`setpoint check --world-size {ranks}` verifies the plan"
+        )

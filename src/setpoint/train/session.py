@@ -1,0 +1,242 @@
+"""One process's part of a run: from the record and the checkpoint to the loop and the outcome."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from setpoint import __version__
+from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
+from setpoint.config.difference import Difference
+from setpoint.config.fingerprint import fingerprint
+from setpoint.model.config import Transformer
+from setpoint.model.size import estimate_size
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.accelerators import peak_of
+from setpoint.track.events import EventLog
+from setpoint.track.jsonl import JsonlWriter
+from setpoint.track.progress import make_progress
+from setpoint.track.progress_log import LoggedProgress
+from setpoint.track.run_directory import RunDirectory
+from setpoint.train.build import Parts
+from setpoint.train.callbacks.judge import JudgeCallback
+from setpoint.train.callbacks.log import LogCallback, Tracker
+from setpoint.train.callbacks.save import SaveCallback
+from setpoint.train.config import Job
+from setpoint.train.contract import describe_accepted
+from setpoint.train.evaluate import Score
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position, is_over
+from setpoint.train.record import compare_with_record, write_config, write_environment
+from setpoint.train.state import restore
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Arguments:
+        directory: where its record lies.
+        status: the exit status: 0 done, 75 preempted, 130 interrupted.
+        started, ended: the positions at the beginning and the end of this session.
+        score: the last evaluation of this session, if there was one.
+        parts: the objects at the end.
+    """
+
+    directory: Path
+    status: int
+    started: Position
+    ended: Position
+    score: Score | None
+    parts: Parts
+
+
+def check_resume(job: Job, path: Path) -> None:
+    """Hold a run directory against `checkpoint.resume`.
+
+    Arguments:
+        job: the resolved configuration.
+        path: the directory, which need not exist.
+
+    Raises:
+        SetpointError: if there are checkpoints and must be none, or the other way round.
+    """
+    steps = CheckpointStore(path / "checkpoints").steps
+    if job.checkpoint.resume == "never" and steps:
+        raise SetpointError(
+            f"checkpoint.resume = never, but {path} holds checkpoints; choose another --name, or "
+            f"--checkpoint.resume auto to go on"
+        )
+    if job.checkpoint.resume == "must" and not steps:
+        raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
+
+
+class Session:
+    """Prepares, runs and closes a loop in a run directory.
+
+    Arguments:
+        job: the resolved configuration.
+        parts: the objects to train with, at the start of the run.
+        run: the directory, locked.
+        stop: whether somebody has asked to stop.
+    """
+
+    def __init__(self, job: Job, parts: Parts, run: RunDirectory, stop: StopRequest) -> None:
+        self.job = job
+        self.parts = parts
+        self.directory = run
+        self.stop = stop
+        self.events = EventLog(run.events)
+        steps = job.duration.in_unit("steps")
+        total = None if steps is None else int(steps)
+        shown = make_progress(job.tracking.progress, total_steps=total)
+        self.progress = LoggedProgress(shown, run.logs / "rank-0.log", total)
+        section = job.checkpoint
+        self.store = CheckpointStore(
+            run.checkpoints, keep=section.keep, keep_best=section.keep_best
+        )
+
+    def run(self) -> Outcome:
+        """Train until the end or a request to stop.
+
+        Returns:
+            how it ended.
+
+        Raises:
+            SetpointError: if the record or the checkpoint does not belong to this job.
+            RunError: if the run itself fails.
+        """
+        with ExitStack() as files:
+            for opened in (self.events, self.progress):
+                files.callback(opened.close)
+            return self._run(files)
+
+    def _run(self, files: ExitStack) -> Outcome:
+        fresh = self.directory.is_new and not self.store.steps
+        known = None if fresh else compare_with_record(self.directory, self.job, self.parts)
+        checkpoint = self.newest_checkpoint()
+        self.keep_record(known, resumed_at=None if checkpoint is None else checkpoint.step)
+        position, offset = Position(), 0
+        if checkpoint is not None:
+            position, offset = restore(self.parts, checkpoint), checkpoint.state["metrics_offset"]
+            self.store.discard_after(checkpoint.step)
+        trackers = self.trackers(position, offset)
+        metrics = next((t for t in trackers if isinstance(t, JsonlWriter)), None)
+        if metrics is not None:
+            files.callback(metrics.close)
+        judge = JudgeCallback(trackers, self.progress)
+        log = LogCallback(trackers, self.progress, self.flops_per_token(), self.peak_flops())
+        save = SaveCallback(self.store, metrics, self.events, judge, offset)
+        if is_over(self.job.duration, position):
+            self.progress.note(f"{self.directory.path} is finished at step {position.step}")
+        loop = Loop(self.job, self.parts, [log, judge, save], self.stop, position)
+        try:
+            with self.progress:
+                loop.run()
+        except SetpointError as error:
+            self.events.write("fault", step=loop.position.step, error=str(error))
+            raise
+        status = 0 if is_over(self.job.duration, loop.position) else self.stop.status
+        self.events.write("end", step=loop.position.step, status=status)
+        path = self.directory.path
+        return Outcome(path, status, position, loop.position, judge.score, self.parts)
+
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """Load the newest whole checkpoint, naming the damaged ones that are passed over.
+
+        Returns:
+            the checkpoint; None if the run has none.
+
+        Raises:
+            SetpointError: if all are damaged, or `checkpoint.resume` forbids or demands one.
+        """
+        # Another process may have trained here while this one was building its parts.
+        check_resume(self.job, self.directory.path)
+        self.store.prepare()
+
+        def report(path: Path, reason: str) -> None:
+            self.progress.note(f"{path.name} is damaged and is passed over: {reason}")
+            self.events.write("damaged", checkpoint=path.name, reason=reason)
+
+        found = self.store.load("auto", on_damaged=report)
+        if found is not None:
+            self.progress.note(f"resuming {self.directory.path} at step {found.step}")
+        return found
+
+    def keep_record(
+        self, known: tuple[list[Difference], dict[str, Any]] | None, resumed_at: int | None
+    ) -> None:
+        """Write the record of a new run, or what has changed since the sessions before.
+
+        Arguments:
+            known: what `compare_with_record` returned; None for a new run.
+            resumed_at: the step of the checkpoint; None without one.
+        """
+        start = {"fingerprint": fingerprint(self.job), "version": __version__}
+        if known is None:
+            self.events.write("start", step=0, **start)
+            write_environment(self.directory, self.parts)
+        else:
+            accepted, changed = known
+            for line in describe_accepted(accepted):
+                self.progress.note(f"accepted: {line}")
+            # Before the record changes: after a kill in between, the difference would be lost.
+            self.events.write(
+                "start" if resumed_at is None else "resume",
+                step=resumed_at or 0,
+                **start,
+                accepted=[difference.to_json() for difference in accepted],
+                environment=changed,
+            )
+        write_config(self.directory, self.job)
+
+    def trackers(self, position: Position, offset: int) -> list[Tracker]:
+        """Build the trackers, and drop the rows of steps that were lost with a process.
+
+        Arguments:
+            position: where the loop goes on.
+            offset: how long `metrics.jsonl` was when the checkpoint was saved.
+
+        Returns:
+            the trackers.
+        """
+        built = [
+            tracker.build(run_directory=self.directory) for tracker in self.job.tracking.trackers
+        ]
+        for tracker in built:
+            if isinstance(tracker, JsonlWriter):
+                if tracker.offset < offset:
+                    self.progress.note(f"{tracker.path} lacks rows of steps before {position.step}")
+                tracker.truncate(min(offset, tracker.offset))
+        return built
+
+    def flops_per_token(self) -> float | None:
+        """Compute how many operations it takes to train on a token.
+
+        Returns:
+            the number; None for models that do not say.
+        """
+        if not isinstance(self.job.model, Transformer):
+            return None
+        return estimate_size(
+            self.job.model,
+            vocab_size=self.parts.tokenizer.vocab_size,
+            sequence_length=self.job.batch.sequence_length,
+        ).flops_per_token
+
+    def peak_flops(self) -> float | None:
+        """Look up how many operations per second the device can do.
+
+        Returns:
+            the number; None where nobody promises any.
+        """
+        if self.parts.device.type != "cuda":
+            return None
+        peak = peak_of(torch.cuda.get_device_name(self.parts.device))
+        return peak.flops if peak else None

@@ -1,0 +1,56 @@
+"""What a run came to, as a table."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from setpoint.config.fingerprint import SHORT, fingerprint
+from setpoint.data.ngram import ngram_baselines
+from setpoint.model.count import count_parameters
+from setpoint.track.console import short_time
+from setpoint.track.summary import print_table
+from setpoint.train.config import Job
+from setpoint.train.evaluate import judged_part
+from setpoint.train.run import Outcome
+
+ENDINGS = {0: "finished", 75: "stopped by SIGTERM, saved", 130: "interrupted, saved"}
+
+
+def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> None:
+    """Print what was trained, how well, how fast, and where the record lies.
+
+    Arguments:
+        job: the resolved configuration.
+        outcome: how the run ended.
+        stream: standard output if None.
+    """
+    at, before = outcome.ended, outcome.started
+    rows = [
+        ("state", ENDINGS[outcome.status]),
+        ("fingerprint", fingerprint(job)[:SHORT]),
+        ("parameters", f"{count_parameters(outcome.parts.model):,}"),
+        ("steps", f"{at.step:,}"),
+        ("tokens", f"{at.tokens:,}"),
+        ("epochs", f"{at.epochs:.3f}"),
+        ("training time", short_time(at.seconds)),
+    ]
+    if at.seconds > before.seconds:
+        speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
+        rows.append(("tokens/s", f"{speed:,.0f}"))
+    if outcome.score is not None:
+        rows.append(("held-out loss", f"{outcome.score.loss:.4f}"))
+    print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
+    if outcome.score is not None and job.evaluation is not None and job.evaluation.baselines:
+        _print_baselines(job, outcome, outcome.score.bits_per_byte, stream)
+
+
+def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | None) -> None:
+    parts = outcome.parts
+    counted = ngram_baselines(parts.train, judged_part(job, parts.held_out))
+    rows = [
+        ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
+        ("bigram (given the byte before)", f"{counted.bigram:.3f}"),
+        ("smoothed 3-gram (given two before)", f"{counted.trigram:.3f}"),
+        (f"this model after {outcome.ended.step:,} steps", f"{bits:.3f}"),
+    ]
+    print_table("held-out bits per byte, less is better", rows, stream=stream)

@@ -1,0 +1,62 @@
+"""Preflight: its figures are those of the model that is built, its findings those of training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.config.compose import compose
+from setpoint.model.count import count_parameters
+from setpoint.plan.preflight import BYTES_VOCABULARY, preflight, vocabulary_size
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.naming import run_directory_of
+
+from ..train.small import small_job
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("model.tie_embeddings=true",), ("model.dim=48", "model.heads=3", "model.kv_heads=1")],
+)
+def test_the_figures_are_those_of_the_model(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    job = small_job(tmp_path, *flags)
+    parts = build_parts(job)
+    facts = preflight(job).facts
+    assert facts["parameters"] == f"{count_parameters(parts.model):,}"
+    assert vocabulary_size(job) == parts.tokenizer.vocab_size == BYTES_VOCABULARY
+    assert facts["run directory"] == run_directory_of(job)
+    assert facts["batch"] == "4 = 2 (micro) * 2 (accumulation) * 1 (ranks)"
+    assert facts["tokens per update"] == "64"
+
+
+def test_a_thousand_ranks() -> None:
+    flags = ["batch.global_size=4096", "batch.micro_size=2", "parallel.world_size=1024"]
+    found = preflight(compose(Job, flags=flags).resolve())
+    assert found.facts["batch"] == "4096 = 2 (micro) * 2 (accumulation) * 1024 (ranks)"
+    assert found.facts["tokens per update"] == f"{4096 * 256:,}"
+    assert found.problems == []
+    assert found.skipped == ["the device, which training finds out with torch"]
+    assert found.to_json() == {"facts": found.facts, "skipped": found.skipped}
+
+
+def test_missing_files_are_found(tmp_path: Path) -> None:
+    (tmp_path / "there.txt").write_text("x")
+    paths = [str(tmp_path / name) for name in ("there.txt", "gone.txt", "*.txt", "*.md")]
+    job = compose(Job, flags=[f"data.sources=[{{type=text, paths={paths}}}]"]).resolve()
+    problems = preflight(job).problems
+    assert [p.path for p in problems] == ["data.sources.0.paths.1", "data.sources.0.paths.3"]
+    assert "no file is there" in problems[0].message
+
+
+def test_torch_is_not_needed() -> None:
+    program = (
+        "import sys, setpoint.presets; from setpoint.config.compose import compose;"
+        "from setpoint.plan.preflight import preflight; from setpoint.train.config import Job;"
+        "preflight(compose(Job, 'tiny').resolve());"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,57 @@
+"""The preset `tiny`, value by value: a change of any default shows here and is reviewed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import setpoint.presets  # registers the presets
+from setpoint.config import resolve
+from setpoint.config.compose import compose
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.walk import leaves
+from setpoint.data.ngram import ngram_baselines
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.evaluate import judged_part
+from setpoint.train.run import train
+
+from ..snapshots import compare
+
+
+def golden(job: Job) -> str:
+    """All values of a resolved job, with their roles and where they come from."""
+    lines = [f"fingerprint {fingerprint(job)}", ""]
+    for leaf in leaves(job):
+        origin = leaf.describe_origin()
+        kind = origin.split(" ")[0] if leaf.chain else "default"
+        lines.append(f"{leaf.key} = {json.dumps(leaf.value)}  [{leaf.role.name}, {kind}]")
+    return "\n".join(lines)
+
+
+def test_the_resolved_configuration() -> None:
+    compare("preset_tiny", golden(compose(Job, "tiny").resolve()))
+
+
+def test_two_calls_share_nothing() -> None:
+    first, second = setpoint.presets.tiny.tiny(), setpoint.presets.tiny.tiny()
+    first.model.layers = 7
+    first.user.note = "mine"
+    assert fingerprint(resolve(second)) == fingerprint(resolve(setpoint.presets.tiny.tiny()))
+    assert fingerprint(resolve(first)) != fingerprint(resolve(second))
+
+
+def test_it_trains_on_real_text(tmp_path: Path) -> None:
+    """Two updates of the preset as it is, but for its size: the path of `make demo`."""
+    flags = [
+        f"workspace={tmp_path}", "duration=2 steps", "evaluation.sequences=2", "model.layers=1",
+        "batch.global_size=2", 'data.sources.0.include=["json/*", "email/*"]',
+        "tracking.progress=none",
+    ]  # fmt: skip
+    job = compose(Job, "tiny", flags=flags).resolve()
+    outcome = train(job)
+    assert outcome.status == 0
+    assert outcome.score is not None
+    parts = build_parts(job)
+    found = ngram_baselines(parts.train, judged_part(job, parts.held_out))
+    assert found.trigram < found.bigram < found.unigram < outcome.score.bits_per_byte

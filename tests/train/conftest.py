@@ -1,0 +1,35 @@
+"""Processes to kill, and no trace of one test's settings in the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from .commands import Commands
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    """Runs `setpoint` commands in processes of their own."""
+    server = Commands()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums depend on how many threads they are shared by, and what is compared must not."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def nothing_deterministic_stays() -> Iterator[None]:
+    """Take back what `deterministic = true` switches on for the whole process."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.use_deterministic_algorithms(deterministic)

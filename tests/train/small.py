@@ -1,0 +1,158 @@
+"""A job that trains in a second on text that can be learnt, and what the tests ask of its runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from setpoint.config.compose import compose
+from setpoint.train.callbacks.log import TIMING
+from setpoint.train.config import Job
+
+TEXT = """
+name = "small"
+duration = "30 steps"
+
+[model]
+type = "transformer"
+dim = 16
+layers = 1
+heads = 2
+dropout = 0.1
+
+[data]
+held_out = 0.2
+sources = [{ type = "random", documents = 40, length = 200, alphabet = 8 }]
+
+[batch]
+micro_size = 2
+accumulation = 2
+sequence_length = 16
+
+[optimizer]
+lr = 1e-2
+
+[checkpoint]
+every = "4 steps"
+
+[evaluation]
+every = "3 steps"
+sequences = 12
+
+[tracking]
+every = "1 steps"
+progress = "lines"
+"""
+
+
+def write_config(folder: Path, without: tuple[str, ...] = ()) -> Path:
+    """Write the job as a file.
+
+    Arguments:
+        folder: where.
+        without: names of fields to leave out.
+
+    Returns:
+        the file.
+    """
+    folder.mkdir(exist_ok=True)
+    path = folder / "small.toml"
+    lines = TEXT.splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if line.split(" ")[0] not in without))
+    return path
+
+
+def small_job(folder: Path, *flags: str, without: tuple[str, ...] = ()) -> Job:
+    """Resolve the job.
+
+    Arguments:
+        folder: for the file and the runs.
+        flags: overrides as on the command line.
+        without: names of fields to leave out of the file.
+
+    Returns:
+        the job; it shows nothing while it trains.
+    """
+    quiet = [f"workspace={folder / 'runs'}", "tracking.progress=none"]
+    return compose(Job, str(write_config(folder, without)), flags=[*quiet, *flags]).resolve()
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run without what depends on the machine and the hour.
+
+    Arguments:
+        run: its directory.
+
+    Returns:
+        all rows.
+    """
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMING} for line in lines]
+
+
+def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """What happened to a run.
+
+    Arguments:
+        run: its directory.
+        kind: only events of this kind; all if None.
+
+    Returns:
+        the rows of `events.jsonl`.
+    """
+    found = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [row for row in found if kind in (None, row["event"])]
+
+
+def essence(run: Path) -> dict[str, Any]:
+    """All of a run that must not depend on how often it was stopped.
+
+    Arguments:
+        run: its directory.
+
+    Returns:
+        the metrics, the pointers, and for the checkpoints they name the tensor files byte by byte
+        and the state but for the time.
+    """
+    found: dict[str, Any] = {"rows": rows(run)}
+    for pointer in ("latest", "best"):
+        name = (run / "checkpoints" / pointer).read_text().strip()
+        folder = run / "checkpoints" / name
+        state = json.loads((folder / "state.json").read_text())
+        # The file of metrics holds times, and so many digits as they happen to have.
+        del state["position"]["seconds"], state["metrics_offset"]
+        found[pointer] = name
+        found[f"{pointer} state"] = state
+        for path in sorted(folder.glob("*.safetensors")):
+            found[f"{pointer} {path.name}"] = path.read_bytes()
+    assert len([key for key in found if key.endswith(".safetensors")]) == 6
+    return found
+
+
+def assert_same_run(run: Path, oracle: Path) -> None:
+    """Compare two runs bit by bit.
+
+    Arguments:
+        run: a directory.
+        oracle: that of the run that nothing interrupted.
+    """
+    ours, theirs = essence(run), essence(oracle)
+    assert ours.keys() == theirs.keys()
+    different = [key for key in ours if ours[key] != theirs[key]]
+    assert not different, different
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Every file of a directory with its bytes.
+
+    Arguments:
+        folder: the directory.
+
+    Returns:
+        relative path to content; None for folders.
+    """
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }

@@ -1,0 +1,315 @@
+"""No dead knobs: each field of a job and its sections changes something, in a table of all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.config import Config, SetpointError
+from setpoint.config.fingerprint import fingerprint
+from setpoint.infer.write import Sampling, write
+from setpoint.parallel.device import choose_device
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.callback import Callback
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop, Update
+from setpoint.train.naming import run_directory_of
+from setpoint.train.position import Position
+from setpoint.train.run import train
+from setpoint.train.summary import print_summary
+
+from .small import rows, small_job
+
+BASE = ("duration=4 steps", "model.dropout=0")
+
+
+class Updates(Callback):
+    """Keeps the updates."""
+
+    def __init__(self) -> None:
+        self.seen: list[Update] = []
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        self.seen.append(update)
+
+
+def weights(job: Job) -> dict[str, bytes]:
+    """The initial parameters."""
+    parts = build_parts(job)
+    return {n: p.detach().numpy().tobytes() for n, p in parts.model.named_parameters()}
+
+
+def logits(job: Job) -> bytes:
+    """What the initial model says about a fixed text; large, for what is small at the start."""
+    model = build_parts(job).model.eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5.0)
+        return model(torch.arange(64, 80)[None]).numpy().tobytes()
+
+
+def learned(job: Job) -> list[bytes]:
+    """The parameters after four updates."""
+    parts = build_parts(job)
+    Loop(job, parts, [], StopRequest(), Position()).run()
+    return [p.detach().numpy().tobytes() for p in parts.model.parameters()]
+
+
+def updates(job: Job) -> list[Update]:
+    """What the updates were."""
+    callback = Updates()
+    Loop(job, build_parts(job), [callback], StopRequest(), Position()).run()
+    return callback.seen
+
+
+def rates(job: Job) -> list[float]:
+    """The learning rates."""
+    return [update.lr for update in updates(job)]
+
+
+def lengths(job: Job) -> tuple[int, int]:
+    """Updates, and tokens in each."""
+    seen = updates(job)
+    return len(seen), seen[0].tokens
+
+
+def portions(job: Job) -> tuple[int, tuple[int, ...]]:
+    """How many micro-batches there are, and their shape."""
+    return job.batch.accumulation, tuple(next(build_parts(job).loader).inputs.shape)
+
+
+def corpora(job: Job) -> tuple[str, str]:
+    """Both sides of the data."""
+    parts = build_parts(job)
+    return parts.train.digest, parts.held_out.digest
+
+
+def deterministic(job: Job) -> bool:
+    """What torch was told."""
+    build_parts(job)
+    return torch.are_deterministic_algorithms_enabled()
+
+
+def logged(job: Job) -> list[dict[str, Any]]:
+    """The rows of metrics, if there are any."""
+    run = train(job).directory
+    return rows(run) if (run / "metrics.jsonl").exists() else []
+
+
+def saved(job: Job) -> tuple[list[int], list[str]]:
+    """Which checkpoints are there at the end, and what is pointed to."""
+    run = train(job).directory
+    pointers = [name for name in ("latest", "best") if (run / "checkpoints" / name).exists()]
+    return list(list_checkpoints(run / "checkpoints")), pointers
+
+
+def measured(job: Job) -> float:
+    """What the last checkpoint would be best by."""
+    run = train(job).directory
+    return json.loads((run / "checkpoints/step-00000004/manifest.json").read_text())["metric"]
+
+
+def told(job: Job) -> str:
+    """Whether and how people see the run."""
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        train(job)
+    return "a bar" if "━" in stream.getvalue() else stream.getvalue()[:6]
+
+
+def summarized(job: Job) -> bool:
+    """Whether the summary shows the n-gram models."""
+    stream = io.StringIO()
+    print_summary(job, train(job), stream)
+    return "unigram" in stream.getvalue()
+
+
+def trained_twice(job: Job) -> str:
+    """How a run in a directory that holds a run begins."""
+    train(job, Path(job.workspace) / "here")
+    return "went on"
+
+
+def on_ranks(job: Job) -> int:
+    """What each rank does."""
+    return job.batch.micro_size
+
+
+def on_device(job: Job) -> str:
+    """Where the model would lie on a machine with a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        return choose_device(job.parallel).type
+
+
+def context(job: Job) -> int:
+    """How far back generation sees."""
+    run = train(job).directory
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.infer.write.generate", lambda *a, **k: seen.append(k["context"]))
+        write(job, str(run), "x", None, Sampling(), io.StringIO())
+    return seen[0]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One field that is changed, and where the change is seen.
+
+    Arguments:
+        change: the override; `{tmp}` is a folder with texts.
+        see: gives what must differ.
+        base: overrides on both sides.
+        gives: what is seen with the change, where it can be said in short.
+        without: fields that the file of the job must not set.
+    """
+
+    change: str
+    see: Callable[[Job], Any]
+    base: tuple[str, ...] = ()
+    gives: Any = None
+    without: tuple[str, ...] = ()
+
+
+STDLIB = ('data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]',)
+TEXT = ('data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]',)
+FIRST = "data.sources.0"
+EVERY_STEP = ("checkpoint.every=1 steps",)
+
+EFFECTS = {
+    "Job.name": Effect("name=other", run_directory_of),
+    "Job.experiment": Effect("experiment=e", run_directory_of),
+    "Job.workspace": Effect("workspace=elsewhere", run_directory_of),
+    "Job.seed": Effect("seed=7", weights),
+    "Job.duration": Effect("duration=6 steps", lengths, gives=(6, 64)),
+    "Job.deterministic": Effect("deterministic=true", deterministic, gives=True),
+    "Job.schedule": Effect("schedule=constant", rates, gives=[0.01] * 4),
+    "Job.evaluation": Effect("evaluation=null", logged),
+    "Job.user": Effect("user.note=x", fingerprint),
+    "Precision.compute": Effect("precision.compute=bf16", learned),
+    "Batch.global_size": Effect("batch.global_size=8", lengths, without=("accumulation",),
+                                gives=(4, 128)),
+    "Batch.micro_size": Effect("batch.micro_size=4", portions, gives=(2, (4, 16))),
+    "Batch.accumulation": Effect("batch.accumulation=3", portions, gives=(3, (2, 16))),
+    "Batch.sequence_length": Effect("batch.sequence_length=8", portions, gives=(2, (2, 8))),
+    "Transformer.max_sequence_length": Effect("model.max_sequence_length=64", context, gives=64),
+    "Transformer.dim": Effect("model.dim=32", weights),
+    "Transformer.layers": Effect("model.layers=2", weights),
+    "Transformer.heads": Effect("model.heads=4", logits),
+    "Transformer.kv_heads": Effect("model.kv_heads=1", weights),
+    "Transformer.head_dim": Effect("model.head_dim=16", weights),
+    "Transformer.ffn_dim": Effect("model.ffn_dim=40", weights),
+    "Transformer.ffn_multiple_of": Effect("model.ffn_multiple_of=8", weights),
+    "Transformer.rope_base": Effect("model.rope_base=100", logits),
+    "Transformer.norm_eps": Effect("model.norm_eps=0.1", logits),
+    "Transformer.init_std": Effect("model.init_std=0.5", weights),
+    "Transformer.tie_embeddings": Effect("model.tie_embeddings=true", weights),
+    "Transformer.dropout": Effect("model.dropout=0.3", learned),
+    "Data.sources": Effect(STDLIB[0], corpora),
+    "Data.held_out": Effect("data.held_out=0.4", corpora),
+    "Stdlib.name": Effect(f"{FIRST}.name=library", corpora, STDLIB),
+    "Stdlib.include": Effect(f'{FIRST}.include=["email/*"]', corpora, STDLIB),
+    "Text.name": Effect(f"{FIRST}.name=mine", corpora, TEXT),
+    "Text.paths": Effect(f'{FIRST}.paths=["{{tmp}}/text/1*.txt"]', corpora, TEXT),
+    "Text.separator": Effect(f'{FIRST}.separator="five"', corpora, TEXT),
+    "Random.name": Effect(f"{FIRST}.name=other", corpora),
+    "Random.documents": Effect(f"{FIRST}.documents=50", corpora),
+    "Random.length": Effect(f"{FIRST}.length=300", corpora),
+    "Random.pattern": Effect(f"{FIRST}.pattern=uniform", corpora),
+    "Random.alphabet": Effect(f"{FIRST}.alphabet=9", corpora),
+    "Random.seed": Effect(f"{FIRST}.seed=1", corpora),
+    "AdamW.lr": Effect("optimizer.lr=0.02", learned),
+    "AdamW.weight_decay": Effect("optimizer.weight_decay=0.5", learned),
+    "AdamW.clip_norm": Effect("optimizer.clip_norm=null", learned, ("optimizer.eps=0.1",)),
+    "AdamW.betas": Effect("optimizer.betas=[0.8, 0.9]", learned),
+    "AdamW.eps": Effect("optimizer.eps=1e-3", learned),
+    "Constant.warmup_steps": Effect("schedule.warmup_steps=2", rates, ("schedule=constant",),
+                                    gives=[0.005, 0.01, 0.01, 0.01]),
+    "Cosine.warmup_steps": Effect("schedule.warmup_steps=2", rates),
+    "Cosine.horizon_steps": Effect("schedule.horizon_steps=100", rates),
+    "Cosine.floor": Effect("schedule.floor=0.9", rates),
+    "CrossEntropy.z_loss": Effect("loss.z_loss=0.1", learned),
+    "Parallel.world_size": Effect("parallel.world_size=2", on_ranks, ("batch.global_size=8",),
+                                  without=("micro_size", "accumulation"), gives=4),
+    "Parallel.device": Effect("parallel.device=cpu", on_device, gives="cpu"),
+    "Checkpoint.every": Effect("checkpoint.every=3 steps", saved, ("checkpoint.keep=null",),
+                               gives=([0, 3, 4], ["latest", "best"])),
+    "Checkpoint.keep": Effect("checkpoint.keep=1", saved, (*EVERY_STEP, "evaluation=null"),
+                              gives=([4], ["latest"])),
+    "Checkpoint.keep_best": Effect("checkpoint.keep_best=false", saved, EVERY_STEP,
+                                   gives=([3, 4], ["latest"])),
+    "Checkpoint.resume": Effect("checkpoint.resume=must", trained_twice),
+    "Evaluation.every": Effect("evaluation.every=1 steps", logged),
+    "Evaluation.sequences": Effect("evaluation.sequences=3", logged),
+    "Evaluation.metric": Effect("evaluation.metric=bits_per_byte", measured),
+    "Evaluation.baselines": Effect("evaluation.baselines=true", summarized, gives=True),
+    "Tracking.every": Effect("tracking.every=2 steps", logged),
+    "Tracking.progress": Effect("tracking.progress=lines", told, gives="step 1"),
+    "Tracking.trackers": Effect("tracking.trackers=[]", logged, gives=[]),
+}  # fmt: skip
+
+# Sections that are always there and have no value of their own: what is in them has.
+SECTIONS = {
+    "Job.model", "Job.tokenizer", "Job.data", "Job.batch", "Job.optimizer", "Job.loss",
+    "Job.precision", "Job.parallel", "Job.checkpoint", "Job.tracking",
+}  # fmt: skip
+
+
+def classes(cls: type[Config] = Config) -> Iterator[type[Config]]:
+    """All config classes of the package that a job can hold."""
+    for below in cls.__subclasses__():
+        if below.__module__.startswith("setpoint.") and "setpoint.config" not in below.__module__:
+            # A family's base is never held itself.
+            if not below.__subclasses__():
+                yield below
+            yield from classes(below)
+
+
+def observed(effect: Effect, folder: Path, flags: tuple[str, ...]) -> Any:
+    try:
+        return effect.see(small_job(folder, *flags, without=effect.without))
+    except SetpointError as error:
+        return f"refused: {type(error).__name__}"
+
+
+def test_each_field_is_in_the_table() -> None:
+    names = {f"{cls.__name__}.{name}" for cls in classes() for name in cls.__setpoint__.fields}
+    assert names - SECTIONS == EFFECTS.keys()
+    for name in SECTIONS:
+        assert isinstance(Job.__setpoint__.fields[name.removeprefix("Job.")].initial(), Config)
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_the_field_has_an_effect(tmp_path: Path, name: str) -> None:
+    effect = EFFECTS[name]
+    (tmp_path / "text").mkdir()
+    for number in range(24):
+        text = tmp_path / "text" / f"{number}.txt"
+        text.write_text(f"{number}: one two three four five six seven eight nine ten " * 9)
+    base = [flag.replace("{tmp}", str(tmp_path)) for flag in (*BASE, *effect.base)]
+    change = effect.change.replace("{tmp}", str(tmp_path))
+    before = observed(effect, tmp_path / "before", tuple(base))
+    after = observed(effect, tmp_path / "after", (*base, change))
+    assert not str(before).startswith("refused"), before
+    if name in ("Job.name", "Job.experiment", "Job.workspace"):
+        after = after.replace("/after/", "/before/")
+    assert after != before
+    if effect.gives is not None:
+        assert after == effect.gives
+
+
+def test_no_resumption_into_a_run(tmp_path: Path) -> None:
+    """The third value of `checkpoint.resume`, beside the two above."""
+    train(small_job(tmp_path, *BASE))
+    with pytest.raises(SetpointError, match="never"):
+        train(small_job(tmp_path, *BASE, "checkpoint.resume=never"))

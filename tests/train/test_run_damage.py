@@ -1,0 +1,156 @@
+"""Damaged checkpoints: named, passed over, and the run still ends exactly where it should."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.config.compose import compose
+from setpoint.config.record import read_record
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from .small import assert_same_run, events, small_job, snapshot
+
+# What tells of every session, also of one that changed nothing.
+GROWING = ("events.jsonl", "logs/rank-0.log")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flip": flip,
+    "cut": cut,
+    "empty": empty,
+    "delete": Path.unlink,
+}
+FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A whole run of 30 steps, and one that was stopped after 22."""
+    folder = tmp_path_factory.mktemp("runs")
+    whole = train(small_job(folder), folder / "whole").directory
+    part = small_job(folder, "duration=22 steps", "schedule.horizon_steps=30")
+    # It ends between two periods, as after a signal; the longer duration then goes on.
+    stopped = train(part, folder / "part").directory
+    return whole, stopped
+
+
+@pytest.fixture
+def stopped(runs: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A copy of the stopped run, with checkpoints of the steps 20 and 22."""
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[1], copy)
+    steps = sorted(path.name for path in (copy / "checkpoints").glob("step-*"))
+    assert steps[-2:] == ["step-00000020", "step-00000022"]
+    return copy
+
+
+def go_on(run: Path) -> int:
+    """Train the run to its 30 steps; the step it went on from."""
+    draft, _ = read_record(Job, str(run))
+    return train(compose(Job, draft, flags=["duration=30 steps"]).resolve(), run).started.step
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_one_before_is_used(
+    stopped: Path, runs: tuple[Path, Path], name: str, damage: str
+) -> None:
+    DAMAGES[damage](stopped / "checkpoints" / "step-00000022" / name)
+    assert go_on(stopped) == 20
+    (event,) = events(stopped, "damaged")
+    assert event["checkpoint"] == "step-00000022"
+    assert name in event["reason"]
+    # The final state is exact. The oracle was not judged at step 22, and nor is this run now.
+    assert_same_run(stopped, runs[0])
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "delete"])
+def test_a_damaged_manifest(stopped: Path, runs: tuple[Path, Path], damage: str) -> None:
+    DAMAGES[damage](stopped / "checkpoints" / "step-00000022" / "manifest.json")
+    assert go_on(stopped) == 20
+    assert events(stopped, "damaged")[0]["checkpoint"] == "step-00000022"
+    assert_same_run(stopped, runs[0])
+
+
+def test_people_are_told(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(stopped / "checkpoints" / "step-00000022" / "model.safetensors")
+    draft, _ = read_record(Job, str(stopped))
+    train(compose(Job, draft, flags=["tracking.progress=lines"]).resolve(), stopped)
+    told = capsys.readouterr().out
+    assert "step-00000022 is damaged and is passed over: model.safetensors" in told
+    assert f"resuming {stopped} at step 20" in told
+
+
+def test_all_damaged_is_refused_and_nothing_is_lost(stopped: Path) -> None:
+    folders = sorted((stopped / "checkpoints").glob("step-*"))
+    for folder in folders:
+        flip(folder / "model.safetensors")
+    before = {n: d for n, d in snapshot(stopped).items() if n not in GROWING}
+    with pytest.raises(SetpointError) as caught:
+        go_on(stopped)
+    message = str(caught.value)
+    assert "no checkpoint in" in message
+    assert "is whole" in message
+    assert all(folder.name in message for folder in folders)
+    assert "to start over, train into another run directory" in message
+    assert {n: d for n, d in snapshot(stopped).items() if n not in GROWING} == before
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish\n", b"step-00000099\n", None])
+@pytest.mark.parametrize("pointer", ["latest", "best"])
+def test_broken_pointers(
+    stopped: Path, runs: tuple[Path, Path], pointer: str, content: bytes | None
+) -> None:
+    """What `latest` says is for people and tools; the newest whole checkpoint is found anyway."""
+    path = stopped / "checkpoints" / pointer
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    assert go_on(stopped) == 22
+    assert (stopped / "checkpoints" / "latest").read_text() == "step-00000030\n"
+
+
+def test_leftovers_of_a_killed_process_go(stopped: Path) -> None:
+    left = stopped / "checkpoints" / "step-00000024.tmp-999999999"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    go_on(stopped)
+    assert not left.exists()
+
+
+def test_a_lost_metrics_file_is_told_and_does_not_stop_the_run(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stopped / "metrics.jsonl").unlink()
+    draft, _ = read_record(Job, str(stopped))
+    flags = ["duration=24 steps", "tracking.progress=lines"]
+    train(compose(Job, draft, flags=flags).resolve(), stopped)
+    assert "metrics.jsonl lacks rows of steps before 22" in capsys.readouterr().out
+
+
+def test_a_lost_record_is_refused(stopped: Path) -> None:
+    (stopped / "origins.json").unlink()
+    draft_folder = stopped
+    with pytest.raises(SetpointError, match=r"origins\.json"):
+        read_record(Job, str(draft_folder))

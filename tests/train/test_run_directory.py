@@ -1,0 +1,171 @@
+"""What a run leaves in its directory, and what it refuses before it has written anything."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.config.compose import compose
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from .commands import Commands
+from .small import events, small_job, snapshot, write_config
+
+
+def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=6 steps", "evaluation.every=2 steps")).directory
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        ".lock", "config.json", "config.toml", "origins.json", "environment.json",
+        "metrics.jsonl", "events.jsonl", "checkpoints", "logs", "traces",
+    }  # fmt: skip
+    checkpoints = {path.name for path in (run / "checkpoints").iterdir()}
+    assert checkpoints == {"step-00000004", "step-00000006", "latest", "best"}
+    files = {path.name for path in (run / "checkpoints/step-00000006").iterdir()}
+    assert files == {
+        "model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json",
+        "manifest.json",
+    }  # fmt: skip
+    assert [event["event"] for event in events(run)] == ["start", "save", "save", "save", "end"]
+    environment = json.loads((run / "environment.json").read_text())
+    for side in ("train", "held_out"):
+        data = environment["data"][side]
+        assert len(data["files"]) == {"train": 36, "held_out": 4}[side]
+        assert data["bytes"] == sum(size for _, size, _ in data["files"])
+
+
+def test_the_minimal_file_repeats_the_run(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=3 steps", "optimizer.lr=0.003")
+    run = train(job).directory
+    again = compose(Job, str(run / "config.toml"), flags=[f"workspace={tmp_path / 'b'}"]).resolve()
+    other = train(again).directory
+    assert other.name == run.name
+    assert (run / "metrics.jsonl").read_bytes().count(b"\n") == 4
+    model = "checkpoints/step-00000003/model.safetensors"
+    assert (run / model).read_bytes() == (other / model).read_bytes()
+
+
+def test_a_locked_directory_names_the_process(commands: Commands, tmp_path: Path) -> None:
+    write_config(tmp_path)
+    process = commands.start(tmp_path, "train", "small.toml", "--duration=100000 steps")
+    while process.running and not list((tmp_path / "runs").glob("*/checkpoints/latest")):
+        time.sleep(0.002)
+    (run,) = (tmp_path / "runs").iterdir()
+    flags = ["duration=100000 steps", f"workspace={tmp_path / 'runs'}"]
+    job = compose(Job, str(tmp_path / "small.toml"), flags=flags).resolve()
+    try:
+        with pytest.raises(SetpointError) as caught:
+            train(job)
+    finally:
+        process.signal(signal.SIGKILL)
+        process.wait()
+    assert f"{run} is being written by process {process.pid};" in str(caught.value)
+    assert caught.value.status == 2
+    # The lock of a dead process locks nothing.
+    assert process.pid and not process.running
+    shorter = "duration=[100000 steps, 1 s]"
+    draft = compose(Job, str(tmp_path / "small.toml"), flags=[*flags, shorter,
+                    "schedule.horizon_steps=100000"]).resolve()  # fmt: skip
+    assert train(draft).directory == run
+
+
+FOREIGN = {
+    "other files": lambda path: (path.mkdir(), (path / "thesis.tex").write_text("years of work")),
+    "a model": lambda path: (path.mkdir(), (path / "config.json").write_text("{}")),
+    "a file": lambda path: path.write_text("a file"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_no_run_directory_is_left_alone(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "target"
+    FOREIGN[kind](target)
+    before = snapshot(tmp_path)
+    job = small_job(tmp_path, "duration=2 steps")
+    with pytest.raises(SetpointError) as caught:
+        train(job, target)
+    assert str(target) in str(caught.value)
+    assert caught.value.status == 2
+    after = snapshot(tmp_path)
+    del after["small.toml"]
+    assert after == before
+
+
+@pytest.mark.parametrize("workspace", ["/proc/setpoint-runs", "{file}/runs"])
+def test_an_unwritable_place(tmp_path: Path, workspace: str) -> None:
+    (tmp_path / "file").write_text("a file where a folder should be")
+    workspace = workspace.format(file=tmp_path / "file")
+    job = small_job(tmp_path, "duration=2 steps", f"workspace={workspace}")
+    with pytest.raises(SetpointError, match="cannot be"):
+        train(job)
+
+
+def text_source(tmp_path: Path) -> str:
+    return f'data.sources=[{{type=text, paths=["{tmp_path}/text/*.txt"]}}]'
+
+
+def write_texts(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "text").mkdir()
+    for number in range(20):
+        (tmp_path / "text" / f"{number}.txt").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "no source holds a single byte"),
+        (b"good until \xff here", "is not UTF-8: byte 0xff at offset 11"),
+        (b"short", "needs 17 tokens for one window"),
+    ],
+)
+def test_bad_data_is_refused_and_nothing_is_written(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    write_texts(tmp_path, content)
+    length = "held_out=0.15" if words.startswith("needs") else "held_out=0.2"
+    with pytest.raises(SetpointError, match=words) as caught:
+        train(small_job(tmp_path, text_source(tmp_path), f"data.{length}"))
+    assert caught.value.status == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_held_out_text_that_is_too_short_is_found_at_the_start(tmp_path: Path) -> None:
+    flags = ("batch.sequence_length=1000", "evaluation.every=last_step")
+    with pytest.raises(SetpointError, match="the held-out side has 8"):
+        train(small_job(tmp_path, *flags))
+    assert not (tmp_path / "runs").exists()
+    # Without an evaluation nothing needs it.
+    train(small_job(tmp_path, "batch.sequence_length=1000", "evaluation=null", "duration=1 steps"))
+
+
+def test_the_command_line_says_it_in_words(commands: Commands, tmp_path: Path) -> None:
+    """Status 2, one message on standard error, no traceback, and nothing written."""
+    write_config(tmp_path)
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    before = snapshot(tmp_path)
+    status, output = commands.run(tmp_path, "train", "small.toml", "--duration=2 steps")
+    assert status == 2
+    assert output.startswith("error: run directory runs/small-")
+    assert "Traceback" not in output
+    after = snapshot(tmp_path)
+    del after["output.txt"]
+    assert after == before
+
+
+def test_more_ranks_than_this_version_trains_on(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="trains in one process"):
+        train(small_job(tmp_path, "parallel.world_size=2"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SetpointError, match="sees no GPU"):
+        train(small_job(tmp_path, "parallel.device=cuda"))
+    assert not (tmp_path / "runs").exists()

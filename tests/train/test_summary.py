@@ -1,0 +1,53 @@
+"""The table at the end says what the record says."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from setpoint.data.ngram import ngram_baselines
+from setpoint.train.config import Job
+from setpoint.train.run import Outcome, train
+from setpoint.train.summary import print_summary
+
+from .small import rows, small_job
+
+
+def summary(job: Job, outcome: Outcome) -> list[str]:
+    stream = io.StringIO()
+    print_summary(job, outcome, stream)
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+
+
+def test_a_finished_run(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=6 steps", "evaluation.baselines=true")
+    outcome = train(job)
+    lines = summary(job, outcome)
+    assert lines[0] == f"small: {outcome.directory}"
+    last = rows(outcome.directory)[-1]
+    assert {"state finished", "steps 6", f"held-out loss {last['held_out_loss']:.4f}"} < set(lines)
+    # The baselines are judged on the very text that the model is judged on.
+    parts = outcome.parts
+    end = 12 * 16 + 1
+    assert f"tokens {6 * 64}" in lines
+    model = f"this model after 6 steps {last['held_out_bits_per_byte']:.3f}"
+    assert model in lines
+    assert any(line.startswith("unigram (how frequent is the byte) ") for line in lines)
+    assert len(parts.held_out.tokens) > end
+    whole = ngram_baselines(parts.train, parts.held_out)
+    assert 2.5 < whole.unigram < 3.5
+    assert whole.bigram < 2.0
+
+
+def test_a_run_that_had_been_finished(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=3 steps", "evaluation.baselines=true")
+    train(job)
+    lines = summary(job, train(job))
+    assert "state finished" in lines
+    assert "steps 3" in lines
+    assert not any(line.startswith(("tokens/s", "held-out", "unigram")) for line in lines)
+
+
+def test_without_evaluation(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=2 steps", "evaluation=null")
+    assert not any("held-out" in line for line in summary(job, train(job)))
