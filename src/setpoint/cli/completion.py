@@ -1,0 +1,75 @@
+"""`setpoint completion`: the script that makes a shell complete presets, fields and variants."""
+
+from __future__ import annotations
+
+from setpoint.cli.command import Arguments, Command
+from setpoint.config import SetpointError
+
+BASH = """_setpoint() {
+  local found
+  COMPREPLY=()
+  while IFS= read -r found; do
+    COMPREPLY+=("$(printf %q "$found")")
+  done < <(setpoint __complete "$COMP_CWORD" "${COMP_WORDS[@]:1}" 2>/dev/null)
+  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+  return 0
+}
+complete -o default -o bashdefault -F _setpoint setpoint
+"""
+ZSH = """#compdef setpoint
+_setpoint() {
+  local -a found open
+  found=("${(@f)$(setpoint __complete $((CURRENT - 1)) "${(@)words[2,-1]}" 2>/dev/null)}")
+  # After `section.field=` comes the value, without a space.
+  open=(${(M)found:#*=})
+  found=(${found:#*=})
+  (( $#open )) && compadd -S '' -- $open
+  (( $#found )) && compadd -- $found
+  _files
+}
+if [[ $funcstack[1] == _setpoint ]]; then
+  _setpoint "$@"
+else
+  compdef _setpoint setpoint
+fi
+"""
+FISH = """function __setpoint_complete
+  set -l before (commandline -opc)
+  setpoint __complete (count $before) $before[2..-1] (commandline -ct) 2>/dev/null
+end
+complete -c setpoint -a '(__setpoint_complete)'
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+COMMAND = Command(
+    "completion",
+    "SHELL",
+    "Print the script that completes commands, presets, modifiers, files, run directories, fields\n"
+    "and their values in a shell. SHELL is bash, zsh or fish.",
+    [],
+    [
+        ('eval "$(setpoint completion bash)"', "for bash, in ~/.bashrc"),
+        ('eval "$(setpoint completion zsh)"', "for zsh, in ~/.zshrc, after compinit"),
+        ("setpoint completion fish | source", "for fish, in ~/.config/fish/config.fish"),
+    ],
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Print the script for one shell.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    shell = arguments.positional[0]
+    if shell not in SCRIPTS:
+        from setpoint.config.suggest import nearest
+
+        close = nearest(shell, SCRIPTS)
+        meant = f" Did you mean {close[0]}?" if close else ""
+        known = ", ".join(SCRIPTS)
+        raise SetpointError(f"there is no completion for {shell!r}.{meant} Shells: {known}")
+    print(SCRIPTS[shell], end="")
+    return 0

@@ -1,0 +1,163 @@
+"""The entry point: finds the command, turns errors into words, and gives the exit status.
+
+0 done; 1 failed or, for `diff`, different; 2 the configuration or the arguments are wrong;
+75 stopped by preemption with a checkpoint saved; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from errno import EIO, ENOSPC
+from importlib import import_module
+from io import TextIOWrapper
+
+from setpoint import __version__
+from setpoint.config.errors import SetpointError
+
+COMMANDS = {
+    "train": "train, or resume, what a configuration says",
+    "check": "verify a configuration without running it",
+    "show": "print the resolved configuration",
+    "why": "say where a value comes from",
+    "diff": "compare two configurations or runs",
+    "list": "list presets, modifiers, variants and fields",
+    "fingerprint": "print the hash of what is learned",
+    "generate": "let a trained model write",
+    "completion": "print the completion script for a shell",
+}
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+STATUSES = {
+    0: "done",
+    1: "failed; for `diff`: something differs",
+    2: "the configuration or the arguments are wrong",
+    75: "stopped by preemption with a checkpoint saved: run it again to go on",
+    130: "interrupted",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Arguments:
+        arguments: the words after `setpoint`; those of the process if None.
+
+    Returns:
+        the exit status.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal that cannot show a character gets its escape rather than no answer at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+        if arguments is None and "torch" not in sys.modules:
+            # The process ends now. On its way out Python would search all objects for cycles,
+            # again and again, which takes a tenth of the time of `setpoint check`.
+            gc.freeze()
+        return status
+    except SetpointError as error:
+        _report(error, for_machines="--json" in words and _speaks_json(words[0]))
+        return error.status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has left, as `| head` does; Python must not complain at exit.
+        _abandon_output()
+        return FAILED
+    except OSError as error:
+        if error.errno not in (ENOSPC, EIO):
+            raise
+        _abandon_output()
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return FAILED
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words:
+        print(_overview(), file=sys.stderr)
+        return WRONG
+    if words[0] == "help" and len(words) > 1:
+        words = [words[1], "--help"]
+    if words[0] in ("--help", "-h", "help"):
+        print(_overview())
+        return 0
+    if words[0] in ("--version", "-V"):
+        print(f"setpoint {__version__}")
+        return 0
+    name, rest = words[0], words[1:]
+    if name == "__complete":
+        from setpoint.cli.complete import run
+
+        return run(rest)
+    if name not in COMMANDS:
+        from setpoint.config.suggest import nearest
+
+        close = nearest(name, [*COMMANDS, "--help", "--version"])
+        meant = f" Did you mean {close[0]}?" if close else ""
+        raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(COMMANDS)}")
+    module = import_module(f"setpoint.cli.{name}")
+    parsed = module.COMMAND.parse(rest)
+    if parsed.has("--help"):
+        print(module.COMMAND.manual())
+        return 0
+    return module.run(parsed)
+
+
+def _report(error: SetpointError, for_machines: bool) -> None:
+    """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
+    from setpoint.cli.style import styled
+
+    if for_machines:
+        import json
+
+        problems = [problem.to_json() for problem in getattr(error, "problems", ())]
+        answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
+        print(json.dumps(answer, indent=2))
+    sys.stdout.flush()
+    print(f"{styled('error:', '1;31', sys.stderr)} {error}", file=sys.stderr)
+
+
+def _speaks_json(name: str) -> bool:
+    if name not in COMMANDS:
+        return False
+    command = import_module(f"setpoint.cli.{name}").COMMAND
+    return any(option.name == "--json" for option in command.options)
+
+
+def _abandon_output() -> None:
+    """Let what is still in the buffer of standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _overview() -> str:
+    from setpoint.cli.style import bold
+
+    lines = [
+        bold("setpoint COMMAND SOURCE [OVERRIDES]"),
+        "",
+        "Train models from one configuration that fully determines the run.",
+        "",
+        bold("Commands"),
+        *(f"  {name:<14}{what}" for name, what in COMMANDS.items()),
+        "",
+        bold("Examples"),
+        "  setpoint train tiny                          train the preset tiny",
+        "  setpoint train tiny --optimizer.lr 1e-3      change one knob",
+        "  setpoint why optimizer.lr tiny               say where a value comes from",
+        "  setpoint check exp.toml --world-size 1024    verify without running",
+        "",
+        "`setpoint COMMAND --help` is the manual of a command.",
+        "",
+        bold("Exit status"),
+        *(f"  {status:<4}{meaning}" for status, meaning in STATUSES.items()),
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

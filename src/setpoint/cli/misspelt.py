@@ -1,0 +1,56 @@
+"""Overrides that name no field because they are meant as options."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from setpoint.cli.command import Arguments
+from setpoint.config import SetpointError
+
+CLOSE = 0.81
+
+
+def refuse_misspelt_options(arguments: Arguments, fields: Container[str]) -> None:
+    """Answer a misspelt option as such, where it would be read as an unknown field.
+
+    Arguments:
+        arguments: of the call.
+        fields: the names of the fields of the root.
+
+    Raises:
+        SetpointError: for a flag that is no field of the root, and is either close to an option
+            of the command or has no value.
+    """
+    overrides = arguments.overrides
+    for at, token in enumerate(overrides):
+        name, equals, _ = token.partition("=")
+        word = name[2:].replace("-", "_")
+        if not name.startswith("--") or "." in name or word in fields:
+            continue
+        if word.removeprefix("no_") in fields:
+            continue
+        command = arguments.command
+        options = [option.name for option in command.options]
+        close = _closest(word, options)
+        if close is not None:
+            raise SetpointError(
+                f"setpoint {command.name} has no option {name}. Did you mean {close}?"
+            )
+        if not equals and (at + 1 == len(overrides) or overrides[at + 1].startswith("--")):
+            raise SetpointError(
+                f"{name} is neither an option of setpoint {command.name} nor a field with a "
+                f"value. Options: {', '.join(options)}"
+            )
+
+
+def _closest(word: str, options: list[str]) -> str | None:
+    """The option that was meant; strict, since an unknown field is the likelier mistake."""
+    from difflib import SequenceMatcher
+
+    for option in options:
+        name = option[2:].replace("-", "_")
+        # Swapped letters are common, and weigh heavily in short words.
+        swapped = sorted(name) == sorted(word.lower())
+        if swapped or SequenceMatcher(None, word.lower(), name).ratio() > CLOSE:
+            return option
+    return None

@@ -1,0 +1,91 @@
+"""`setpoint show`: the resolved configuration."""
+
+from __future__ import annotations
+
+from setpoint.cli.command import (
+    FILE,
+    JSON,
+    SOURCE_HELP,
+    WITH,
+    WORLD_SIZE,
+    Arguments,
+    Command,
+    Option,
+)
+from setpoint.cli.source import open_source
+from setpoint.config import SetpointError
+from setpoint.config.plain import to_minimal, to_plain
+from setpoint.config.walk import leaves
+
+FORMATS = ("toml", "yaml", "json", "python")
+COMMAND = Command(
+    "show",
+    "SOURCE [OVERRIDES]",
+    "Print every value of a configuration with all layers merged and everything derived, in a\n"
+    "form that can be saved and used as a SOURCE again. Python is what differs from the defaults,\n"
+    "as a function for SOURCE module:function." + "\n" + SOURCE_HELP,
+    [
+        Option("--origins", "Print beside each value where it comes from."),
+        Option("--minimal", "Print only what differs from the defaults."),
+        Option(
+            "--format",
+            "toml (the default), yaml, json, or python (a preset function).",
+            "FORMAT",
+            choices=FORMATS,
+        ),
+        WITH,
+        FILE,
+        WORLD_SIZE,
+        JSON,
+    ],
+    [
+        ("setpoint show tiny", "everything, as TOML"),
+        ("setpoint show tiny --origins", "with the origin of each value"),
+        ("setpoint show tiny --minimal > exp.toml", "a file to start from"),
+        ("setpoint show exp.toml --format python > exp.py", "the same as Python"),
+    ],
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Print the configuration in the asked-for format.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    chosen = arguments.value("--format") or ("json" if arguments.has("--json") else "toml")
+    if chosen not in FORMATS:
+        raise SetpointError(f"--format is one of {', '.join(FORMATS)}, got {chosen!r}")
+    if arguments.has("--json") and chosen != "json":
+        raise SetpointError(f"--json and --format {chosen} contradict each other; give one")
+    if arguments.has("--origins") and chosen == "python":
+        raise SetpointError("--origins has no effect with --format python, which has no comments")
+    config = open_source(arguments.positional[0], arguments).resolve()
+    data = to_minimal(config) if arguments.has("--minimal") else to_plain(config)
+    comments = None
+    if arguments.has("--origins"):
+        comments = {leaf.path: leaf.describe_origin() for leaf in leaves(config)}
+        if chosen == "json":
+            origins = {leaf.key: leaf.describe_origin() for leaf in leaves(config)}
+            data = {"config": data, "origins": origins}
+    if chosen == "json":
+        from setpoint.config.files.write_json import write as write_json
+
+        text = write_json(data)
+    elif chosen == "yaml":
+        from setpoint.config.files.write_yaml import write as write_yaml
+
+        text = write_yaml(data, comments)
+    elif chosen == "python":
+        from setpoint.config.write_python import to_python
+
+        text = to_python(config)
+    else:
+        from setpoint.config.files.write_toml import write as write_toml
+
+        text = write_toml(data, comments)
+    print(text, end="")
+    return 0

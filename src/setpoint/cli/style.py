@@ -1,0 +1,93 @@
+"""Colour on a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+
+def _colour(stream: TextIO) -> bool:
+    # https://no-color.org: set to anything but the empty text.
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not plain
+
+
+def styled(text: str, code: str, stream: TextIO | None = None) -> str:
+    """A text in a style, if the stream is a terminal.
+
+    Arguments:
+        text: the text.
+        code: the parameter of the terminal's "select graphic rendition" sequence (ECMA-48).
+        stream: where it will be printed; standard output if None.
+
+    Returns:
+        the text, perhaps inside escape sequences.
+    """
+    return f"\033[{code}m{text}\033[0m" if _colour(stream or sys.stdout) else text
+
+
+def bold(text: str) -> str:
+    """A heading.
+
+    Arguments:
+        text: the text.
+
+    Returns:
+        the text, bold on a terminal.
+    """
+    return styled(text, "1")
+
+
+def dim(text: str) -> str:
+    """Something beside the point, such as an origin.
+
+    Arguments:
+        text: the text.
+
+    Returns:
+        the text, dim on a terminal.
+    """
+    return styled(text, "2")
+
+
+def wrapped(text: str, indent: str) -> str:
+    """A paragraph, broken at the width of the terminal; one line elsewhere, so that grep finds it.
+
+    Arguments:
+        text: one line.
+        indent: put before each line.
+
+    Returns:
+        the indented lines.
+    """
+    if not sys.stdout.isatty():
+        return indent + text
+    import shutil
+    import textwrap
+
+    width = max(40, shutil.get_terminal_size().columns)
+    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
+def table(rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None) -> str:
+    """Columns aligned by spaces.
+
+    Arguments:
+        rows: the cells.
+        headings: the first row, in bold.
+
+    Returns:
+        the lines; the last column is not padded.
+    """
+    every = [list(headings), *rows] if headings else list(rows)
+    if not every:
+        return ""
+    widths = [max(len(row[column]) for row in every) for column in range(len(every[0]))]
+    lines: list[str] = []
+    for index, row in enumerate(every):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        line = "  ".join([*cells[:-1], row[-1]]).rstrip()
+        lines.append(bold(line) if headings and index == 0 else line)
+    return "\n".join(lines)

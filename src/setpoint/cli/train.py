@@ -1,0 +1,94 @@
+"""`setpoint train`: train or resume."""
+
+from __future__ import annotations
+
+import os
+
+from setpoint.cli.command import FILE, SOURCE_HELP, WITH, Arguments, Command
+from setpoint.cli.source import is_folder, open_source
+from setpoint.config import ConfigError, SetpointError
+from setpoint.config.compose import Composition
+from setpoint.plan.preflight import preflight
+from setpoint.train.config import Job
+from setpoint.train.threads import prepare_threads
+
+COMMAND = Command(
+    "train",
+    "SOURCE [OVERRIDES]",
+    "Train what a configuration says, with a record in the run directory\n"
+    "workspace/experiment/name-fingerprint. The same command again goes on with a run that was\n"
+    "stopped or killed, exactly where its newest whole checkpoint is; a change of anything that\n"
+    "is part of what is learned makes a run of its own. `setpoint train RUN_DIRECTORY` repeats or\n"
+    "resumes that run, and refuses if what is learned would differ.\n"
+    "\n"
+    "Ctrl-C saves and leaves with status 130, SIGTERM with 75: run the command again to go on.\n"
+    + SOURCE_HELP,
+    [WITH, FILE],
+    [
+        ("setpoint train tiny", "train the preset tiny"),
+        ("setpoint train tiny --optimizer.lr 1e-3", "change one knob"),
+        ("setpoint train tiny --with smoke", "only a few steps"),
+        ("setpoint train runs/tiny-3fa94c21", "go on with a run"),
+        ("setpoint train exp.toml --name second", "a file of your own, under another name"),
+    ],
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Resolve, check, train, and print the summary.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    prepare_threads()
+    source = arguments.positional[0]
+    composition = open_source(source, arguments)
+    _adopt_launcher(composition)
+    _draw_seed(composition.draft)
+    job = composition.resolve()
+    problems = preflight(job).problems
+    if problems:
+        raise ConfigError(problems)
+    try:
+        from setpoint.train.run import train
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"training needs the package {error.name!r}: install PyTorch first, then "
+            f"'setpoint[train]'"
+        ) from None
+    outcome = train(job, source if is_folder(source) else None)
+    from setpoint.train.summary import print_summary
+
+    print_summary(job, outcome)
+    return outcome.status
+
+
+def _adopt_launcher(composition: Composition[Job]) -> None:
+    """Take the number of ranks from the launcher, unless a layer has set it."""
+    from setpoint.config import is_set
+
+    size = os.environ.get("WORLD_SIZE")
+    if size is None or is_set(composition.draft.parallel, "world_size"):
+        return
+    from setpoint.config.edit import Editor
+    from setpoint.config.files.plain import PlainScalar
+    from setpoint.config.origin import ENVIRONMENT, Origin
+
+    editor = Editor(composition.draft)
+    origin = Origin(ENVIRONMENT, "WORLD_SIZE")
+    editor.set(("parallel", "world_size"), PlainScalar(size), origin)
+    composition.problems.extend(editor.problems)
+    composition.failed.update(editor.failed)
+
+
+def _draw_seed(draft: Job) -> None:
+    """Replace a null seed by one that is drawn once and recorded."""
+    if draft.seed is None:
+        import secrets
+
+        from setpoint.config.origin import PROGRAM, Origin
+
+        draft.set_field("seed", secrets.randbits(62), Origin(PROGRAM, "drawn, since seed is null"))

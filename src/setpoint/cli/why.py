@@ -1,0 +1,169 @@
+"""`setpoint why`: where a value comes from."""
+
+from __future__ import annotations
+
+import os
+
+from setpoint.cli.command import FILE, JSON, SOURCE_HELP, WITH, WORLD_SIZE, Arguments, Command
+from setpoint.cli.source import open_source
+from setpoint.cli.style import bold, dim, wrapped
+from setpoint.cli.value import plain, value_text
+from setpoint.config import Config, SetpointError
+from setpoint.config.compose import SUFFIXES
+from setpoint.config.registry import presets
+from setpoint.config.walk import Leaf, leaves
+from setpoint.train.config import Job
+
+COMMAND = Command(
+    "why",
+    "PATH [SOURCE] [OVERRIDES]",
+    "Print every layer that touched a value, the first at the top and the winner, marked with >,\n"
+    "last; then what the field means, and its role. PATH is a field, a section, or an item of a\n"
+    "list such as data.sources.0; without a SOURCE the defaults are asked. A derived value names\n"
+    "the fields that it was derived from.\n" + SOURCE_HELP,
+    [WITH, FILE, WORLD_SIZE, JSON],
+    [
+        ("setpoint why optimizer.lr tiny", "the learning rate of tiny"),
+        ("setpoint why batch tiny --batch.accumulation 2", "all of a section, with an override"),
+        ("setpoint why model.ffn_dim runs/tiny-3fa94c21", "a derived value of a run"),
+    ],
+    positional=(1, 2),
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Print the chain of origins of one field, or of every field of a section.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    path, source = _which(arguments.positional)
+    config = open_source(source, arguments).resolve()
+    name = path.replace("-", "_")
+    every = list(leaves(config))
+    found = [leaf for leaf in every if leaf.key == name or leaf.key.startswith(f"{name}.")]
+    if not found:
+        raise SetpointError(f"this configuration has no value {path!r}. {_meant(name, every)}")
+    if arguments.has("--json"):
+        import json
+
+        print(json.dumps([_facts(config, leaf) for leaf in found], indent=2))
+        return 0
+    print("\n\n".join(_explain(config, leaf) for leaf in found))
+    return 0
+
+
+def _which(positional: list[str]) -> tuple[str, str | None]:
+    """Path and source in either order, since both read naturally."""
+    import setpoint.presets  # noqa: F401 - registers the presets by name
+
+    first, second = positional[0], positional[1] if len(positional) > 1 else None
+    if second is None:
+        if _is_source(first) and not _is_field(first):
+            raise SetpointError(
+                f"which value of {first}? For instance: setpoint why optimizer.lr {first}"
+            )
+        return first, None
+    # A folder may be called `data`, and a file `model.toml`: what is a field stays one, unless
+    # the other word can be nothing else.
+    if _is_field(first):
+        swap = _is_field(second) and _is_source(first) and not _is_source(second)
+    else:
+        swap = _is_field(second) or (_is_source(first) and not _is_source(second))
+    return (second, first) if swap else (first, second)
+
+
+def _is_field(word: str) -> bool:
+    return word.partition(".")[0].replace("-", "_") in Job.__setpoint__.fields
+
+
+def _is_source(word: str) -> bool:
+    named = word.replace("_", "-") in presets or ":" in word or word.endswith(SUFFIXES)
+    return named or os.path.exists(word)
+
+
+def _meant(name: str, every: list[Leaf]) -> str:
+    """Why a path leads nowhere, or what may have been meant."""
+    from setpoint.config.suggest import nearest, place_of, schema
+
+    for leaf in every:
+        if name.startswith(f"{leaf.key}."):
+            where = f"{value_text(leaf.value)} ({leaf.describe_origin()})"
+            return f"{leaf.key} is {where}, with nothing inside."
+    section = name.rpartition(".")[0]
+    chosen = next((leaf for leaf in every if leaf.key == f"{section}.type"), None)
+    if chosen is not None and any(path == name for path, _ in schema(Job)):
+        where = f"{value_text(chosen.value)} ({chosen.describe_origin()})"
+        return f"It belongs to another variant; {chosen.key} is {where}."
+    close = nearest(name, [leaf.key for leaf in every], 1)
+    hint = f"Did you mean {close[0]}?" if close else ""
+    hint = place_of(Job, name.rpartition(".")[2], name) or hint
+    return hint or "`setpoint list fields` shows all there are."
+
+
+def _layers(leaf: Leaf) -> list[tuple[object, str]]:
+    """Each layer's value and origin, the winner last."""
+    layers: list[tuple[object, str]] = []
+    for origin, value in leaf.chain:
+        if leaf.path[-1] == "type" and not isinstance(value, str):
+            value = _tag(value, leaf.path[-2])
+            if value is None:
+                continue
+        layers.append((value, origin.describe(leaf.path)))
+    return layers or [(leaf.value, leaf.describe_origin())]
+
+
+def _tag(value: object, key: object) -> str | None:
+    """The variant that a layer chose: its value is the section, or the list that holds it."""
+    if isinstance(value, list | tuple) and isinstance(key, int):
+        value = value[key] if key < len(value) else None
+    elif isinstance(value, dict):
+        value = value.get(key)
+    return type(value).__setpoint__.tag if isinstance(value, Config) else None
+
+
+def _facts(config: Config, leaf: Leaf) -> dict[str, object]:
+    return {
+        "path": leaf.key,
+        "value": plain(leaf.value),
+        "role": leaf.role.name,
+        "help": _help(config, leaf),
+        "layers": [{"value": plain(value), "origin": origin} for value, origin in _layers(leaf)],
+    }
+
+
+def _explain(config: Config, leaf: Leaf) -> str:
+    lines = [bold(f"{leaf.key} = {value_text(leaf.value)}")]
+    layers = [(value_text(value), origin) for value, origin in _layers(leaf)]
+    # One long value shall not push the origins of the others off the screen.
+    width = max((len(value) for value, _ in layers if len(value) <= 40), default=0)
+    for index, (value, origin) in enumerate(layers):
+        mark = ">" if index == len(layers) - 1 else " "
+        lines.append(f"  {mark} {value:<{width}}  {origin}")
+    meaning = _help(config, leaf)
+    if meaning:
+        lines.append(dim(wrapped(meaning, "    ")))
+    lines.append(dim(f"    role {leaf.role.name}: {leaf.role.meaning}"))
+    return "\n".join(lines)
+
+
+def _help(config: Config, leaf: Leaf) -> str:
+    from setpoint.config.docs import field_help
+
+    if leaf.path[-1] == "type":
+        return "Which variant stands here."
+    node: object = config
+    for part in leaf.path[:-1]:
+        if isinstance(node, Config):
+            node = getattr(node, str(part))
+        elif isinstance(node, list | tuple) and isinstance(part, int):
+            node = node[part]
+        else:
+            node = node.get(part) if isinstance(node, dict) else None
+    if not isinstance(node, Config):
+        return ""  # in the user area, where keys are free
+    info = type(node).__setpoint__.fields[str(leaf.path[-1])]
+    return field_help(info.owner, info.name)

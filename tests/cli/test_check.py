@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+
+def test_what_the_run_would_be(cli: CommandLine) -> None:
+    compare("cli/check", cli.ok("check small.toml"))
+
+
+def test_many_ranks(cli: CommandLine) -> None:
+    text = cli.ok("check small.toml --world-size 1024 --batch.global_size 16384")
+    assert "16384 = 4 (micro) * 4 (accumulation) * 1024 (ranks)" in text
+    one = cli.refused("check small.toml --world-size 1024")
+    assert "1024 (ranks)" in one
+    assert "valid: 4096" in one
+    assert "command line --world-size" in one
+
+
+def test_the_valid_values_offered_are_valid(cli: CommandLine) -> None:
+    import re
+
+    for size in ("100", "9", "1023"):
+        text = cli.refused(f"check small.toml --batch.global_size {size} --world-size 3")
+        offered = re.search(r"valid: (.*)", text)
+        assert offered is not None
+        for value in offered[1].split(", "):
+            cli.ok(f"check small.toml --batch.global_size {value} --world-size 3")
+
+
+def test_for_machines(cli: CommandLine) -> None:
+    found = json.loads(cli.ok("check small.toml --json"))
+    assert found["ok"] is True
+    assert found["fingerprint"] == cli.ok("fingerprint small.toml").strip()
+    assert found["facts"] and found["skipped"]
+
+
+def test_missing_paths_are_found(cli: CommandLine) -> None:
+    cli.file("text.toml", '[[data.sources]]\ntype = "text"\npaths = ["there.txt", "not/*.txt"]\n')
+    cli.file("there.txt", "hello")
+    text = cli.refused("check text.toml")
+    assert "data.sources.0.paths.1" in text
+    assert "there.txt" not in text

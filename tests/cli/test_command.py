@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import pytest
+
+from setpoint.cli.command import Command, Option
+from setpoint.config import SetpointError
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+COMMAND = Command(
+    "cook",
+    "DISH [OVERRIDES]",
+    "Cook.",
+    [Option("--salt", "How much.", "GRAMS"), Option("--herb", "Which.", "NAME", True)],
+    [("setpoint cook soup", "soup")],
+)
+
+
+def test_options_and_overrides_are_told_apart() -> None:
+    words = shlex.split("--salt 3 soup --herb=dill --a.b 1 --herb mint c=2 d --salty")
+    parsed = COMMAND.parse(words)
+    assert parsed.positional == ["soup"]
+    assert parsed.overrides == ["--a.b", "1", "c=2", "d", "--salty"]
+    assert parsed.options == {"--salt": ["3"], "--herb": ["dill", "mint"]}
+    assert parsed.integer("--salt") == 3
+    assert parsed.value("--herb") == "mint"
+    assert parsed.integer("--pepper") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x", "--salt needs a whole number, got 'x'"),
+        ("1.5", "--salt needs a whole number, got '1.5'"),
+        ("0", "--salt must be at least 1, got 0"),
+        ("-4", "--salt must be at least 1, got -4"),
+    ],
+)
+def test_numbers_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(SetpointError) as caught:
+        COMMAND.parse(["soup", "--salt", text]).integer("--salt")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "x"])
+def test_floats_that_are_none(text: str) -> None:
+    with pytest.raises(SetpointError):
+        COMMAND.parse(["soup", "--salt", text]).number("--salt", 0.0)
+
+
+def test_underscores_are_hyphens_in_options(cli: CommandLine) -> None:
+    line = "check small.toml --batch.micro_size 1"
+    assert cli.ok(f"{line} --world_size 8") == cli.ok(f"{line} --world-size=8")
+
+
+def test_arguments_that_do_not_fit(transcript: Callable[[list[str]], str]) -> None:
+    lines = [
+        "train",
+        "check --seed 3 small.toml",
+        "diff small.toml",
+        "diff",
+        "why",
+        "completion",
+        "check small.toml tiny",
+        "check small.toml --seed 3 tiny",
+        "diff small.toml tiny small.toml",
+        "list presets tiny",
+        "list fields model extra",
+        "check small.toml --with",
+        "check small.toml --with --file x.toml",
+        "check small.toml --json=yes",
+        "check small.toml --world-size 2 --world-size 3",
+        "check small.toml --world-size many",
+        "check small.toml --world-size 0",
+        "show small.toml --format xml",
+        "completion csh",
+        "completion bsh",
+    ]
+    compare("cli/arguments", transcript(lines))
+
+
+def test_a_switch_may_be_repeated(cli: CommandLine) -> None:
+    once = cli.ok("check small.toml --json")
+    assert cli.ok("check small.toml --json --json") == once
+
+
+def test_json_and_another_format_contradict_each_other(cli: CommandLine) -> None:
+    answer = cli("show small.toml --json --format toml")
+    assert answer.status == 2
+    assert answer.err == "error: --json and --format toml contradict each other; give one\n"

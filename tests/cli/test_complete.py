@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from setpoint.cli.complete import at_cursor
+from setpoint.cli.main import COMMANDS
+
+from .conftest import CommandLine
+from .test_diff import record
+
+
+def complete(cli: CommandLine, *words: str) -> list[str]:
+    """The candidates at the end of a command line; the last word is the one at the cursor."""
+    from setpoint.cli.main import main
+
+    main(["__complete", str(len(words)), *words])
+    captured = cli._capsys.readouterr()
+    assert captured.err == ""
+    return captured.out.splitlines()
+
+
+def test_commands(cli: CommandLine) -> None:
+    assert complete(cli, "") == list(COMMANDS)
+    assert complete(cli, "ch") == ["check"]
+    assert complete(cli, "help", "tr") == ["train"]
+    assert complete(cli, "nonsense", "") == []
+
+
+def test_sources(cli: CommandLine) -> None:
+    record(cli.folder / "runs" / "exp" / "small-1234", "small.toml")
+    cli.file("other.yaml", "")
+    cli.file("notes.txt", "")
+    for command in ("train", "check", "show", "fingerprint", "generate", "diff"):
+        found = complete(cli, command, "")
+        assert set(found) == {"tiny", "small.toml", "other.yaml", "runs/exp/small-1234"}
+    assert complete(cli, "check", "ti") == ["tiny"]
+    assert complete(cli, "check", "--json", "ti") == ["tiny"]
+    assert complete(cli, "check", "--with", "smoke", "sm") == ["small.toml"]
+    assert complete(cli, "diff", "tiny", "sm") == ["small.toml"]
+    assert complete(cli, "check", "runs/e") == ["runs/exp/small-1234"]
+
+
+def test_modifiers_files_and_choices(cli: CommandLine) -> None:
+    assert set(complete(cli, "train", "tiny", "--with", "")) == {"reproducible", "smoke"}
+    assert complete(cli, "train", "tiny", "--with=sm") == ["--with=smoke"]
+    assert complete(cli, "train", "tiny", "--file", "") == ["small.toml"]
+    assert complete(cli, "show", "tiny", "--format", "y") == ["yaml"]
+    assert complete(cli, "generate", "tiny", "--checkpoint", "") == ["best", "latest"]
+    assert complete(cli, "check", "tiny", "--world-size", "") == []
+
+
+def test_options_and_fields(cli: CommandLine) -> None:
+    found = complete(cli, "check", "tiny", "--")
+    assert {"--json", "--with", "--world-size", "--optimizer.lr", "--model"} <= set(found)
+    assert complete(cli, "check", "tiny", "--optimizer.l") == ["--optimizer.lr"]
+    assert complete(cli, "check", "tiny", "optimizer.l") == ["optimizer.lr="]
+    assert complete(cli, "check", "tiny", "--seed", "3", "optimizer.l") == ["optimizer.lr="]
+    assert complete(cli, "list", "--") == ["--json", "--help"]
+    assert complete(cli, "completion", "--") == ["--help"]
+
+
+def test_values(cli: CommandLine) -> None:
+    assert complete(cli, "check", "tiny", "--schedule", "co") == ["constant", "cosine"]
+    assert complete(cli, "check", "tiny", "--schedule=co")[-1] == "--schedule=cosine"
+    assert complete(cli, "check", "tiny", "schedule.type=co")[-1] == "schedule.type=cosine"
+    assert "bf16" in complete(cli, "check", "tiny", "--precision.compute", "")
+    assert complete(cli, "check", "tiny", "--deterministic", "t") == ["true"]
+    assert complete(cli, "check", "tiny", "--seed", "") == []
+    assert complete(cli, "check", "tiny", "--no-such", "") == []
+
+
+def test_paths_and_kinds(cli: CommandLine) -> None:
+    assert complete(cli, "why", "optimizer.l") == ["optimizer.lr"]
+    assert complete(cli, "why", "optimizer.lr", "t") == ["tiny"]
+    assert complete(cli, "why", "tiny", "optimizer.l") == ["optimizer.lr"]
+    assert complete(cli, "list", "") == ["presets", "modifiers", "variants", "fields"]
+    assert complete(cli, "list", "fields", "model.head") == ["model.heads", "model.head_dim"]
+    assert complete(cli, "completion", "") == ["bash", "zsh", "fish"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["check", "ti"], (["check"], "ti", 0)),
+        (["check", "--a", "=", "b"], (["check"], "--a=b", 4)),
+        (["check", "--a", "="], (["check"], "--a=", 4)),
+        (["check", "--a", "=", ""], (["check"], "--a=", 4)),
+        (["check", "--a", "=", "b", "c"], (["check", "--a=b"], "c", 0)),
+        (["check", "--a=b"], (["check"], "--a=b", 0)),
+        ([""], ([], "", 0)),
+    ],
+)
+def test_words_that_bash_takes_apart(
+    words: list[str], expected: tuple[list[str], str, int]
+) -> None:
+    assert at_cursor(words, len(words) - 1) == expected
+
+
+def test_a_cursor_inside_the_line(cli: CommandLine) -> None:
+    from setpoint.cli.main import main
+
+    main(["__complete", "2", "check", "ti", "--seed", "3"])
+    assert cli._capsys.readouterr().out == "tiny\n"
+
+
+@pytest.mark.parametrize("words", [[], ["x"], ["-1", "check"], ["99", "check", "tiny"]])
+def test_nonsense_from_a_shell_is_no_traceback(cli: CommandLine, words: list[str]) -> None:
+    from setpoint.cli.main import main
+
+    assert main(["__complete", *words]) in (0, 2)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from setpoint.cli.command import Arguments
+from setpoint.cli.diff import COMMAND
+from setpoint.cli.source import open_source
+from setpoint.config.record import record_files
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+
+def record(folder: Path, source: str, *overrides: str) -> str:
+    """Write the record of a run without running it."""
+    arguments = Arguments(COMMAND)
+    arguments.overrides.extend(overrides)
+    folder.mkdir(parents=True)
+    for name, text in record_files(open_source(source, arguments).resolve()).items():
+        (folder / name).write_text(text)
+    return folder.name
+
+
+def test_only_what_differs_with_both_origins(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5", "--batch.micro_size=8")
+    answer = cli(f"diff small.toml {run}")
+    assert (answer.status, answer.err) == (1, "")
+    compare("cli/diff_run", answer.out)
+    lines = answer.out.splitlines()
+    headings = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert headings == ["batch.micro_size", "batch.accumulation", "optimizer.lr"]
+    assert "  small.toml  0.01  small.toml:15:1" in lines
+    assert lines[lines.index("  small.toml  0.01  small.toml:15:1") + 1].startswith("  run ")
+
+
+def test_a_preset_and_a_run(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "tiny", "--optimizer.lr=0.5")
+    answer = cli(f"diff tiny {run}")
+    assert answer.status == 1
+    assert answer.out.count("\n") == 3
+    assert "preset tiny (setpoint/presets/tiny.py:" in answer.out
+    assert "record run/config.json:" in answer.out
+
+
+def test_nothing_differs(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "tiny")
+    for line in (f"diff tiny {run}", f"diff {run} tiny", "diff small.toml small.toml"):
+        assert cli.ok(line) == ""
+    assert json.loads(cli.ok(f"diff tiny {run} --json")) == []
+
+
+def test_overrides_apply_to_the_second(cli: CommandLine) -> None:
+    answer = cli("diff small.toml small.toml --optimizer.lr 0.5 --evaluation null --world-size 2")
+    assert answer.status == 1
+    compare("cli/diff_overrides", answer.out)
+
+
+def test_variants(cli: CommandLine) -> None:
+    answer = cli("diff small.toml small.toml --schedule constant")
+    compare("cli/diff_variants", answer.out)
+    assert "(absent)" in answer.out
+
+
+def test_for_machines(cli: CommandLine) -> None:
+    answer = cli("diff small.toml small.toml --optimizer.clip_norm inf --schedule constant --json")
+    assert answer.status == 1
+    found = {entry["path"]: entry for entry in json.loads(answer.out)}
+    assert found["optimizer.clip_norm"] == {
+        "path": "optimizer.clip_norm",
+        "role": "identity",
+        "left": 1.0,
+        "left_origin": "default",
+        "right": "inf",
+        "right_origin": "command line --optimizer.clip_norm",
+    }
+    assert "right" not in found["schedule.floor"]
+
+
+def test_two_texts_that_differ_at_the_end(cli: CommandLine) -> None:
+    long = "x" * 300
+    answer = cli(f"diff small.toml small.toml --user.note {long}a")
+    assert f"{long}a" in answer.out
+
+
+def test_a_side_that_cannot_be_read(cli: CommandLine) -> None:
+    for line in ("diff tinny tiny", "diff tiny tinny", "diff small.toml nosuch", "diff . tiny"):
+        cli.refused(line)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from setpoint.cli.list import KINDS
+from setpoint.config import Config
+from setpoint.config.walk import leaves
+from setpoint.presets.tiny import tiny
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+
+def test_everything_but_the_fields(cli: CommandLine) -> None:
+    text = cli.ok("list")
+    for heading in ("Presets", "Modifiers", "Variants"):
+        assert f"{heading}\n" in text
+    assert "tiny  " in text and "smoke  " in text and "data.sources " in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_kind(cli: CommandLine, kind: str) -> None:
+    found = json.loads(cli.ok(f"list {kind} --json"))
+    assert list(found) == [kind]
+    assert found[kind]
+    assert all(row["help"] for row in found[kind])
+    text = cli.ok(f"list {kind}")
+    for row in found[kind]:
+        assert (row.get("path") or row.get("name") or row["field"]) in text
+
+
+def test_fields_of_a_section(cli: CommandLine) -> None:
+    compare("cli/list_fields_optimizer", cli.ok("list fields optimizer"))
+    assert cli.ok("list fields data.sources").startswith("data.sources\n")
+    assert cli.ok("list fields model.head-dim").splitlines()[1].strip().startswith("a whole number")
+
+
+def test_defaults_for_machines_have_their_type(cli: CommandLine) -> None:
+    rows = {row["path"]: row for row in json.loads(cli.ok("list fields --json"))["fields"]}
+    assert rows["optimizer.lr"]["default"] == 0.0003
+    assert rows["optimizer.betas"]["default"] == [0.9, 0.95]
+    assert rows["experiment"]["default"] is None
+    assert rows["model.head_dim"]["derived"] is True
+    assert rows["data.sources.paths"]["required"] is True
+
+
+def test_roles_are_those_of_the_values(cli: CommandLine) -> None:
+    rows = json.loads(cli.ok("list fields --json"))["fields"]
+    roles = {(row["path"], row.get("variant")): row["role"] for row in rows}
+    config: Config = tiny()
+    for leaf in leaves(config):
+        path = ".".join(str(part) for part in leaf.path if isinstance(part, str))
+        found = {role for (key, _), role in roles.items() if key == path}
+        if found:
+            assert leaf.role.name in found, path
+
+
+def test_what_cannot_be_listed(cli: CommandLine) -> None:
+    lines = [
+        "list preset",
+        "list nothing",
+        "list fields optimiser",
+        "list fields lr",
+        "list fields x",
+    ]
+    compare("cli/list_wrong", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import setpoint
+from setpoint.cli.main import COMMANDS, main
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+
+def test_the_overview(cli: CommandLine) -> None:
+    text = cli.ok("--help")
+    compare("cli/overview", text)
+    assert text == cli.ok("-h") == cli.ok("help")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_manual_with_examples(cli: CommandLine, command: str) -> None:
+    text = cli.ok(f"{command} --help")
+    compare(f"cli/help_{command}", text)
+    assert "Examples\n" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert text == cli.ok(f"{command} -h") == cli.ok(f"help {command}")
+    assert text == cli.ok(f"{command} nonsense --whatever 3 --help")
+
+
+def test_without_a_command_the_overview_is_an_error(cli: CommandLine) -> None:
+    answer = cli("")
+    assert (answer.status, answer.out) == (2, "")
+    assert "Commands\n" in answer.err
+
+
+def test_the_version(cli: CommandLine) -> None:
+    assert cli.ok("--version") == cli.ok("-V") == f"setpoint {setpoint.__version__}\n"
+
+
+def test_mistyped_commands(cli: CommandLine) -> None:
+    lines = ["tran tiny", "--hlep", "help tain", "Check tiny", "''"]
+    compare("cli/mistyped_commands", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
+
+
+def test_examples_of_the_manuals_parse(cli: CommandLine) -> None:
+    from importlib import import_module
+
+    for name in COMMANDS:
+        for line, _ in import_module(f"setpoint.cli.{name}").COMMAND.examples:
+            words = shlex.split(line.removeprefix('eval "$(').removesuffix(')"'))
+            words = words[: words.index("|")] if "|" in words else words
+            words = words[: words.index(">")] if ">" in words else words
+            assert words[:2] == ["setpoint", name]
+            import_module(f"setpoint.cli.{name}").COMMAND.parse(words[2:])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "check small.toml --model.dim x --optimizer.lr -1",
+        "check nosuch.toml",
+        "check small.toml extra",
+        "check small.toml --batch.global_size 9",
+        "why nothing small.toml",
+        "diff small.toml nosuch.toml",
+        "list nothing",
+        "fingerprint tinny",
+        "show small.toml --with smok",
+    ],
+)
+def test_with_json_a_failure_is_json_as_well(cli: CommandLine, line: str) -> None:
+    answer = cli(f"{line} --json")
+    found = json.loads(answer.out)
+    assert answer.status == found["status"] == 2
+    assert found["ok"] is False
+    assert answer.err == f"error: {found['error']}\n"
+    for problem in found["problems"]:
+        assert problem["path"] and problem["message"] and problem["origin"]
+
+
+def test_json_lists_every_problem(cli: CommandLine) -> None:
+    answer = cli("check small.toml --json --model.dim x --optimizer.lr=-1")
+    paths = [problem["path"] for problem in json.loads(answer.out)["problems"]]
+    assert paths == ["model.dim", "optimizer.lr"]
+
+
+def test_an_interrupt_has_its_own_status(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("setpoint.cli.check.preflight", interrupt)
+    answer = cli("check small.toml")
+    assert (answer.status, answer.out, answer.err) == (130, "", "interrupted\n")
+
+
+def test_a_bug_keeps_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("setpoint.cli.check.preflight", bug)
+    with pytest.raises(ZeroDivisionError):
+        main(["check", "small.toml"])
+
+
+def test_a_reader_that_leaves_early_is_no_error(cli: CommandLine, executable: str) -> None:
+    line = f"{executable} list fields | head -1"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=cli.folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_full_disk_is_reported_in_words(cli: CommandLine, executable: str) -> None:
+    line = f"{executable} show small.toml > /dev/full"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=cli.folder)
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+def test_an_output_that_cannot_show_a_character(cli: CommandLine, executable: str) -> None:
+    done = subprocess.run(
+        [executable, "why", "workspace", "small.toml", "--workspace", "läufe"],
+        capture_output=True,
+        cwd=cli.folder,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"l\xe4ufe" in done.stdout
+
+
+def _on_a_terminal(words: list[str], folder: Path, **environ: str) -> tuple[int, str]:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        words,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        cwd=folder,
+        env={**os.environ, "TERM": "xterm", **environ},
+    )
+    os.close(follower)
+    parts: list[bytes] = []
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the process has closed its end
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(leader)
+    return process.wait(), b"".join(parts).decode()
+
+
+def test_colour_on_a_terminal_unless_refused(cli: CommandLine, executable: str) -> None:
+    words = [executable, "check", "small.toml"]
+    status, text = _on_a_terminal(words, cli.folder)
+    assert status == 0
+    assert "\033[1msmall.toml: ok\033[0m" in text
+    assert "\033" not in _on_a_terminal(words, cli.folder, NO_COLOR="1")[1]
+    assert "\033" not in _on_a_terminal(words, cli.folder, TERM="dumb")[1]
+    assert "\033" in _on_a_terminal(words, cli.folder, NO_COLOR="")[1]
+
+
+def test_errors_and_long_texts_on_a_terminal(cli: CommandLine, executable: str) -> None:
+    status, text = _on_a_terminal([executable, "check", "tinny"], cli.folder)
+    assert status == 2
+    assert text.startswith("\033[1;31merror:\033[0m there is no preset")
+    words = [executable, "list", "fields", "optimizer"]
+    _, text = _on_a_terminal(words, cli.folder, NO_COLOR="1", COLUMNS="60")
+    assert max(len(line) for line in text.splitlines() if "; identity" not in line) <= 60
+    _, text = _on_a_terminal([executable, "list", "presets"], cli.folder, NO_COLOR="1")
+    assert text.startswith("tiny  ")
+
+
+def test_plain_when_piped(cli: CommandLine) -> None:
+    for line in ("check small.toml", "why model small.toml", "list fields", "list", "--help"):
+        assert "\033" not in cli.ok(line)

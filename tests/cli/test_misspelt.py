@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+
+def test_misspelt_options(transcript: Callable[[list[str]], str]) -> None:
+    lines = [
+        "check small.toml --jsn",
+        "check small.toml --wrld-size 4",
+        "check small.toml --world_sizes=4",
+        "check small.toml --wiht smoke",
+        "train small.toml --hlep",
+        "train small.toml --json",
+        "check small.toml --verbose",
+        "check small.toml --no-model.tie_embeddings --no-colour",
+        "list --foo",
+        "list fields --josn",
+    ]
+    compare("cli/misspelt_options", transcript(lines))
+
+
+def test_a_field_is_never_taken_for_an_option(cli: CommandLine) -> None:
+    for line in ("--name with --seed 3", "--deterministic", "--no-deterministic", "--seed=3"):
+        cli.ok(f"check small.toml {line}")
+
+
+def test_an_unknown_field_is_left_to_the_report(cli: CommandLine) -> None:
+    assert "Did you mean optimizer.lr?" in cli.refused("check small.toml --lr 1")
+    assert "Did you mean optimizer.weight_decay?" in cli.refused("check small.toml --weight 1")

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+OVERRIDES = (
+    "--optimizer.clip_norm inf --user.note 'a \"b\" ä' --user.deep.er 3 --seed 7 "
+    '--duration \'["30 steps", "2 h"]\' --experiment null --evaluation null '
+    "--model.ffn_dim '${model.dim * 3}'"
+)
+
+
+FORMS = [
+    f"--format {suffix} {options}".strip()
+    for suffix in ("toml", "yaml", "json")
+    for options in ("", "--minimal", "--origins", "--minimal --origins")
+    # JSON has no comments: with --origins it holds two objects.
+    if suffix != "json" or "--origins" not in options
+]
+
+
+@pytest.mark.parametrize("source", ["small.toml", "tiny", "own:small"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_shown_can_be_used_as_a_source(cli: CommandLine, source: str, form: str) -> None:
+    suffix = form.split()[1]
+    text = cli.ok(f"show {source} {form} {OVERRIDES}")
+    cli.file(f"saved.{suffix}", text)
+    expected = cli.ok(f"fingerprint {source} {OVERRIDES}")
+    assert cli.ok(f"fingerprint saved.{suffix}") == expected
+    # Not only what is learned: everything.
+    plain = cli.ok(f"show {source} --json {OVERRIDES}")
+    assert json.loads(cli.ok(f"show saved.{suffix} --json")) == json.loads(plain)
+
+
+def test_origins(cli: CommandLine) -> None:
+    text = cli.ok("show small.toml --origins --optimizer.lr 0.5")
+    compare("cli/show_origins", text)
+    for line in text.splitlines():
+        assert "=" not in line or "  # " in line
+
+
+def test_minimal_holds_only_what_differs(cli: CommandLine) -> None:
+    text = cli.ok("show small.toml --minimal")
+    compare("cli/show_minimal", text)
+    assert cli.ok("show --minimal --format toml own:Job").strip() == ""
+
+
+def test_origins_for_machines(cli: CommandLine) -> None:
+    found = json.loads(cli.ok("show small.toml --origins --json"))
+    assert found["config"]["optimizer"]["lr"] == 0.01
+    assert found["origins"]["optimizer.lr"] == "small.toml:15:1"
+
+
+def test_json_and_its_format_are_the_same(cli: CommandLine) -> None:
+    assert cli.ok("show small.toml --json") == cli.ok("show small.toml --format json")
+    assert cli.ok("show small.toml") == cli.ok("show small.toml --format toml")
+
+
+def test_python_can_be_used_as_a_source(cli: CommandLine) -> None:
+    cli.file("shown.py", cli.ok("show small.toml --format python"))
+    name = next(
+        line.removeprefix("def ").partition("(")[0]
+        for line in (cli.folder / "shown.py").read_text().splitlines()
+        if line.startswith("def ")
+    )
+    assert "--origins" in cli.refused("show small.toml --format python --origins")
+    assert cli.ok(f"fingerprint shown:{name}") == cli.ok("fingerprint small.toml")

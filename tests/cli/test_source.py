@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from .conftest import CommandLine
+from .test_diff import record
+
+
+def shown(cli: CommandLine, line: str, key: str) -> str:
+    """One value of a configuration."""
+    first = cli.ok(f"why {key} {line}").splitlines()[0]
+    return first.removeprefix(f"{key} = ")
+
+
+def test_files_apply_in_order(cli: CommandLine) -> None:
+    cli.file("one.toml", "seed = 1\n[optimizer]\nlr = 0.1\n")
+    cli.file("two.yaml", "seed: 2\n")
+    cli.file("three.json", '{"optimizer": {"eps": 0.5}}')
+    line = "small.toml --file one.toml --file two.yaml --file=three.json"
+    assert shown(cli, line, "seed") == "2"
+    assert shown(cli, line, "optimizer.lr") == "0.1"
+    assert shown(cli, line, "optimizer.eps") == "0.5"
+    assert shown(cli, "small.toml --file two.yaml --file one.toml", "seed") == "1"
+
+
+def test_each_layer_beats_those_before(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "tiny"
+    default = shown(cli, "own:Job", "seed")
+    assert shown(cli, line, "seed") == default
+    cli.file("one.toml", "seed = 1\n[evaluation]\nsequences = 1\n")
+    line += " --with smoke"
+    assert shown(cli, line, "evaluation.sequences") == "16"
+    line += " --file one.toml"
+    assert shown(cli, line, "evaluation.sequences") == "1"
+    monkeypatch.setenv("SETPOINT__SEED", "2")
+    assert shown(cli, line, "seed") == "2"
+    assert shown(cli, f"{line} --seed 3", "seed") == "3"
+
+
+def test_extends_a_preset_a_file_and_a_chain(cli: CommandLine) -> None:
+    cli.file("preset.toml", 'extends = "tiny"\nseed = 1\n')
+    assert cli.ok("fingerprint preset.toml") == cli.ok("fingerprint tiny --seed 1")
+    cli.file("inner/middle.yaml", "extends: ../small.toml\noptimizer: {lr: 0.3}\n")
+    cli.file("top.json", '{"extends": ["inner/middle.yaml"], "seed": 9}')
+    expected = cli.ok("fingerprint small.toml --optimizer.lr 0.3 --seed 9")
+    assert cli.ok("fingerprint top.json") == expected
+    cli.file("two.toml", 'extends = ["inner/middle.yaml", "seed.toml"]\n')
+    cli.file("seed.toml", "seed = 9\n")
+    assert cli.ok("fingerprint two.toml") == expected
+
+
+def test_a_run_directory(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
+    assert shown(cli, run, "optimizer.lr") == "0.5"
+    assert shown(cli, f"{run} --optimizer.lr 0.6", "optimizer.lr") == "0.6"
+    assert "record run/config.json:" in cli.ok(f"why optimizer.lr {run}")
+    assert cli.ok(f"fingerprint {run}") == cli.ok("fingerprint small.toml --optimizer.lr 0.5")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", "{"),
+        ("config.json", "{}"),
+        ("config.json", '{"setpoint": {"schema": 99}}'),
+        ("origins.json", "{"),
+        ("origins.json", None),
+    ],
+)
+def test_a_record_that_is_damaged(cli: CommandLine, name: str, text: str | None) -> None:
+    run = record(cli.folder / "run", "small.toml")
+    if text is None:
+        (cli.folder / "run" / name).unlink()
+    else:
+        (cli.folder / "run" / name).write_text(text)
+    for command in ("show", "train", "diff small.toml"):
+        assert f"run/{name}" in cli.refused(f"{command} {run}")
+
+
+def test_the_number_of_ranks(cli: CommandLine) -> None:
+    text = cli.ok("why parallel.world_size small.toml --parallel.world_size 4 --world-size 2")
+    assert text.startswith("parallel.world_size = 2\n")
+    assert "> 2  command line --world-size" in text
+
+
+def test_all_spellings_of_an_override(cli: CommandLine) -> None:
+    expected = cli.ok("fingerprint small.toml --batch.global_size 16")
+    for spelling in (
+        "--batch.global-size 16",
+        "--batch.global_size=16",
+        "batch.global-size=16",
+        "batch.global_size=16",
+    ):
+        assert cli.ok(f"fingerprint small.toml {spelling}") == expected
+
+
+def test_a_preset_is_the_preset_whatever_lies_about(cli: CommandLine) -> None:
+    expected = cli.ok("fingerprint tiny")
+    (cli.folder / "tiny").mkdir()
+    assert cli.ok("fingerprint tiny") == expected
+    assert "tiny is not a run directory" in cli.refused("fingerprint ./tiny")
+    (cli.folder / "tiny").rmdir()
+    cli.file("tiny", "a file")
+    assert cli.ok("fingerprint tiny") == expected
+
+
+def test_a_file_on_top_cannot_replace_the_source(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml")
+    cli.file("preset.toml", 'extends = "tiny"\n')
+    cli.file("file.toml", 'extends = "preset.toml"\n')
+    for source in (run, "small.toml", "own:small", "tiny"):
+        for name in ("preset.toml", "file.toml"):
+            assert name in cli.refused(f"check {source} --file {name}")

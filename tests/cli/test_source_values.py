@@ -1,0 +1,178 @@
+"""Every kind of wrong value, by each way in: file, flag and environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+Transcript = Callable[[list[str]], str]
+
+
+def test_flags_that_name_no_field(transcript: Transcript) -> None:
+    lines = [
+        "train small.toml --optimiser.lr 1",
+        "train small.toml --lr 1",
+        "train small.toml --model.lr 1",
+        "train small.toml --optimizer.lrr 1",
+        "train small.toml --optimizer.lrß 1",
+        "train small.toml optimizer.learning-rate=1",
+        "train small.toml --optimizer.momentum 0.9",
+        "train small.toml --model.dim.x 3",
+        "train small.toml --data.sources.7.name x",
+        "train small.toml --data.sources.first.name x",
+        "train small.toml --data.sources.0.paths a.txt",
+        "train small.toml --schedule constant --schedule.floor 0.5",
+        "train small.toml --. 3",
+        "train small.toml =3",
+        "train small.toml --",
+    ]
+    compare("cli/flags_that_name_no_field", transcript(lines))
+
+
+def test_flags_with_wrong_values(transcript: Transcript) -> None:
+    lines = [
+        "check small.toml --optimizer.lr",
+        "check small.toml --optimizer.lr --seed 3",
+        "check small.toml --data.sources.0.paths",
+        "check small.toml --optimizer.lr fast",
+        "check small.toml --optimizer.lr ''",
+        "check small.toml --model.dim 7.9",
+        "check small.toml --model.dim ''",
+        "check small.toml --model.dim ä",
+        "check small.toml --seed=-1",
+        "check small.toml --seed -1",
+        "check small.toml --deterministic=ture",
+        "check small.toml --deterministic yes",
+        "check small.toml --optimizer.betas 0.9",
+        "check small.toml --optimizer.betas 0.9,1.5",
+        "check small.toml --optimizer.betas '[0.9, 0.95'",
+        "check small.toml --precision.compute fp23",
+        "check small.toml --duration '2 lightyears'",
+        "check small.toml --duration 0",
+        "check small.toml --evaluation.every sometimes",
+        "check small.toml --name a/b",
+        "check small.toml --workspace ''",
+        "check small.toml --data.sources '[]'",
+        "check small.toml --model.dropout 1",
+        "check small.toml --optimizer.lr nan",
+        "check small.toml --optimizer null",
+    ]
+    compare("cli/flags_with_wrong_values", transcript(lines))
+
+
+def test_unknown_names(transcript: Transcript) -> None:
+    lines = [
+        "train tinny",
+        "train ''",
+        "train no/such/run",
+        "train nosuch.toml",
+        "train smal.toml",
+        "train small.txt",
+        "check small.toml --with smok",
+        "check small.toml --with 'smoke(step=3)'",
+        "check small.toml --with 'smoke(steps=x)'",
+        "check small.toml --with 'smoke(steps=3'",
+        "check small.toml --with 'smoke(3)'",
+        "check small.toml --with ''",
+        "check small.toml --file nosuch.yaml",
+        "check small.toml --optimizer adam",
+        "check small.toml --optimizer.type adam",
+        "check small.toml --schedule linear",
+        "check small.toml --data.sources.0 txt",
+        "check small.toml --data.sources.0.type txt",
+        "check small.toml --precision fp8",
+        "check nomodule:job",
+        "check own:smal",
+        "check own:not_a_job",
+        "check own:",
+        "check :",
+    ]
+    compare("cli/unknown_names", transcript(lines))
+
+
+def test_values_that_contradict(cli: CommandLine, transcript: Transcript) -> None:
+    cli.file("sum.toml", "[batch]\nglobal_size = 24\nmicro_size = 16\naccumulation = 1\n")
+    lines = [
+        "check small.toml --batch.global_size 9",
+        "check small.toml --batch.global_size 100 --batch.accumulation 3",
+        "check small.toml --world-size 1024",
+        "check small.toml --batch.micro_size 4 --batch.accumulation 3",
+        "check small.toml --file sum.toml",
+        "check small.toml --model.heads 3",
+        "check small.toml --model.kv_heads 2 --model.heads 1",
+        "check small.toml --model.max_sequence_length 16",
+        "check small.toml --precision.compute fp16",
+        "check small.toml --duration '2 epochs'",
+        "check small.toml --data.sources.0.type text --data.sources.0.paths nothing/*.txt",
+        "check small.toml --data.sources '[{type = random, name = a}, {type = random, name = a}]'",
+    ]
+    compare("cli/values_that_contradict", transcript(lines))
+
+
+def test_references(transcript: Transcript) -> None:
+    lines = [
+        "check small.toml --model.dim '${model.ffn_dim}' --model.ffn_dim '${model.dim * 3}'",
+        "check small.toml --model.dim '${model.head * 16}'",
+        "check small.toml --model.dim '${model}'",
+        "check small.toml --model.dim '${model.heads / 0}'",
+        "check small.toml --model.dim '${model.heads'",
+        "check small.toml --model.dim '${open(1)}'",
+    ]
+    compare("cli/references", transcript(lines))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SETPOINT__OPTIMISER__LR", "1"),
+        ("SETPOINT__LR", "1"),
+        ("SETPOINT__MODEL__LR", "1"),
+        ("SETPOINT__OPTIMIZER__LR", "fast"),
+        ("SETPOINT__OPTIMIZER__LR", "-1"),
+        ("SETPOINT__OPTIMIZER", "adam"),
+        ("SETPOINT__BATCH__GLOBAL_SIZE", "9"),
+        ("SETPOINT__", "1"),
+    ],
+)
+def test_environment(
+    transcript: Transcript, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    text = transcript(["train small.toml"])
+    compare(f"cli/environment_{name.removeprefix('SETPOINT__').lower() or 'bare'}_{value}", text)
+
+
+def test_very_long_and_hostile_values_stay_readable(cli: CommandLine) -> None:
+    for line in (
+        f"check small.toml --model.dim {'9' * 5000}x",
+        f"check small.toml --{'a' * 5000} 1",
+        f"check {'a' * 5000}",
+        f"check small.toml --with {'a' * 5000}",
+        "check small.toml --optimizer.lr '\033[2J\033[31m'",
+        "check small.toml --\033[2J.x 1",
+        "check '\033[2J'",
+        "check small.toml --\u202egnp.exe 1",
+    ):
+        text = cli.refused(line)
+        assert "\033" not in text and "\u202e" not in text
+        assert max(len(part) for part in text.splitlines()) < 5200
+
+
+def test_a_later_flag_beats_an_earlier_one(cli: CommandLine) -> None:
+    twice = cli.ok("show small.toml --seed 1 --optimizer.lr=0.5 seed=2")
+    assert twice == cli.ok("show small.toml --optimizer.lr 0.5 --seed 2")
+
+
+def test_all_problems_of_all_layers_come_together(
+    cli: CommandLine, transcript: Transcript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.file("bad.toml", '[model]\ndim = "wide"\n[optimiser]\nlr = 1\n')
+    monkeypatch.setenv("SETPOINT__SEED", "x")
+    line = "check small.toml --file bad.toml --batch.global_size 9 --optimizer.eps 0"
+    text = transcript([line])
+    compare("cli/all_problems_together", text)
+    assert "error: 5 problems" in text

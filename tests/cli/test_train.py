@@ -1,0 +1,128 @@
+"""What `setpoint train` refuses before it writes anything; training itself is tested elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ..snapshots import compare
+from .conftest import CommandLine
+from .test_diff import record
+
+
+def run_directory(cli: CommandLine, overrides: str = "") -> str:
+    """Where the run of `small.toml` would lie."""
+    text = cli.ok(f"check small.toml {overrides}")
+    return next(line.split()[-1] for line in text.splitlines() if "run directory" in line)
+
+
+def test_a_directory_that_is_not_a_run(cli: CommandLine) -> None:
+    folder = run_directory(cli)
+    cli.file(f"{folder}/thesis.txt", "all of it")
+    text = cli.refused("train small.toml")
+    assert f"{folder} is not a run directory: it holds thesis.txt" in text
+
+
+def test_a_file_where_the_directory_would_be(cli: CommandLine) -> None:
+    cli.file(run_directory(cli), "a file")
+    assert "is a file" in cli.refused("train small.toml")
+
+
+def test_a_directory_that_cannot_be_written(cli: CommandLine) -> None:
+    cli.file("file", "")
+    text = cli.refused("train small.toml --workspace file")
+    assert "cannot be made" in text and "Not a directory" in text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything is writable for root")
+def test_a_directory_without_permission(cli: CommandLine) -> None:
+    (cli.folder / "closed").mkdir(mode=0o500)
+    assert "Permission denied" in cli.refused("train small.toml --workspace closed")
+
+
+def test_a_run_that_another_process_writes(cli: CommandLine) -> None:
+    folder = run_directory(cli)
+    (cli.folder / folder).mkdir(parents=True)
+    program = (
+        "import sys\n"
+        "from setpoint.track.run_directory import RunDirectory\n"
+        "with RunDirectory.create(sys.argv[1]):\n"
+        "    print('locked', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, folder],
+        cwd=cli.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        text = cli.refused("train small.toml")
+        assert "is being written by" in text and str(other.pid) in text
+        other.communicate("")
+
+
+def test_empty_data_and_data_that_is_not_text(cli: CommandLine) -> None:
+    cli.file("empty.txt", "")
+    cli.file("one.txt", "a single document")
+    cli.file("latin.txt", b"plain text, then caf\xe9")
+    cli.file("good.txt", "hello")
+    line = "train small.toml --data.sources.0 text --data.sources.0.paths"
+    texts = [
+        cli.refused(f"{line} empty.txt"),
+        cli.refused(f"{line} one.txt"),
+        cli.refused(f"{line} latin.txt,good.txt"),
+    ]
+    compare("cli/train_data", "\n".join(texts))
+    assert "latin.txt" in texts[2] and "20" in texts[2]
+
+
+def test_more_ranks_than_this_version_trains_with(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "check --world-size 2" in cli.refused("train small.toml --parallel.world_size 2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "parallel.world_size = 2" in cli.refused("train small.toml")
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    text = cli.refused("train small.toml --model.dim x")
+    assert "error: 2 problems" in text
+    assert "parallel.world_size = many\n    from environment variable WORLD_SIZE" in text
+
+
+def test_a_run_whose_identity_differs(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
+    text = cli.refused(f"train {run} --optimizer.lr 0.6 --evaluation.every '5 steps'")
+    compare("cli/train_identity", text)
+    assert "optimizer.lr" in text and "evaluation" not in text
+
+
+def test_without_torch_the_answer_says_what_to_install(cli: CommandLine) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; from setpoint.cli.main import main; "
+        "sys.exit(main(['train', 'small.toml']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
+    assert done.returncode == 2, done.stderr
+    assert "install PyTorch" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_from_training_to_text(cli: CommandLine) -> None:
+    text = cli.ok("train small.toml")
+    assert "\033" not in text
+    assert "finished" in text and "held-out loss" in text
+    run = run_directory(cli)
+    assert cli.ok(f"diff small.toml {run}") == ""
+    assert cli.ok(f"fingerprint {run}") == cli.ok("fingerprint small.toml")
+    answer = cli(f"diff small.toml {run} --optimizer.lr 3")
+    assert (answer.status, answer.out.splitlines()[0]) == (1, "optimizer.lr  (identity)")
+    for source in (run, "small.toml"):
+        assert f"{run} is finished" in cli.ok(f"train {source}")
+        line = f"generate {source} --prompt 'ab' --max-tokens 4 --temperature 0"
+        assert cli.ok(line).startswith("ab")
+    assert "no checkpoint step 999" in cli.refused(f"generate {run} --checkpoint 999")
+    assert "optimizer.lr" in cli.refused(f"train {run} --optimizer.lr 3")

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from setpoint.cli.value import plain, value_text
+from setpoint.config import Duration, Period
+from setpoint.config.files.plain import PlainScalar
+from setpoint.optim.config import AdamW
+from setpoint.train.config import Evaluation
+
+VALUES = [
+    (None, "null", None),
+    (True, "true", True),
+    (3, "3", 3),
+    (1e-5, "1e-05", 1e-5),
+    (float("inf"), "inf", "inf"),
+    ("a'b", '"a\'b"', "a'b"),
+    (PlainScalar("x"), "'x'", "x"),
+    ((0.9, 0.95), "[0.9, 0.95]", [0.9, 0.95]),
+    ([None, "x"], "[null, 'x']", [None, "x"]),
+    ({"a": [1]}, "{a: [1]}", {"a": [1]}),
+    (Path("runs/x"), "'runs/x'", "runs/x"),
+    (Period("100 steps"), "'100 steps'", "100 steps"),
+    (Duration("2 epochs", "1 h"), "['2 epochs', '1 h']", ["2 epochs", "1 h"]),
+    ("\033[31m", "'\\x1b[31m'", "\033[31m"),
+]
+
+
+@pytest.mark.parametrize(("value", "text", "data"), VALUES)
+def test_values(value: object, text: str, data: object) -> None:
+    assert value_text(value) == text
+    assert plain(value) == data
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_sections() -> None:
+    assert value_text(AdamW()) == "'adamw'"
+    assert value_text(Evaluation()) == "(a section)"
+    assert plain(AdamW(lr=0.5))["lr"] == 0.5

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+
+def test_every_layer_that_touched_a_value(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.file("base.yaml", "optimizer:\n  lr: 0.03\n")
+    cli.file("top.toml", 'extends = "base.yaml"\n\n[optimizer]\n  lr = 0.04\n')
+    monkeypatch.setenv("SETPOINT__OPTIMIZER__LR", "0.05")
+    line = "why optimizer.lr own:small --file top.toml --optimizer.lr 0.06 optimizer.lr=0.07"
+    text = cli.ok(line)
+    compare("cli/why_every_layer", text)
+    values = re.findall(r"^  [ >] ([\d.]+)", text, re.MULTILINE)
+    assert values == ["0.02", "0.03", "0.04", "0.05", "0.06", "0.07"]
+    winners = [part for part in text.splitlines() if part.startswith("  >")]
+    assert winners == ["  > 0.07  command line optimizer.lr"]
+    # The places, against the files as they are.
+    own = (cli.folder / "own.py").read_text().splitlines()
+    at = next(number for number, part in enumerate(own, 1) if "lr=0.02" in part)
+    assert f"(own.py:{at})" in text
+    assert "base.yaml:2:3" in text
+    assert "top.toml:4:3" in text
+
+
+def test_a_preset_and_a_modifier(cli: CommandLine) -> None:
+    text = cli.ok("why duration tiny --with 'smoke(steps=7)' --duration '3 steps'")
+    lines = text.splitlines()
+    assert lines[0] == "duration = '3 steps'"
+    assert re.fullmatch(r"    '.*'  +preset tiny \(setpoint/presets/tiny\.py:\d+\)", lines[1])
+    smoke = r"    '7 steps'  +modifier smoke\(steps=7\) \(setpoint/presets/modifiers\.py:\d+\)"
+    assert re.fullmatch(smoke, lines[2])
+    assert re.fullmatch(r"  > '3 steps'  +command line --duration", lines[3])
+
+
+def test_derived_values_name_what_they_follow_from(cli: CommandLine) -> None:
+    line = "small.toml --model.ffn_dim '${model.dim * 3}'"
+    paths = ("model.head_dim", "model.ffn_dim", "batch.accumulation", "schedule.horizon_steps")
+    text = "\n".join(cli.ok(f"why {path} {line}") for path in paths)
+    compare("cli/why_derived", text)
+    assert "> 16  derived from model.dim, model.heads" in text
+    assert "reference ${model.dim * 3} over model.dim" in text
+    assert "derived from duration" in text
+
+
+def test_the_variant_of_a_section(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.file("flat.toml", '[schedule]\ntype = "constant"\n')
+    monkeypatch.setenv("SETPOINT__SCHEDULE", "cosine")
+    line = "why schedule.type small.toml --file flat.toml --schedule constant"
+    compare("cli/why_variant", cli.ok(line))
+
+
+def test_items_of_lists(cli: CommandLine) -> None:
+    text = cli.ok("why data.sources small.toml --data.sources.0.documents 30")
+    compare("cli/why_items", text)
+    assert text == cli.ok("why data.sources.0 small.toml --data.sources.0.documents 30")
+    assert "small.toml:21:1" in text
+    one = cli.ok("why data.sources.0.documents small.toml --data.sources.0.documents 30")
+    assert one.strip() in text
+
+
+def test_both_orders_mean_the_same(cli: CommandLine) -> None:
+    assert cli.ok("why optimizer.lr tiny") == cli.ok("why tiny optimizer.lr")
+    assert cli.ok("why batch small.toml") == cli.ok("why small.toml batch")
+    assert cli.ok("why optimizer.lr own:small") == cli.ok("why own:small optimizer.lr")
+
+
+def test_names_that_are_both_a_field_and_a_file(cli: CommandLine) -> None:
+    expected = cli.ok("why data small.toml")
+    (cli.folder / "data").mkdir()
+    cli.file("model.toml", (cli.folder / "small.toml").read_text())
+    assert cli.ok("why data small.toml") == expected == cli.ok("why small.toml data")
+    assert cli.ok("why model.toml optimizer.lr") == cli.ok("why optimizer.lr model.toml")
+
+
+def test_without_a_source_the_defaults_are_asked(cli: CommandLine) -> None:
+    assert "> 0.0003  default" in cli.ok("why optimizer.lr")
+
+
+def test_hyphens_are_underscores(cli: CommandLine) -> None:
+    assert cli.ok("why batch.global-size small.toml") == cli.ok("why batch.global_size small.toml")
+
+
+def test_sections_that_are_off(cli: CommandLine) -> None:
+    assert cli.ok("why evaluation small.toml --evaluation null").startswith("evaluation = null\n")
+    text = cli.refused("why evaluation.every small.toml --evaluation null")
+    assert "evaluation is null (command line --evaluation)" in text
+
+
+def test_the_user_area(cli: CommandLine) -> None:
+    text = cli.ok("why user small.toml --user.probe.width 8 --user.note hello")
+    assert "user.probe.width = 8" in text
+    assert "user.note = 'hello'" in text
+
+
+def test_paths_that_lead_nowhere(cli: CommandLine) -> None:
+    lines = [
+        "why optimizer.lrr small.toml",
+        "why lr small.toml",
+        "why small.toml optimiser.lr",
+        "why sequence_length small.toml",
+        "why model.dim.x small.toml",
+        "why schedule.floor small.toml --schedule constant",
+        "why data.sources.3 small.toml",
+        "why small.toml",
+        "why tiny",
+        "why tinny optimizer.lr",
+        "why optimizer.lr tinny",
+        "why '' small.toml",
+    ]
+    compare("cli/why_nowhere", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
+
+
+def test_for_machines(cli: CommandLine) -> None:
+    line = "why optimizer small.toml --optimizer.clip_norm inf --optimizer.betas 0.8,0.9 --json"
+    found = {entry["path"]: entry for entry in json.loads(cli.ok(line))}
+    assert found["optimizer.lr"]["value"] == 0.01
+    assert found["optimizer.lr"]["role"] == "identity"
+    assert found["optimizer.lr"]["layers"] == [{"value": 0.01, "origin": "small.toml:15:1"}]
+    assert found["optimizer.clip_norm"]["value"] == "inf"
+    betas = found["optimizer.betas"]
+    assert betas["layers"][-1] == {"value": [0.8, 0.9], "origin": "command line --optimizer.betas"}
+    assert found["optimizer.type"]["value"] == "adamw"
+    assert all(entry["help"] for entry in found.values())
+
+
+def test_a_long_value_keeps_its_end(cli: CommandLine) -> None:
+    path = "x" * 300 + "end"
+    assert path in cli.ok(f"why workspace small.toml --workspace {path}")
+
+
+def test_every_value_of_a_configuration_can_be_asked(cli: CommandLine) -> None:
+    for key in json.loads(cli.ok("show small.toml --origins --json"))["origins"]:
+        text = cli.ok(f"why {key} small.toml")
+        assert text.startswith(f"{key} = ")
+        assert text.count("\n  > ") == 1
