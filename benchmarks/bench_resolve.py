@@ -1,0 +1,172 @@
+"""The price of a tree: CPU time to compose, resolve, flatten and hash 250, 1,000 and 4,000 leaves.
+
+Trees grow by sections, as real ones do; a section has sixteen fields of mixed types, one of them
+derived, and a check. Leaves with status 1 if a step's time grows with more than the power 1.2 of
+the number of leaves; larger trees fit the processor's caches less well, which costs a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from setpoint.cli.style import table
+from setpoint.config import Config
+from setpoint.config.compose import compose
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.walk import leaves
+
+SIZES = (250, 1000, 4000)
+OVERRIDES = 10
+STEEPEST = 1.2
+
+HEAD = """\
+from collections.abc import Iterator
+from typing import Literal
+
+from setpoint.config import RUNTIME, Config, Period, Problem, check, derive, derived, field
+
+class Item(Config):
+    pass
+
+class Plain(Item, type="plain"):
+    size: int = field(default=4, ge=1)
+
+class Scaled(Item, type="scaled"):
+    size: int = field(default=8, ge=1)
+    scale: float = field(default=1.0, gt=0)
+"""
+SECTION = """
+class Section{n}(Config):
+    width: int = field(default=64, ge=1)
+    depth: int = field(default=4, ge=1)
+    heads: int = field(default=8, ge=1)
+    head_width: int = derived(ge=1)
+    rate: float = field(default=0.1, gt=0, lt=1)
+    decay: float = 0.01
+    limit: float | None = None
+    kind: Literal["first", "second", "third"] = "first"
+    name: str = "section"
+    active: bool = True
+    every: Period = field(default=Period("10 steps"), role=RUNTIME)
+    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1)
+    tags: tuple[str, ...] = ()
+    item: Item = field(factory=Plain)
+    items: tuple[Item, ...] = field(factory=lambda: (Plain(),))
+
+    @derive("head_width")
+    def _derive_head_width(self) -> int:
+        return self.width // self.heads
+
+    @check
+    def _check_heads(self) -> Iterator[Problem]:
+        if self.width % self.heads:
+            yield Problem("heads", "does not divide width")
+"""
+ROOT = """
+class Tree(Config):
+{fields}
+"""
+LEAVES = 17  # of one section: thirteen values, and two items of a tag and a size
+
+
+def main() -> int:
+    """Run the benchmark.
+
+    Returns:
+        0 if every step is close to linear, else 1.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15, help="measurements of each step")
+    rounds = parser.parse_args().rounds
+    # Collections come at moments of their own, and cost by the size of the whole process.
+    gc.disable()
+    costs = [_measure(size, rounds) for size in SIZES]
+    steps = list(costs[0][1])
+    rows: list[list[str]] = []
+    failed: list[str] = []
+    for step in steps:
+        medians = [timings[step] for _, timings in costs]
+        exponent = math.log(medians[-1] / medians[0]) / math.log(costs[-1][0] / costs[0][0])
+        per_leaf = [1e6 * cost / count for (count, _), cost in zip(costs, medians, strict=True)]
+        rows.append(
+            [step]
+            + [f"{1e3 * cost:.2f}" for cost in medians]
+            + [f"{cost:.2f}" for cost in per_leaf]
+            + [f"{exponent:.2f}"]
+        )
+        if exponent > STEEPEST:
+            failed.append(step)
+    counts = [f"{count}" for count, _ in costs]
+    print(f"CPU time, median of {rounds}; {OVERRIDES} overrides; leaves: {', '.join(counts)}\n")
+    headings = ["step", *(f"ms {n}" for n in counts), *(f"us/leaf {n}" for n in counts), "exponent"]
+    print(table(rows, headings=headings))
+    print()
+    if failed:
+        print(f"TOO STEEP: {', '.join(failed)}; an exponent of at most {STEEPEST} is linear enough")
+    else:
+        print(f"ok: no exponent is above {STEEPEST} (1 is linear)")
+    return 1 if failed else 0
+
+
+def _tree(size: int) -> tuple[type[Config], list[str]]:
+    """Fresh classes of about as many leaves, and overrides that are spread over the tree."""
+    count = max(1, round(size / LEAVES))
+    # Groups of sixteen sections keep the tree three levels deep, however wide it is.
+    groups = [range(start, min(start + 16, count)) for start in range(0, count, 16)]
+    text = HEAD + "".join(SECTION.format(n=n) for n in range(count))
+    for index, group in enumerate(groups):
+        fields = "\n".join(f"    s{n}: Section{n} = field(factory=Section{n})" for n in group)
+        text += ROOT.replace("Tree", f"Group{index}").format(fields=fields)
+    fields = "\n".join(f"    g{n}: Group{n} = field(factory=Group{n})" for n in range(len(groups)))
+    text += ROOT.format(fields=fields)
+    name = f"benchmark_tree_{time.perf_counter_ns()}"
+    module = type(sys)(name)
+    sys.modules[name] = module
+    exec(compile(text, name, "exec"), vars(module))
+    chosen = [count * index // OVERRIDES for index in range(OVERRIDES)]
+    values = ("width 128", "depth 6", "rate 0.2", "kind third", "name other", "active false")
+    flags: list[str] = []
+    for index, n in enumerate(chosen):
+        field, value = values[index % len(values)].split()
+        flags.append(f"--g{n // 16}.s{n}.{field}={value}")
+    return module.Tree, flags
+
+
+def _measure(size: int, rounds: int) -> tuple[int, dict[str, float]]:
+    """The number of leaves, and the median CPU seconds of each step."""
+    first: list[float] = []
+    for _ in range(3):
+        cls, flags = _tree(size)
+        first.append(_seconds(lambda: fingerprint(compose(cls, flags=flags).resolve())))  # noqa: B023
+    cls, flags = _tree(size)
+    resolved = compose(cls, flags=flags).resolve()
+    count = sum(1 for _ in leaves(resolved))
+    steps: dict[str, Callable[[], Any]] = {
+        "compose + resolve": lambda: compose(cls, flags=flags).resolve(),
+        "flatten": lambda: list(leaves(resolved)),
+        "fingerprint": lambda: fingerprint(resolved),
+        "evolve + resolve": lambda: compose(cls, resolved.evolve()).resolve(),
+    }
+    found = {"first of a process": statistics.median(first)}
+    for name, step in steps.items():
+        step()
+        found[name] = statistics.median(_seconds(step) for _ in range(rounds))
+    return count, found
+
+
+def _seconds(step: Callable[[], Any]) -> float:
+    gc.collect()
+    before = time.process_time()
+    step()
+    return time.process_time() - before
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The tree of `setpoint.train.config.Job` for other configuration systems."""
