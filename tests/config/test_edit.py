@@ -132,7 +132,7 @@ def test_the_variant_of_an_item() -> None:
 @pytest.mark.parametrize(
     ("flag", "path", "message"),
     [
-        ("--sources.5.weight=1", "sources.5.weight", "sources has 1 items; there is no item 5"),
+        ("--sources.5.weight=1", "sources.5.weight", "sources has 1 item; there is no item 5"),
         ("--sources.x=1", "sources.x", "sources is a list; 'x' is not an index"),
         ("--sources.0.type=txt", "sources.0.type", "is not one of the known values: got txt"),
         ("--sources.0.lenght=3", "sources.0.lenght", "unknown key: Synthetic"),

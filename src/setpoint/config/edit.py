@@ -339,7 +339,7 @@ def _index(text: str, length: int, path: str) -> int:
         raise Invalid(f"{path} is a list; {text!r} is not an index") from None
     if not -length <= index < length:
         raise Invalid(
-            f"{path} has {length} items; there is no item {index}",
+            f"{path} has {length} item{'s' * (length != 1)}; there is no item {index}",
             tuple(map(str, range(length))),
         )
     return index % length

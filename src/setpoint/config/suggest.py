@@ -16,13 +16,17 @@ PLAIN = ("int", "float", "bool", "str", "Path")  # annotations that hold no sect
 NAME = 60  # a longer name than this is shortened in errors
 
 
-def nearest(name: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+def nearest(
+    name: str, candidates: Iterable[str], count: int = 3, likeness: float = 0.6
+) -> list[str]:
     """Names that somebody who typed `name` may have meant.
 
     Arguments:
         name: what was typed.
         candidates: the valid names.
         count: how many to return at most.
+        likeness: how alike two names must be, between 0 and 1 (difflib's ratio); more where the
+            candidates are many and a chance likeness would mislead.
 
     Returns:
         close names, best first.
@@ -31,7 +35,7 @@ def nearest(name: str, candidates: Iterable[str], count: int = 3) -> list[str]:
 
     word = name.lower().replace("-", "_")
     options = list(dict.fromkeys(candidates))
-    close = difflib.get_close_matches(word, options, n=count, cutoff=0.6)
+    close = difflib.get_close_matches(word, options, n=count, cutoff=likeness)
     inside = [o for o in options if len(word) > 2 and (word in o or (o in word and len(o) > 2))]
     return list(dict.fromkeys([*close, *inside]))[:count]
 
@@ -160,7 +164,7 @@ def place_of(root: type[Config], key: str, path: str) -> str:
         close = nearest(word, beside, 1)
         if close:
             return f"Did you mean {section + '.' if section else ''}{close[0]}?"
-        everywhere = nearest(word, [p.rpartition(".")[2] for p in paths], 1)
+        everywhere = nearest(word, [p.rpartition(".")[2] for p in paths], 1, likeness=0.75)
         exact = [p for p in paths if everywhere and p.rpartition(".")[2] == everywhere[0]]
     return f"Did you mean {' or '.join(exact[:3])}?" if exact else ""
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from setpoint.config import Problem
+from setpoint.config.resolve import describe
 from setpoint.data.config import Bytes, Text
 from setpoint.model.config import Transformer
 from setpoint.model.size import estimate_size
@@ -92,11 +93,10 @@ def _paths(job: Job) -> Iterator[Problem]:
             continue
         for position, pattern in enumerate(source.paths):
             if not _exists(os.path.expanduser(pattern)):
-                yield Problem(
-                    f"data.sources.{index}.paths.{position}",
-                    f"no file is there, seen from {os.getcwd()}",
-                    value=repr(pattern),
-                )
+                path = f"data.sources.{index}.paths.{position}"
+                value, origin = describe(job, (), path)
+                reason = f"no file is there, seen from {os.getcwd()}"
+                yield Problem(path, reason, value=value, origin=origin)
 
 
 def _exists(pattern: str) -> bool:
