@@ -38,6 +38,7 @@ def test_options_and_overrides_are_told_apart() -> None:
         ("1.5", "--salt needs a whole number, got '1.5'"),
         ("0", "--salt must be at least 1, got 0"),
         ("-4", "--salt must be at least 1, got -4"),
+        ("9" * 20, f"--salt must be at most 9223372036854775807, got {'9' * 20}"),
     ],
 )
 def test_numbers_that_are_none(text: str, message: str) -> None:

@@ -40,7 +40,7 @@ def test_a_preset_and_a_run(cli: CommandLine) -> None:
     assert answer.status == 1
     assert answer.out.count("\n") == 3
     assert "preset tiny (setpoint/presets/tiny.py:" in answer.out
-    assert "record run/config.json:" in answer.out
+    assert "command line --optimizer.lr" in answer.out
 
 
 def test_nothing_differs(cli: CommandLine) -> None:

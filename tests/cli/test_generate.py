@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ import pytest
 
 from ..snapshots import compare
 from .conftest import CommandLine
+from .test_diff import record
 
 
 def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]], str]) -> None:
@@ -21,7 +23,10 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
         "generate small.toml --temperature nan",
         "generate small.toml --top-k 0",
         "generate small.toml --sampling-seed -1",
+        "generate small.toml --sampling-seed 99999999999999999999999",
         "generate small.toml --checkpoint first",
+        "generate small.toml --checkpoint ²",
+        "generate small.toml --checkpoint 99999999999999999999999",
         "generate small.toml --promt x",
         "generate small.toml --prompt --seed 3",
     ]
@@ -38,3 +43,26 @@ def test_prompts_that_are_not_text(cli: CommandLine, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stdin", stdin)
     assert "standard input is not UTF-8" in cli.refused("generate small.toml --prompt -")
     assert "--prompt is not UTF-8" in cli.refused("generate small.toml --prompt caf\udce9")
+    # In the C locale, standard input hands on what is no text.
+    monkeypatch.setattr(sys, "stdin", io.StringIO("caf\udce9"))
+    assert "standard input is not UTF-8" in cli.refused("generate small.toml --prompt -")
+
+
+def test_prompts_are_checked_before_torch_is_imported(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml")
+    program = (
+        "import sys; from setpoint.cli.main import main;"
+        f"assert main(['generate', '{run}', '--prompt', '\\udce9']) == 2;"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=cli.folder)
+
+
+def test_another_model_than_the_run_has(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml")
+    text = cli.refused(f"generate {run} --model.rope_base 5 --seed 3")
+    assert "run was not trained with this configuration: 2 values differ from its record" in text
+    assert "  model.rope_base\n    recorded  10000.0" in text
+    assert "    today     5.0 (command line --model.rope_base)\n" in text
+    # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
+    assert "there is no checkpoint" in cli.refused(f"generate {run} --checkpoint.keep 9")

@@ -53,7 +53,7 @@ def test_a_run_directory(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
     assert shown(cli, run, "optimizer.lr") == "0.5"
     assert shown(cli, f"{run} --optimizer.lr 0.6", "optimizer.lr") == "0.6"
-    assert "record run/config.json:" in cli.ok(f"why optimizer.lr {run}")
+    assert "> 0.5   command line --optimizer.lr" in cli.ok(f"why optimizer.lr {run}")
     assert cli.ok(f"fingerprint {run}") == cli.ok("fingerprint small.toml --optimizer.lr 0.5")
 
 
@@ -78,9 +78,18 @@ def test_a_record_that_is_damaged(cli: CommandLine, name: str, text: str | None)
 
 
 def test_the_number_of_ranks(cli: CommandLine) -> None:
-    text = cli.ok("why parallel.world_size small.toml --parallel.world_size 4 --world-size 2")
+    cli.file("ranks.toml", "parallel.world_size = 4\n")
+    text = cli.ok("why parallel.world_size small.toml --file ranks.toml --world-size 2")
     assert text.startswith("parallel.world_size = 2\n")
     assert "> 2  command line --world-size" in text
+
+
+def test_the_number_of_ranks_twice(cli: CommandLine) -> None:
+    for override in ("--parallel.world-size 4", "parallel.world_size=2", "parallel={world_size=4}"):
+        text = cli.refused(f"check small.toml {override} --world-size 2")
+        assert "--world-size and parallel.world_size are the same number" in text
+    run = record(cli.folder / "run", "small.toml", "--parallel.world_size=2")
+    assert shown(cli, f"{run} --world-size 1", "parallel.world_size") == "1"
 
 
 def test_all_spellings_of_an_override(cli: CommandLine) -> None:

@@ -116,6 +116,15 @@ def test_a_source_may_be_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
         compose(Job, "jobs:take")
 
 
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SetpointError, match="jobs:make: .*working directory, which cannot be read"):
+        compose(Job, "jobs:make")
+
+
 ERRORS = {
     "unknown_preset": ("smal", {}),
     "missing_file": ("smal.toml", {}),

@@ -152,3 +152,15 @@ def test_what_is_no_record(tmp_path: Path) -> None:
     (tmp_path / "run" / "origins.json").unlink()
     with pytest.raises(SetpointError, match="origins"):
         read_record(Job, folder)
+
+
+def test_classes_of_a_module_that_is_not_imported_are_asked_for(tmp_path: Path) -> None:
+    """A record is data: it names the modules it needs, and nothing is imported for it."""
+    folder = Path(write_record(resolve(Job(optimizer=AdamW())), tmp_path / "run"))
+    config = (folder / "config.json").read_text()
+    assert '"adamw"' in config
+    changed = config.replace('"adamw"', '"theirs"').replace("tests.config.sample", "not_imported")
+    (folder / "config.json").write_text(changed)
+    words = r"uses config classes of not_imported; .* --import not_imported"
+    with pytest.raises(SetpointError, match=words):
+        read_record(Job, str(folder))

@@ -11,7 +11,7 @@ from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import evaluation_batches, evaluation_windows
 from setpoint.data.tokenizer import ByteTokenizer
-from setpoint.data.windows import IGNORED
+from setpoint.loss.config import IGNORE_INDEX
 
 
 @given(
@@ -30,7 +30,7 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
     batches = list(
         evaluation_batches(corpus, sequence_length=sequence_length, micro_size=micro_size)
     )
-    predicted = [t for b in batches for t in b.targets.flatten().tolist() if t != IGNORED]
+    predicted = [t for b in batches for t in b.targets.flatten().tolist() if t != IGNORE_INDEX]
     assert predicted == corpus.tokens[1:].tolist()
     assert sum(b.target_tokens for b in batches) == len(predicted)
     assert sum(b.target_bytes for b in batches) == corpus.byte_count == sum(map(len, texts))

@@ -8,7 +8,8 @@ import torch
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
-from setpoint.data.windows import IGNORED, cut, require_one_window
+from setpoint.data.windows import cut, require_one_window
+from setpoint.loss.config import IGNORE_INDEX
 
 
 def test_targets_are_the_inputs_one_token_later(corpus_of: Callable[..., Corpus]) -> None:
@@ -26,7 +27,7 @@ def test_a_window_past_the_end_is_padded_and_the_padding_is_not_predicted(
 ) -> None:
     batch = cut(corpus_of(b"abc"), np.array([2]), 5)
     assert batch.inputs.tolist() == [[98, 99, 256, 256, 256]]
-    assert batch.targets.tolist() == [[99, 256, IGNORED, IGNORED, IGNORED]]
+    assert batch.targets.tolist() == [[99, 256, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX]]
     assert (batch.target_tokens, batch.target_bytes) == (2, 1)
 
 

@@ -2,8 +2,8 @@
 
 A `console` block is a row of `$ command` lines with the output that follows; `...` in a shown
 line stands for anything, and a line of only `...` for any lines. `# exit N` says the status. The
-toml and yaml blocks of a page are written to the file that their first line names. Python blocks
-of a page run in order, as one module.
+toml and yaml blocks of a page are written to the file that their first line names, as are Python
+blocks that begin with the name of one; the other Python blocks run in order, as one module.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def is_file(python: str) -> bool:
+    return python.startswith("# ") and python.splitlines()[0].endswith(".py")
 
 
 def pattern(lines: list[str]) -> re.Pattern[str]:
@@ -68,9 +72,11 @@ def shown_commands(text: str) -> list[tuple[str, int, list[str]]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    for language in ("toml", "yaml"):
+    for language in ("toml", "yaml", "python"):
         for text in blocks(page, language):
             first = text.splitlines()[0]
+            if language == "python" and not is_file(text):
+                continue
             assert first.startswith("# "), f"{page.name}: name the file in the block's first line"
             (tmp_path / first[2:]).write_text(text)
     for text in blocks(page, "console"):
@@ -85,7 +91,7 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    source = "\n".join(blocks(page, "python"))
+    source = "\n".join(text for text in blocks(page, "python") if not is_file(text))
     if not source:
         pytest.skip("no Python on this page")
     script = tmp_path / "page.py"

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.config import SetpointError
 from setpoint.config.compose import compose
+from setpoint.config.record import record_files
 from setpoint.model.count import count_parameters
 from setpoint.plan.preflight import BYTES_VOCABULARY, preflight, vocabulary_size
 from setpoint.train.build import build_parts
@@ -33,6 +35,13 @@ def test_the_figures_are_those_of_the_model(tmp_path: Path, flags: tuple[str, ..
     assert facts["tokens per update"] == "64"
 
 
+def test_the_home_directory_of_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of/somebody")
+    job = compose(Job, flags=["workspace=~/runs"]).resolve()
+    assert preflight(job).facts["run directory"].startswith("/home/of/somebody/runs/")
+    assert '"workspace": "~/runs"' in record_files(job)["config.json"]
+
+
 def test_a_thousand_ranks() -> None:
     flags = ["batch.global_size=4096", "batch.micro_size=2", "parallel.world_size=1024"]
     found = preflight(compose(Job, flags=flags).resolve())
@@ -49,7 +58,26 @@ def test_missing_files_are_found(tmp_path: Path) -> None:
     job = compose(Job, flags=[f"data.sources=[{{type=text, paths={paths}}}]"]).resolve()
     problems = preflight(job).problems
     assert [p.path for p in problems] == ["data.sources.0.paths.1", "data.sources.0.paths.3"]
-    assert "no file is there" in problems[0].message
+    assert "does not exist" in problems[0].message
+    assert problems[0].value == repr(paths[1])
+    assert problems[0].origin == "command line data.sources"
+
+
+def test_what_training_refuses_is_found(tmp_path: Path) -> None:
+    for name in ("a/x.txt", "b/x.txt"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("x")
+    for paths, words in (
+        ([str(tmp_path)], f"'{tmp_path}' is a folder."),
+        ([str(tmp_path / name) for name in ("a/x.txt", "b/x.txt")], "would both be the document"),
+    ):
+        job = compose(Job, flags=[f"data.sources=[{{type=text, paths={paths}}}]"]).resolve()
+        (problem,) = preflight(job).problems
+        assert words in problem.message
+        assert not problem.message.startswith("data.")
+        assert problem.hint.startswith("Valid: a ")
+        with pytest.raises(SetpointError, match="data.sources.0.paths"):
+            job.data.sources[0].build(where="data.sources.0").files()
 
 
 def test_torch_is_not_needed() -> None:
@@ -57,6 +85,8 @@ def test_torch_is_not_needed() -> None:
         "import sys, setpoint.presets; from setpoint.config.compose import compose;"
         "from setpoint.plan.preflight import preflight; from setpoint.train.config import Job;"
         "preflight(compose(Job, 'tiny').resolve());"
+        "text = 'data.sources=[{type=text, paths=[/nowhere]}]';"
+        "assert preflight(compose(Job, flags=[text]).resolve()).problems;"
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError
 from setpoint.track.atomic import write_json, write_text
 
 
@@ -30,7 +30,7 @@ def test_a_failing_disk_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, fail)
-    with pytest.raises(SetpointError, match=r"config.json cannot be written: No space left"):
+    with pytest.raises(RunError, match=r"config.json cannot be written: No space left"):
         write_json(path, {"lr": 0.2})
     assert path.read_text() == '{\n  "lr": 0.1\n}\n'
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
@@ -45,5 +45,5 @@ def test_what_json_cannot_hold_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="No such file"):
+    with pytest.raises(RunError, match="No such file"):
         write_text(tmp_path / "gone" / "config.toml", "")

@@ -37,3 +37,16 @@ def test_a_second_session_adds_to_the_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot be written: Is a directory"):
         LoggedProgress(LineProgress(None, io.StringIO()), tmp_path, None)
+
+
+class Gone(LineProgress):
+    def show(self, reading: Reading) -> None:
+        raise BrokenPipeError
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+    progress = LoggedProgress(Gone(None, io.StringIO()), tmp_path / "log", None)
+    progress.show(Reading(step=1))
+    progress.show(Reading(step=2))
+    progress.close()
+    assert len((tmp_path / "log").read_text().splitlines()) == 2

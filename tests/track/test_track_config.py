@@ -41,6 +41,13 @@ def test_values_from_data() -> None:
             setattr(section, name, value)
 
 
+def test_two_writers_of_one_file_are_refused() -> None:
+    section = Tracking(trackers=(Jsonl(), Jsonl()))
+    with pytest.raises(SetpointError, match=r"trackers\.1(.|\n)*as tracker 0 does"):
+        resolve(section)
+    assert resolve(Tracking(trackers=())).trackers == ()
+
+
 def test_build(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path) as run:
         writers = [t.build(run_directory=run) for t in resolve(Tracking()).trackers]

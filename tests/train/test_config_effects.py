@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,12 +110,6 @@ def saved(job: Job) -> tuple[list[int], list[str]]:
     run = train(job).directory
     pointers = [name for name in ("latest", "best") if (run / "checkpoints" / name).exists()]
     return list(list_checkpoints(run / "checkpoints")), pointers
-
-
-def measured(job: Job) -> float:
-    """What the last checkpoint would be best by."""
-    run = train(job).directory
-    return json.loads((run / "checkpoints/step-00000004/manifest.json").read_text())["metric"]
 
 
 def told(job: Job) -> str:
@@ -251,7 +244,6 @@ EFFECTS = {
     "Checkpoint.resume": Effect("checkpoint.resume=must", trained_twice),
     "Evaluation.every": Effect("evaluation.every=1 steps", logged),
     "Evaluation.sequences": Effect("evaluation.sequences=3", logged),
-    "Evaluation.metric": Effect("evaluation.metric=bits_per_byte", measured),
     "Evaluation.baselines": Effect("evaluation.baselines=true", summarized, gives=True),
     "Tracking.every": Effect("tracking.every=2 steps", logged),
     "Tracking.progress": Effect("tracking.progress=lines", told, gives="step 1"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError, SetpointError
 from setpoint.config.compose import compose
 from setpoint.config.record import read_record
 from setpoint.train.config import Job
@@ -244,3 +245,55 @@ def test_a_fresh_run_equals_its_resumed_self(tmp_path: Path) -> None:
     for found in (ours, theirs):
         found["rows"] = [row for row in found["rows"] if row["step"] > 13]
     assert ours == theirs
+
+
+@pytest.mark.parametrize("duration", ["1 tokens", "[5 steps, 1 days]", "100 tokens"])
+def test_a_budget_does_not_shrink_in_other_words(run: Path, duration: str) -> None:
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="a budget may grow, not shrink"):
+        resume(run, f"duration={duration}")
+    assert snapshot(run) == before
+
+
+@pytest.mark.parametrize("flag", ["name=other", "experiment=x", "workspace=elsewhere"])
+def test_a_run_is_not_renamed_while_its_directory_is_given(run: Path, flag: str) -> None:
+    draft, _ = read_record(Job, str(run))
+    job = compose(Job, draft, flags=[flag]).resolve()
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="has no effect: the run is that of"):
+        train(job, run)
+    assert snapshot(run) == before
+
+
+def test_origins_outlive_a_resume(run: Path) -> None:
+    """The record says where a value first came from, however often the run is resumed."""
+    before = json.loads((run / "origins.json").read_text())
+    resume(run, "duration=7 steps")
+    resume(run, "duration=8 steps")
+    after = json.loads((run / "origins.json").read_text())
+    layers = after.pop("duration")["layers"]
+    before.pop("duration")
+    assert after == before
+    assert [layer["value"] for layer in layers][-2:] == ["7 steps", "8 steps"]
+
+
+def test_a_seed_is_drawn_once(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "seed=null", "duration=2 steps")
+    assert job.seed is None
+    run = train(job).directory
+    seed = json.loads((run / "config.json").read_text())["seed"]
+    assert isinstance(seed, int)
+    assert train(small_job(tmp_path, "seed=null", "duration=2 steps")).directory != run
+
+
+def test_a_failed_restore_leaves_the_record_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RunError("no such device")
+
+    monkeypatch.setattr("setpoint.train.session.restore", refuse)
+    config = (run / "config.json").read_bytes()
+    with pytest.raises(RunError, match="no such device"):
+        resume(run, "duration=9 steps")
+    assert (run / "config.json").read_bytes() == config

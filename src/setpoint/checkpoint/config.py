@@ -11,7 +11,7 @@ class Checkpoint(Config, role=RUNTIME):
     """When the run is saved, how many checkpoints stay, and whether it resumes."""
 
     every: Period = field(default=Period("100 steps"))
-    """How often a checkpoint is saved; one is saved at the end and on Ctrl-C in any case."""
+    """How often a checkpoint is saved; the start, the end and Ctrl-C are saved in any case."""
     keep: int | None = field(default=2, ge=1)
     """How many of the newest checkpoints stay; null keeps all."""
     keep_best: bool = True

@@ -194,6 +194,21 @@ class CheckpointStore:
             )
         return load_directory(found[step], only)
 
+    def forget_best(self) -> None:
+        """Let the next checkpoint with a metric be the best, whatever the metric is.
+
+        Raises:
+            SetpointError: if the directory cannot be written.
+        """
+        self.prepare()
+        try:
+            point(self.root, "best", None)
+        except OSError as error:
+            raise SetpointError(
+                f"the pointer to the best checkpoint in {self.root} cannot be removed: "
+                f"{error.strerror}"
+            ) from error
+
     def discard_after(self, step: int) -> None:
         """Remove the checkpoints that a run which goes on from `step` will not come from.
 

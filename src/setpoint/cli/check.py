@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from setpoint.cli.command import FILE, JSON, SOURCE_HELP, WITH, WORLD_SIZE, Arguments, Command
+from setpoint.cli.command import (
+    FILE,
+    IMPORT,
+    JSON,
+    SOURCE_HELP,
+    WITH,
+    WORLD_SIZE,
+    Arguments,
+    Command,
+)
 from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, table
 from setpoint.config import ConfigError
@@ -16,7 +25,7 @@ COMMAND = Command(
     "and range, every rule between fields, the batch arithmetic for any number of ranks, and the\n"
     "paths it names. All problems are reported at once; the exit status is 2 if there are any.\n"
     + SOURCE_HELP,
-    [WITH, FILE, WORLD_SIZE, JSON],
+    [WITH, FILE, IMPORT, WORLD_SIZE, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),

@@ -8,6 +8,8 @@ from typing import TypeVar
 from setpoint.config import SetpointError
 
 N = TypeVar("N", int, float)
+LARGEST = 2**63 - 1
+"""The largest whole number that an option takes: what 64 bits hold, as torch's numbers do."""
 
 
 class Option:
@@ -40,6 +42,7 @@ class Option:
 
 WITH = Option("--with", "Apply a modifier, as in smoke or 'smoke(steps=5)'.", "MODIFIER", True)
 FILE = Option("--file", "Put a further configuration file on top of the source.", "FILE", True)
+IMPORT = Option("--import", "Import a module first: classes and presets of yours.", "MODULE", True)
 WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N")
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
@@ -93,9 +96,12 @@ class Arguments:
             the number, or None if the option was not given.
 
         Raises:
-            SetpointError: if it is not such a number.
+            SetpointError: if it is not such a number, or above `LARGEST`.
         """
-        return self._number(name, int, at_least, "a whole number")
+        result = self._number(name, int, at_least, "a whole number")
+        if result is not None and result > LARGEST:
+            raise SetpointError(f"{name} must be at most {LARGEST}, got {result}")
+        return result
 
     def number(self, name: str, at_least: float) -> float | None:
         """An option's value as a number; see `integer`.

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from setpoint.cli.command import FILE, JSON, SOURCE_HELP, WITH, WORLD_SIZE, Arguments, Command
+from setpoint.cli.command import (
+    FILE,
+    IMPORT,
+    JSON,
+    SOURCE_HELP,
+    WITH,
+    WORLD_SIZE,
+    Arguments,
+    Command,
+)
 from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, dim
 from setpoint.cli.value import plain, value_text
@@ -14,7 +23,7 @@ COMMAND = Command(
     "Resolve two sources and print only the values that differ, each with where it comes from.\n"
     "OVERRIDES, modifiers, further files and the environment apply to B. The exit status is 0 if\n"
     "nothing differs and 1 if something does." + "\n" + SOURCE_HELP,
-    [WITH, FILE, WORLD_SIZE, JSON],
+    [WITH, FILE, IMPORT, WORLD_SIZE, JSON],
     [
         ("setpoint diff tiny runs/tiny-3fa94c21", "what a run changed"),
         ("setpoint diff tiny tiny --optimizer.lr 1e-3", "what an override changes, in the end"),

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from setpoint.cli.command import FILE, JSON, SOURCE_HELP, WITH, WORLD_SIZE, Arguments, Command
+from setpoint.cli.command import (
+    FILE,
+    IMPORT,
+    JSON,
+    SOURCE_HELP,
+    WITH,
+    WORLD_SIZE,
+    Arguments,
+    Command,
+)
 from setpoint.cli.source import open_source
 from setpoint.config.fingerprint import canonical, fingerprint
 
@@ -12,7 +21,7 @@ COMMAND = Command(
     "Print one hash (SHA-256) of every value that is part of what is learned. Two configurations\n"
     "with the same fingerprint train the same model; where they run, how they log and how long\n"
     "they may go on does not change it." + "\n" + SOURCE_HELP,
-    [WITH, FILE, WORLD_SIZE, JSON],
+    [WITH, FILE, IMPORT, WORLD_SIZE, JSON],
     [
         ("setpoint fingerprint tiny", "the preset's fingerprint"),
         ("setpoint fingerprint tiny --seed 2", "another seed is another run"),

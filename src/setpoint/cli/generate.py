@@ -6,9 +6,12 @@ import os
 import shlex
 import sys
 
-from setpoint.cli.command import FILE, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
 from setpoint.cli.source import is_folder, open_source
-from setpoint.config import SetpointError
+from setpoint.cli.value import value_text
+from setpoint.config import IDENTITY, SetpointError
+from setpoint.config.difference import ABSENT
+from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
 from setpoint.train.threads import prepare_threads
 
@@ -50,7 +53,7 @@ def run(arguments: Arguments) -> int:
     """
     prepare_threads()
     which = arguments.value("--checkpoint")
-    if which is not None and which not in ("best", "latest") and not which.isdigit():
+    if which is not None and which not in ("best", "latest") and not _is_step(which):
         raise SetpointError(f"--checkpoint is best, latest or a step, got {which!r}")
     prompt = _prompt(arguments.value("--prompt") or "\n")
     temperature = arguments.number("--temperature", 0.0)
@@ -62,7 +65,11 @@ def run(arguments: Arguments) -> int:
     }
     source = arguments.positional[0]
     job = open_source(source, arguments).resolve()
-    folder = source if is_folder(source) else run_directory_of(job)
+    if is_folder(source):
+        folder = source
+        _refuse_another_model(folder, job)
+    else:
+        folder = run_directory_of(job)
     if not os.path.isdir(folder):
         raise SetpointError(
             f"{folder} does not exist: train it first, with\n  {_training(arguments)}"
@@ -73,22 +80,49 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
+def _is_step(text: str) -> bool:
+    # More than 18 digits may be more than a step can be; some digits of Unicode are no decimals.
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+def _refuse_another_model(folder: str, job: Job) -> None:
+    """The weights of a run mean something only with what the run has learnt them with."""
+    from setpoint.config.record import recorded_differences
+
+    found = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
+    if not found:
+        return
+    count = f"{len(found)} value{'s differ' if len(found) > 1 else ' differs'}"
+    lines = [f"{folder} was not trained with this configuration: {count} from its record", ""]
+    for item in found:
+        lines.append(f"  {item.path}")
+        for name, value, origin in (
+            ("recorded", item.left, item.left_origin),
+            ("today", item.right, item.right_origin),
+        ):
+            text = "(absent)" if value is ABSENT else value_text(value)
+            lines.append(f"    {name:<8}  {text}" + (f" ({origin})" if origin else ""))
+    lines += ["", "  Only settings that are no part of what is learned may differ."]
+    raise SetpointError("\n".join(lines))
+
+
 def _prompt(text: str) -> str:
-    if text == "-":
-        try:
-            return sys.stdin.read()
-        except UnicodeDecodeError as error:
-            raise SetpointError(f"--prompt -: standard input is not UTF-8: {error}") from None
-    # Bytes of the command line that are no text arrive as halves of surrogate pairs.
-    if any("\ud800" <= sign <= "\udfff" for sign in text):
-        raise SetpointError("--prompt is not UTF-8")
+    name = "--prompt"
+    try:
+        if text == "-":
+            name = "--prompt -: standard input"
+            text = sys.stdin.read()
+        # Bytes that are no text can arrive as halves of surrogate pairs, which nothing encodes.
+        text.encode()
+    except UnicodeError as error:
+        raise SetpointError(f"{name} is not UTF-8: {error}") from None
     return text
 
 
 def _training(arguments: Arguments) -> str:
     """The command that makes the run which was asked for."""
     words = ["setpoint", "train", *arguments.positional]
-    for option in (WITH, FILE):
+    for option in (WITH, FILE, IMPORT):
         for value in arguments.options.get(option.name, []):
             words += [option.name, value]
     return shlex.join([*words, *arguments.overrides])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from setpoint.cli.command import (
     FILE,
+    IMPORT,
     JSON,
     SOURCE_HELP,
     WITH,
@@ -35,6 +36,7 @@ COMMAND = Command(
         ),
         WITH,
         FILE,
+        IMPORT,
         WORLD_SIZE,
         JSON,
     ],

@@ -7,8 +7,9 @@ import os
 from setpoint.cli.command import Arguments
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.config import SetpointError
+from setpoint.config.base import chain_of
 from setpoint.config.compose import Composition, compose
-from setpoint.config.origin import COMMAND_LINE, Origin
+from setpoint.config.origin import COMMAND_LINE, Origin, Recorded
 from setpoint.config.registry import presets
 from setpoint.train.config import Job
 
@@ -27,10 +28,15 @@ def open_source(
         the merged draft, with the problems found so far.
 
     Raises:
-        SetpointError: if the source or a layer cannot be read.
+        SetpointError: if the source or a layer cannot be read, or the number of ranks is given
+            twice.
     """
     import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
 
+    for name in arguments.options.get("--import", []):
+        from setpoint.config.user_code import import_user_module
+
+        import_user_module(name, f"--import {name}")
     if overrides:
         refuse_misspelt_options(arguments, Job.__setpoint__.fields)
     start: str | Job | None = source
@@ -54,8 +60,15 @@ def open_source(
         flags=arguments.overrides if overrides else [],
     )
     if size is not None and overrides:
-        origin = Origin(COMMAND_LINE, "--world-size")
-        composition.draft.parallel.set_field("world_size", size, origin)
+        parallel = composition.draft.parallel
+        origins = [origin for origin, _ in chain_of(parallel, "world_size")]
+        # The command line of the run that a record is of does not count.
+        if any(o.layer == COMMAND_LINE and not isinstance(o, Recorded) for o in origins):
+            raise SetpointError(
+                "--world-size and parallel.world_size are the same number and both are given; "
+                "leave one of them out"
+            )
+        parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
     composition.label = source or "the defaults"
     return composition
 

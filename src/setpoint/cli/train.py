@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
-from setpoint.cli.command import FILE, SOURCE_HELP, WITH, Arguments, Command
+from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command
 from setpoint.cli.source import is_folder, open_source
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.compose import Composition
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
+from setpoint.train.seed import draw_seed
 from setpoint.train.threads import prepare_threads
 
 COMMAND = Command(
@@ -23,7 +24,7 @@ COMMAND = Command(
     "\n"
     "Ctrl-C saves and leaves with status 130, SIGTERM with 75: run the command again to go on.\n"
     + SOURCE_HELP,
-    [WITH, FILE],
+    [WITH, FILE, IMPORT],
     [
         ("setpoint train tiny", "train the preset tiny"),
         ("setpoint train tiny --optimizer.lr 1e-3", "change one knob"),
@@ -47,7 +48,7 @@ def run(arguments: Arguments) -> int:
     source = arguments.positional[0]
     composition = open_source(source, arguments)
     _adopt_launcher(composition)
-    _draw_seed(composition.draft)
+    draw_seed(composition.draft)
     job = composition.resolve()
     problems = preflight(job).problems
     if problems:
@@ -67,11 +68,13 @@ def run(arguments: Arguments) -> int:
 
 
 def _adopt_launcher(composition: Composition[Job]) -> None:
-    """Take the number of ranks from the launcher, unless a layer has set it."""
-    from setpoint.config import is_set
+    """Take the number of ranks from the launcher, unless a layer of today has set it."""
+    from setpoint.config.base import chain_of
+    from setpoint.config.origin import Recorded
 
     size = os.environ.get("WORLD_SIZE")
-    if size is None or is_set(composition.draft.parallel, "world_size"):
+    chain = chain_of(composition.draft.parallel, "world_size")
+    if size is None or (chain and not isinstance(chain[-1][0], Recorded)):
         return
     from setpoint.config.edit import Editor
     from setpoint.config.files.plain import PlainScalar
@@ -82,13 +85,3 @@ def _adopt_launcher(composition: Composition[Job]) -> None:
     editor.set(("parallel", "world_size"), PlainScalar(size), origin)
     composition.problems.extend(editor.problems)
     composition.failed.update(editor.failed)
-
-
-def _draw_seed(draft: Job) -> None:
-    """Replace a null seed by one that is drawn once and recorded."""
-    if draft.seed is None:
-        import secrets
-
-        from setpoint.config.origin import PROGRAM, Origin
-
-        draft.set_field("seed", secrets.randbits(62), Origin(PROGRAM, "drawn, since seed is null"))

@@ -76,7 +76,7 @@ def owner_of(cls: type[Config]) -> Any:
         if error.name and not module.startswith(error.name):
             raise SetpointError(
                 f"{cls.__name__} needs the package {error.name!r}, which is not installed; "
-                f"install what the extra 'train' names"
+                f"install the package"
             ) from None
         raise
     for part in name.split("."):

@@ -123,7 +123,7 @@ def compose(
 
 
 # Keys of a file that speak of the file, not of the configuration.
-HEADERS = ("extends", "$schema")
+HEADERS = ("extends", "$schema", "setpoint")
 
 
 class _Sources(Generic[C]):
@@ -207,21 +207,12 @@ class _Sources(Generic[C]):
         return draft_of(config)
 
     def _function(self, source: str) -> C:
-        import importlib
         import inspect
-        import sys
+
+        from .user_code import call_user_function, import_user_module
 
         module_name, _, name = source.partition(":")
-        if "" not in sys.path and os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            raise SetpointError(f"{source}: there is no module {error.name!r}") from None
-        except (ValueError, TypeError):  # an empty, relative or otherwise impossible name
-            raise SetpointError(
-                f"{source}: {module_name!r} is not a module; expected module:function"
-            ) from None
+        module = import_user_module(module_name, source)
         function = getattr(module, name, None)
         if not callable(function):
             close = nearest(name, [key for key in vars(module) if not key.startswith("_")])
@@ -234,7 +225,7 @@ class _Sources(Generic[C]):
         except TypeError as error:
             raise SetpointError(f"{source}: cannot be called without arguments: {error}") from None
         with running(PRESET, source):
-            return self._checked(function(), source)
+            return self._checked(call_user_function(function, source), source)
 
 
 def _finder(document: Document) -> Callable[[Path], str]:

@@ -14,7 +14,7 @@ from .free import Free
 from .origin import DEFAULT, Origin, Path
 from .problem import Problem
 from .reference import Reference
-from .suggest import field_of, holds_secret, names_secret, place_of, unknown_key
+from .suggest import field_of, holds_secret, names_secret, nearest, place_of, unknown_key
 from .types.base import FieldType, shown_part
 from .types.containers import MappingType, OptionalType, SequenceType, TupleType
 from .types.sections import SectionType
@@ -62,7 +62,9 @@ class Editor:
         except Invalid as error:
             self.report(keys, value, origin, error)
 
-    def report(self, path: Path, value: object, origin: Origin, error: Invalid) -> None:
+    def report(
+        self, path: Path, value: object, origin: Origin, error: Invalid, meant: str = ""
+    ) -> None:
         """Record what is wrong with a value.
 
         Arguments:
@@ -70,12 +72,13 @@ class Editor:
             value: the value as it came.
             origin: where it comes from.
             error: what is wrong, perhaps in several places inside the value.
+            meant: what is suggested for an unknown key; looked for in the whole tree if empty.
         """
         for part in error.parts:
             full = (*path, *part.at)
             hint, text = part.hint, shown_part(value, part)
             if part.message.startswith("unknown key"):
-                hint = place_of(type(self.root), str(full[-1]), dotted(full)) or hint
+                hint = meant or place_of(type(self.root), str(full[-1]), dotted(full)) or hint
                 if names_secret(type(self.root), str(full[-1])):
                     text = "***"
             self.failed.add(dotted(full))
@@ -197,7 +200,9 @@ class Editor:
             info = self._field(node, key)
         except Invalid as error:
             # Named with its whole path, so that the hint can search the whole tree.
-            self.report((*done, *rest[:1]), value, origin, error)
+            close = nearest(key, type(node).__setpoint__.fields, 1) if len(rest) > 1 else []
+            meant = f"Did you mean {dotted((*done, *close, *rest[1:]))}?" if close else ""
+            self.report((*done, *rest), value, origin, error, meant)
             return
         if len(rest) == 1:
             self._assign(node, info, value, origin, here)

@@ -114,6 +114,32 @@ class Origin:
         return f"Origin({self.layer!r}, {self.label!r})"
 
 
+class Recorded(Origin):
+    """An origin as the process described it that wrote a record.
+
+    Arguments:
+        layer: its layer.
+        text: the origin in words.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, layer: str, text: str) -> None:
+        super().__init__(layer)
+        self.text = text
+
+    def describe(self, path: Path) -> str:
+        """See `Origin.describe`."""
+        return self.text
+
+    def fixed(self, name: str) -> Origin:
+        """See `Origin.fixed`."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Recorded, (self.layer, self.text)
+
+
 # A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
 # "program". The pair is (layer, label) of the innermost function that is running.
 _running: list[tuple[str, str]] = []

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from .base import Config
+from .base import Chain, Config
 from .difference import ABSENT, Difference, same
 from .edit import Editor
 from .errors import SetpointError
 from .files.document import Document
 from .fingerprint import fingerprint, json_value
-from .origin import DERIVED, RECORD, Origin, Path
+from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Path, Recorded
 from .plain import to_minimal, to_plain
 from .problem import ConfigError
+from .reference import Reference
 from .role import BUDGET, IDENTITY, RUNTIME
-from .walk import leaves
+from .walk import Leaf, leaves, sections
 
 C = TypeVar("C", bound=Config)
 SCHEMA_VERSION = 1
@@ -41,17 +43,17 @@ def record_files(config: Config) -> dict[str, str]:
     """
     from .files.write_json import write as write_json
 
-    header = {"schema": SCHEMA_VERSION, "fingerprint": fingerprint(config)}
+    header = {
+        "schema": SCHEMA_VERSION,
+        "fingerprint": fingerprint(config),
+        "modules": _foreign_modules(config),
+    }
     chains: dict[str, object] = {}
     for leaf in leaves(config):
         chains[leaf.key] = {
             "value": json_value(leaf.value),
             "role": leaf.role.name,
-            "layers": [
-                {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": _text(value)}
-                for origin, value in leaf.chain
-            ]
-            or [{"layer": "default", "origin": "default", "value": _text(leaf.value)}],
+            "layers": _layers(leaf),
         }
     return {
         CONFIG: write_json({HEADER: header, **to_plain(config)}),
@@ -91,7 +93,7 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
     """The draft that a record describes, with derived values left to be derived again.
 
     Every recorded value is kept, also where today's default is another one: a record says what
-    the run was, whatever has become of the defaults since.
+    the run was, whatever has become of the defaults since. Each keeps the origins it had.
 
     Arguments:
         root: the class of the configuration.
@@ -109,21 +111,32 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
     if not is_record(folder):
         raise SetpointError(f"{folder} is not a run directory: it has no {CONFIG}")
     document = read(os.path.join(folder, CONFIG))
-    header = document.data.get(HEADER)
-    if not isinstance(header, dict) or cast(dict[str, Any], header).get("schema") != SCHEMA_VERSION:
+    header = cast(dict[str, Any], document.data.get(HEADER))
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA_VERSION:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SetpointError(
             f"{document.name}: this is not a record of schema {SCHEMA_VERSION}, which is the one "
             f"that this version of Setpoint reads"
         )
-    derived = _derived_paths(os.path.join(folder, ORIGINS))
+    recorded = _read_origins(os.path.join(folder, ORIGINS))
+    derived = {key for key, entry in recorded.items() if entry["layers"][-1]["layer"] == DERIVED}
     values = {key: value for key, value in document.data.items() if key != HEADER}
     origin = Origin(RECORD, folder, _finder(document))
     draft = root()
     editor = Editor(draft, whole=True)
     editor.merge(_without(values, derived, ""), origin)
     if editor.problems:
+        missing = [m for m in header.get("modules", []) if m not in sys.modules]
+        if missing:
+            raise SetpointError(
+                f"{folder}: the record uses config classes of {', '.join(missing)}; records are "
+                f"data and import nothing, so name what is to be imported: "
+                f"{' '.join(f'--import {module}' for module in missing)}"
+            )
         raise ConfigError(editor.problems)
-    return draft, cast(dict[str, Any], header)
+    for leaf in leaves(draft):
+        if leaf.chain and leaf.key in recorded:
+            leaf.chain[:] = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1])
+    return draft, header
 
 
 def recorded_differences(folder: str, config: Config) -> list[Difference]:
@@ -170,9 +183,30 @@ def _read_origins(name: str) -> dict[str, dict[str, Any]]:
     return chains
 
 
-def _derived_paths(name: str) -> set[str]:
-    chains = _read_origins(name)
-    return {path for path, entry in chains.items() if entry["layers"][-1]["layer"] == DERIVED}
+def _foreign_modules(config: Config) -> list[str]:
+    """The modules of config classes that Setpoint does not bring itself."""
+    modules = {type(section).__module__ for _, section in sections(config)}
+    return sorted(name for name in modules if name.partition(".")[0] != "setpoint")
+
+
+def _layers(leaf: Leaf) -> list[dict[str, object]]:
+    """The layers that touched a value as a record has them; the last has the value itself."""
+    layers: list[dict[str, object]] = [
+        {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": _text(value)}
+        for origin, value in leaf.chain
+    ] or [{"layer": DEFAULT, "origin": DEFAULT}]
+    layers[-1]["value"] = json_value(leaf.value)
+    return layers
+
+
+def _chain(layers: Sequence[Mapping[str, Any]], value: object) -> Chain:
+    """The layers that once touched a value, with the value itself at the end."""
+    chain: Chain = [(Recorded(str(e["layer"]), str(e["origin"])), e["value"]) for e in layers]
+    chain[-1] = (chain[-1][0], value)
+    if chain[-1][0].layer == REFERENCE and len(chain) > 1:
+        # Like a derived value, it is computed again.
+        chain[-2] = (chain[-2][0], Reference(str(chain[-2][1])))
+    return chain
 
 
 def _without(values: Mapping[str, Any], derived: set[str], prefix: str) -> dict[str, Any]:

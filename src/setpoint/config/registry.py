@@ -84,8 +84,10 @@ def call_preset(name: str) -> Config:
     function = presets.get(name.replace("_", "-"))
     if function is None:
         raise SetpointError(_unknown("preset", name, presets))
+    from .user_code import call_user_function
+
     with running(PRESET, name):
-        return function()
+        return call_user_function(function, f"the preset {name!r}")
 
 
 def call_modifier(text: str, draft: Config) -> Config:
@@ -112,8 +114,10 @@ def call_modifier(text: str, draft: Config) -> Config:
         shown = name if any(part.secret for part in error.parts) else text
         reasons = "; ".join(part.message for part in error.parts)
         raise SetpointError(f"the modifier {shown!r}: {reasons}") from None
+    from .user_code import call_user_function
+
     with running(MODIFIER, text):
-        result: object = function(draft, **arguments)
+        result: object = call_user_function(function, f"the modifier {text!r}", draft, **arguments)
     if not isinstance(result, type(draft)):
         raise SetpointError(f"the modifier {name!r} must return the config, got {result!r}")
     return result

@@ -10,9 +10,7 @@ import torch
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
-
-IGNORED = -100
-"""Target of a position that is not predicted; the value that PyTorch's cross entropy ignores."""
+from setpoint.loss.config import IGNORE_INDEX
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +19,7 @@ class Batch:
 
     Arguments:
         inputs: (B, S) int64.
-        targets: (B, S) int64; `IGNORED` where nothing is to be predicted.
+        targets: (B, S) int64; `IGNORE_INDEX` where nothing is to be predicted.
         target_tokens: how many targets count.
         target_bytes: how many bytes those stand for. A separator is predicted but is no byte:
             bits per byte = sum of -log2 p over `target_tokens` / `target_bytes`.
@@ -42,8 +40,8 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
         sequence_length: S.
 
     Returns:
-        the batch. Padding is the separator among the inputs and `IGNORED` among the targets, and
-        lies at the end, where causal attention lets no other position see it.
+        the batch. Padding is the separator among the inputs and `IGNORE_INDEX` among the targets,
+        and lies at the end, where causal attention lets no other position see it.
     """
     positions = starts[:, None] + np.arange(sequence_length + 1)  # (B, S+1)
     last = len(corpus.tokens) - 1
@@ -52,7 +50,7 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
     targets = windows[:, 1:].copy()
     target_bytes = int(corpus.token_bytes[targets].sum())
     beyond = positions[:, 1:] > last
-    targets[beyond] = IGNORED
+    targets[beyond] = IGNORE_INDEX
     return Batch(
         inputs=torch.from_numpy(windows[:, :-1].copy()),
         targets=torch.from_numpy(targets),

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.weights import load_weights
-from setpoint.config import SetpointError
 from setpoint.infer.generate import generate
 from setpoint.parallel.device import choose_device
 from setpoint.train.config import Job
@@ -43,22 +42,15 @@ def write(
     Arguments:
         job: the configuration of the run.
         folder: its directory.
-        prompt: at least one character.
+        prompt: at least one character, all of which UTF-8 can encode.
         which: `best`, `latest` or a step; None for the best if there is one.
         sampling: how tokens are drawn.
         stream: where the text goes.
 
     Raises:
-        SetpointError: if the prompt is not text, or there is no such checkpoint, or it is damaged.
+        SetpointError: if there is no such checkpoint, or it is damaged.
         RunError: if it does not fit the model.
     """
-    try:
-        text = prompt.encode()
-    except UnicodeEncodeError as error:
-        # The shell can pass any bytes; Python hands on those that are no text as surrogates.
-        raise SetpointError(
-            f"the prompt is not UTF-8 text: see its character {error.start + 1}"
-        ) from None
     device = choose_device(job.parallel)
     store = CheckpointStore(Path(folder) / "checkpoints")
     if which is None:
@@ -70,7 +62,7 @@ def write(
     load_weights(model, checkpoint)
     model.to(device)
     # A separator first: the text begins a document.
-    start = [tokenizer.separator, *tokenizer.encode(text)]
+    start = [tokenizer.separator, *tokenizer.encode(prompt.encode())]
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def show(token: Tensor) -> None:

@@ -18,12 +18,10 @@ class LossOutput(NamedTuple):
     Arguments:
         total: fp32 scalar to run backward from: cross-entropy plus z-loss.
         nats: fp32 scalar without gradient: cross-entropy alone, for metrics.
-        tokens: int64 scalar: number of valid tokens.
     """
 
     total: Tensor
     nats: Tensor
-    tokens: Tensor
 
 
 class CrossEntropyLoss:
@@ -51,13 +49,13 @@ class CrossEntropyLoss:
         flat, wanted = logits.flatten(0, 1), targets.flatten()
         if flat.dtype != torch.float64:
             flat = flat.float()
-        valid = wanted != IGNORE_INDEX
         if not self.z_loss:
             total = F.cross_entropy(flat, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
-            return LossOutput(total, total.detach(), valid.sum())
+            return LossOutput(total, total.detach())
+        valid = wanted != IGNORE_INDEX
         # log Z is needed by itself, so the cross-entropy is made from it: one pass, not two.
         log_z = flat.logsumexp(dim=-1)
         chosen = flat.gather(-1, wanted.where(valid, 0).unsqueeze(-1)).squeeze(-1)
         nats = (log_z - chosen).where(valid, 0.0).sum()
         z_term = log_z.square().where(valid, 0.0).sum()
-        return LossOutput(nats + self.z_loss * z_term, nats.detach(), valid.sum())
+        return LossOutput(nats + self.z_loss * z_term, nats.detach())

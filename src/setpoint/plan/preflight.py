@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
-from setpoint.config import Problem
+from setpoint.config import Problem, SetpointError
 from setpoint.config.resolve import describe
 from setpoint.data.config import Bytes, Text
 from setpoint.model.config import Transformer
@@ -89,19 +88,18 @@ def vocabulary_size(job: Job) -> int | None:
 
 def _paths(job: Job) -> Iterator[Problem]:
     for index, source in enumerate(job.data.sources):
-        if not isinstance(source, Text):
-            continue
-        for position, pattern in enumerate(source.paths):
-            if not _exists(os.path.expanduser(pattern)):
-                path = f"data.sources.{index}.paths.{position}"
-                value, origin = describe(job, (), path)
-                reason = f"no file is there, seen from {os.getcwd()}"
-                yield Problem(path, reason, value=value, origin=origin)
+        if isinstance(source, Text):
+            # Most jobs have no such source, and listing files needs modules of its own.
+            from setpoint.data.sources.text import TextSource
+
+            _, errors = TextSource(source, where=f"data.sources.{index}").search()
+            for path, error in errors.items():
+                yield _problem(job, path, error)
 
 
-def _exists(pattern: str) -> bool:
-    if os.path.exists(pattern):
-        return True
-    import glob
-
-    return bool(glob.glob(pattern, recursive=True))
+def _problem(job: Job, path: str, error: SetpointError) -> Problem:
+    """An error of the data, which names the field first and what is valid last, as a finding."""
+    message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
+    value, origin = describe(job, (), path)
+    hint = f"Valid: {valid}" if valid else ""
+    return Problem(path, message, hint=hint, value=value, origin=origin)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -19,7 +19,7 @@ def write_text(path: Path, text: str) -> None:
         text: its whole content.
 
     Raises:
-        SetpointError: if it cannot be written; what was there before is unchanged.
+        RunError: if it cannot be written, as on a full disk; what was there before is unchanged.
     """
     staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
         raise
 
 
@@ -44,7 +44,7 @@ def write_json(path: Path, value: Any) -> None:
         value: what JSON can hold; NaN and the infinities are refused.
 
     Raises:
-        SetpointError: if it cannot be written.
+        RunError: if it cannot be written.
         TypeError, ValueError: if JSON cannot hold the value.
     """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Period, field
+from setpoint.config import RUNTIME, Config, Period, Problem, check, field
 
 
 class TrackerConfig(Config, role=RUNTIME):
@@ -26,3 +27,13 @@ class Tracking(Config, role=RUNTIME):
 
     trackers: tuple[TrackerConfig, ...] = field(factory=lambda: (Jsonl(),))
     """Where the rows go; an empty list logs nothing."""
+
+    @check
+    def _check_trackers(self) -> Iterator[Problem]:
+        writers = [index for index, each in enumerate(self.trackers) if isinstance(each, Jsonl)]
+        for index in writers[1:]:
+            yield Problem(
+                f"trackers.{index}",
+                f"writes metrics.jsonl, as tracker {writers[0]} does; each row would stand twice",
+                hint="Leave one of them out.",
+            )

@@ -16,7 +16,7 @@ class Reading:
 
     Arguments:
         step: optimizer updates done.
-        loss: of the training batches since the last reading, in nats per token.
+        loss: of the last update's batch, in nats per token.
         tokens_per_second: of training alone.
         seconds_left: until the end as far as anybody can tell.
         mfu: share of the hardware's peak, between 0 and 1.

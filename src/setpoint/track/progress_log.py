@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from .progress import Progress, Reading, reading_parts
 
 class LoggedProgress(Progress):
     """Shows a run by another progress and writes each line with the time into a file.
+
+    Whoever watched may leave, as `| head` does: the run goes on, and the file tells the rest.
 
     Arguments:
         inner: shows the run.
@@ -33,29 +36,35 @@ class LoggedProgress(Progress):
 
     def start(self) -> None:
         """See `Progress.start`."""
-        self.inner.start()
+        self._show(lambda inner: inner.start())
 
     def advance(self, step: int) -> None:
         """See `Progress.advance`."""
-        self.inner.advance(step)
+        self._show(lambda inner: inner.advance(step))
 
     def show(self, reading: Reading) -> None:
         """See `Progress.show`."""
         self._write("  ".join(reading_parts(reading, self.total_steps)))
-        self.inner.show(reading)
+        self._show(lambda inner: inner.show(reading))
 
     def note(self, text: str) -> None:
         """See `Progress.note`."""
         self._write(text)
-        self.inner.note(text)
+        self._show(lambda inner: inner.note(text))
 
     def stop(self) -> None:
         """See `Progress.stop`."""
-        self.inner.stop()
+        self._show(lambda inner: inner.stop())
 
     def close(self) -> None:
         """Close the file; it is complete with or without this."""
         self._file.close()
+
+    def _show(self, act: Callable[[Progress], None]) -> None:
+        try:
+            act(self.inner)
+        except BrokenPipeError:
+            self.inner = Progress()
 
     def _write(self, text: str) -> None:
         time = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

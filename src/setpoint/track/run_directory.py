@@ -31,18 +31,18 @@ FILES = (
 
 
 class RunDirectory:
-    """The record of one run. Use `create` to write one and `open` to read one.
+    """The record of one run, which `create` makes.
 
     Arguments:
         path: the directory.
-        lock: the lock if this process writes, None if it only reads.
+        lock: the lock, held by this process.
         is_new: whether no run had been recorded there before.
     """
 
-    def __init__(self, path: Path, lock: RunLock | None, is_new: bool) -> None:
+    def __init__(self, path: Path, lock: RunLock, is_new: bool) -> None:
         self.path = path
         self.is_new = is_new
-        self._lock = lock
+        self._lock: RunLock | None = lock
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
@@ -84,26 +84,6 @@ class RunDirectory:
             ) from error
         return cls(path, lock, is_new)
 
-    @classmethod
-    def open(cls, path: Path | str) -> Self:
-        """Look at a run directory without changing it.
-
-        Arguments:
-            path: a directory with the record of a run, whether finished, stopped or running.
-
-        Returns:
-            the directory, for reading.
-
-        Raises:
-            SetpointError: if it is no run directory.
-        """
-        path = Path(path)
-        if not _exists(path):
-            raise SetpointError(f"run directory {path} does not exist")
-        if not is_run_directory(path):
-            raise SetpointError(f"{path} is not a run directory: it holds no {CONFIG} of a run")
-        return cls(path, None, False)
-
     @property
     def name(self) -> str:
         """The directory's own name, for titles and tables."""
@@ -118,11 +98,6 @@ class RunDirectory:
     def logs(self) -> Path:
         """The folder of the processes' logs."""
         return self.path / "logs"
-
-    @property
-    def traces(self) -> Path:
-        """The folder of the profiler's traces."""
-        return self.path / "traces"
 
     @property
     def config(self) -> Path:
@@ -147,7 +122,7 @@ class RunDirectory:
             value: its content.
 
         Raises:
-            SetpointError: if it cannot be written; what was there before is unchanged.
+            RunError: if it cannot be written; what was there before is unchanged.
         """
         write_json(self._writable(name), value)
 
@@ -159,7 +134,7 @@ class RunDirectory:
             text: its content.
 
         Raises:
-            SetpointError: if it cannot be written; what was there before is unchanged.
+            RunError: if it cannot be written; what was there before is unchanged.
         """
         write_text(self._writable(name), text)
 

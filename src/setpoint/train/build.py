@@ -63,12 +63,17 @@ def seed_everything(job: Job) -> None:
     torch.manual_seed(job.seed)
 
 
-def require_determinism() -> None:
-    """Make PyTorch use deterministic operations only, and fail where it has none."""
-    # cuBLAS reads this when it is first used.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
+def set_determinism(required: bool) -> None:
+    """Make PyTorch use deterministic operations only, and fail where it has none; or not.
+
+    Arguments:
+        required: whether to; False takes back what an earlier job of this process asked for.
+    """
+    if required:
+        # cuBLAS reads this when it is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(required)
 
 
 def build_parts(job: Job) -> Parts:
@@ -84,8 +89,7 @@ def build_parts(job: Job) -> Parts:
         SetpointError: if the data is empty or cannot be read, or the device is not there.
     """
     device = choose_device(job.parallel)
-    if job.deterministic:
-        require_determinism()
+    set_determinism(job.deterministic)
     seed_everything(job)
     assert job.seed is not None
     tokenizer = job.tokenizer.build()

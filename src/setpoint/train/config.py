@@ -42,19 +42,26 @@ class Precision(Config):
 
 
 class Evaluation(Config, role=RUNTIME):
-    """How the model is judged on the held-out text."""
+    """How the model is judged on the held-out text; the best checkpoint has the lowest loss."""
 
     every: Period = field(default=Period("100 steps"))
-    """How often; unless this is "never", the end of training is judged as well."""
+    """How often; the end of training is judged as well."""
 
     sequences: int | None = field(default=None, ge=1)
     """Held-out sequences to judge on, the same ones each time; null: all there are."""
 
-    metric: Literal["loss", "bits_per_byte"] = "loss"
-    """The best checkpoint is the one with the lowest of this."""
-
     baselines: bool = False
     """Show beside the result what n-gram models reach that only count the training text."""
+
+    @check
+    def _check_every(self) -> Iterator[Problem]:
+        if self.every.unit == "never":
+            yield Problem(
+                "every",
+                "a section that does nothing is written null",
+                valid=("last_step", "200 steps"),
+                hint="Switch evaluation off with --evaluation null.",
+            )
 
 
 class Job(Config):
@@ -189,6 +196,16 @@ class Job(Config):
             valid=[str(size) for size in nearest_multiples(batch.global_size, step)],
             also=also,
         )
+
+    @check
+    def _check_best(self) -> Iterator[Problem]:
+        if self.evaluation is None and not self.checkpoint.keep_best:
+            yield Problem(
+                "checkpoint.keep_best",
+                "has no effect: without an evaluation no checkpoint is the best",
+                also=("evaluation",),
+                hint="Remove it.",
+            )
 
     @check
     def _check_context(self) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ def check_contract(folder: str, job: Job) -> list[Difference]:
     """
     found = recorded_differences(folder, job)
     for item in found:
-        if item.path == "duration" and _shrinks(item.left, item.right):
+        if item.path == "duration" and _shrinks(item.left, job):
             before = _side(item.left, item.left_origin)
             today = _side(item.right, item.right_origin)
             raise SetpointError(
@@ -55,6 +55,24 @@ def check_contract(folder: str, job: Job) -> list[Difference]:
     return [difference for difference in found if difference.left is not ABSENT]
 
 
+def refuse_renaming(folder: str, accepted: list[Difference]) -> None:
+    """Refuse to give a run another name or place while its directory is given as well.
+
+    Arguments:
+        folder: the run directory.
+        accepted: what `check_contract` returned.
+
+    Raises:
+        SetpointError: naming the field, which would have no effect.
+    """
+    for item in accepted:
+        if item.path in ("name", "experiment", "workspace"):
+            raise SetpointError(
+                f"{item.path} = {item.right!r} ({item.right_origin}) has no effect: the run is "
+                f"that of {folder}. Leave it out, or train a preset or file under the new name"
+            )
+
+
 def describe_accepted(accepted: list[Difference]) -> list[str]:
     """The accepted differences as lines for people.
 
@@ -71,13 +89,25 @@ def describe_accepted(accepted: list[Difference]) -> list[str]:
     ]
 
 
-def _shrinks(recorded: object, today: object) -> bool:
-    before, now = Duration.read(recorded), Duration.read(today)
-    for limit in before.limits:
-        count = now.in_unit(limit.unit)
-        if count is not None and count < limit.count:
-            return True
-    return False
+def _shrinks(recorded: object, job: Job) -> bool:
+    """Whether a limit is lower than it was; updates and tokens are the same thing, counted apart.
+
+    A limit in a unit that the record does not know is one more way to end a session, and fine.
+    """
+    tokens_per_update = job.batch.global_size * job.batch.sequence_length
+    before = _in_tokens(Duration.read(recorded), tokens_per_update)
+    now = _in_tokens(job.duration, tokens_per_update)
+    return any(now[unit] < before[unit] for unit in now if unit in before)
+
+
+def _in_tokens(duration: Duration, tokens_per_update: int) -> dict[str, float]:
+    limits: dict[str, float] = {}
+    for limit in duration.limits:
+        steps = limit.unit == "steps"
+        unit = "tokens" if steps else limit.unit
+        count = limit.count * tokens_per_update if steps else limit.count
+        limits[unit] = min(count, limits.get(unit, count))
+    return limits
 
 
 def _side(value: object, origin: str) -> str:

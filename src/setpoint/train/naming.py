@@ -18,7 +18,9 @@ def run_directory_of(job: Job) -> str:
         job: the resolved configuration.
 
     Returns:
-        the path, relative if the workspace is.
+        the path, relative if the workspace is; `~` stands for the home directory.
     """
-    parts = [str(job.workspace), job.experiment or "", f"{job.name}-{fingerprint(job)[:SHORT]}"]
+    # The record keeps the workspace as it was written, so that it fits another home, too.
+    workspace = os.path.expanduser(job.workspace)
+    parts = [workspace, job.experiment or "", f"{job.name}-{fingerprint(job)[:SHORT]}"]
     return os.path.join(*[part for part in parts if part])

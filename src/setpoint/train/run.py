@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
 from setpoint.config.record import CONFIG
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job
-from setpoint.train.contract import check_contract
+from setpoint.train.contract import check_contract, refuse_renaming
+from setpoint.train.memory import enough_memory
 from setpoint.train.naming import run_directory_of
+from setpoint.train.seed import draw_seed
 from setpoint.train.session import Outcome, Session, check_resume
 
 
@@ -30,13 +32,20 @@ def train(job: Job, directory: str | Path | None = None) -> Outcome:
             be read, or the directory is in use. Nothing is written then.
         RunError: if the run itself fails.
     """
+    if job.seed is None:
+        draft = job.evolve()
+        draw_seed(draft)
+        job = resolve(draft)
     _refuse_ranks(job)
     path = Path(directory if directory is not None else run_directory_of(job))
     check_resume(job, path)
     if (path / CONFIG).exists():
-        check_contract(str(path), job)
+        accepted = check_contract(str(path), job)
+        if directory is not None:
+            refuse_renaming(str(path), accepted)
     # Everything that may be refused is refused before the first byte is written.
-    parts = build_parts(job)
+    with enough_memory(job):
+        parts = build_parts(job)
     with RunDirectory.create(path) as run, StopRequest() as stop:
         return Session(job, parts, run, stop).run()
 

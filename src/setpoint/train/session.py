@@ -32,6 +32,7 @@ from setpoint.train.config import Job
 from setpoint.train.contract import describe_accepted
 from setpoint.train.evaluate import Score
 from setpoint.train.loop import Loop
+from setpoint.train.memory import enough_memory
 from setpoint.train.position import Position, is_over
 from setpoint.train.record import compare_with_record, write_config, write_environment
 from setpoint.train.state import restore
@@ -121,11 +122,11 @@ class Session:
         fresh = self.directory.is_new and not self.store.steps
         known = None if fresh else compare_with_record(self.directory, self.job, self.parts)
         checkpoint = self.newest_checkpoint()
-        self.keep_record(known, resumed_at=None if checkpoint is None else checkpoint.step)
         position, offset = Position(), 0
         if checkpoint is not None:
             position, offset = restore(self.parts, checkpoint), checkpoint.state["metrics_offset"]
             self.store.discard_after(checkpoint.step)
+        self.keep_record(known, resumed_at=None if checkpoint is None else checkpoint.step)
         trackers = self.trackers(position, offset)
         metrics = next((t for t in trackers if isinstance(t, JsonlWriter)), None)
         if metrics is not None:
@@ -137,10 +138,11 @@ class Session:
             self.progress.note(f"{self.directory.path} is finished at step {position.step}")
         loop = Loop(self.job, self.parts, [log, judge, save], self.stop, position)
         try:
-            with self.progress:
+            with self.progress, enough_memory(self.job):
                 loop.run()
-        except SetpointError as error:
-            self.events.write("fault", step=loop.position.step, error=str(error))
+        except Exception as error:
+            reason = str(error) if isinstance(error, SetpointError) else repr(error)
+            self.events.write("fault", step=loop.position.step, error=reason)
             raise
         status = 0 if is_over(self.job.duration, loop.position) else self.stop.status
         self.events.write("end", step=loop.position.step, status=status)
@@ -186,6 +188,9 @@ class Session:
             accepted, changed = known
             for line in describe_accepted(accepted):
                 self.progress.note(f"accepted: {line}")
+            if any(item.path == "evaluation.sequences" for item in accepted):
+                # Losses on other sequences cannot be compared; the next evaluation is the best.
+                self.store.forget_best()
             # Before the record changes: after a kill in between, the difference would be lost.
             self.events.write(
                 "start" if resumed_at is None else "resume",

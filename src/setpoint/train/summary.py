@@ -13,7 +13,11 @@ from setpoint.train.config import Job
 from setpoint.train.evaluate import judged_part
 from setpoint.train.run import Outcome
 
-ENDINGS = {0: "finished", 75: "stopped by SIGTERM, saved", 130: "interrupted, saved"}
+ENDINGS = {
+    0: "finished",
+    75: "stopped by SIGTERM and saved; the same command goes on",
+    130: "interrupted and saved; the same command goes on",
+}
 
 
 def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> None:
@@ -40,7 +44,9 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     if outcome.score is not None:
         rows.append(("held-out loss", f"{outcome.score.loss:.4f}"))
     print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
-    if outcome.score is not None and job.evaluation is not None and job.evaluation.baselines:
+    # Whoever stops a run waits for it to leave, so nothing is counted then.
+    finished, section = outcome.status == 0, job.evaluation
+    if finished and outcome.score is not None and section is not None and section.baselines:
         _print_baselines(job, outcome, outcome.score.bits_per_byte, stream)
 
 

@@ -59,5 +59,5 @@ def test_unknown_variables_are_problems() -> None:
                "SETPOINT__OPTIMIZER": "{",
                "SETPOINT____": ""}  # fmt: skip
     problems = problems_of(lambda: compose(Job, environ=environ).resolve())
-    assert [problem.path for problem in problems] == ["", "", "lr", "optimizer"]
+    assert [problem.path for problem in problems] == ["", ".", "lr", "optimizer"]
     assert all(str(problem.origin).startswith("environment variable") for problem in problems)

@@ -144,3 +144,14 @@ def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "read_bytes", deny)
     with pytest.raises(SetpointError, match=r"cannot read .*a\.txt: Permission denied"):
         names("corpus/a.txt")
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    _, errors = TextSource(Text(paths=("notes.txt", "*.md", str(tmp_path)))).search()
+    words = ("working directory", "working directory", "is a folder")
+    assert [where.rpartition(".")[2] for where in errors] == ["0", "1", "2"]
+    assert all(word in str(error) for word, error in zip(words, errors.values(), strict=True))

@@ -37,9 +37,7 @@ def test_rows(tmp_path: Path, every: str, logged: list[int]) -> None:
     assert steps(tmp_path, "train", f"tracking.every={every}") == logged
 
 
-@pytest.mark.parametrize(
-    ("every", "judged"), [("4 steps", [4, 8, 10]), ("last_step", [10]), ("never", [])]
-)
+@pytest.mark.parametrize(("every", "judged"), [("4 steps", [4, 8, 10]), ("last_step", [10])])
 def test_evaluations(tmp_path: Path, every: str, judged: list[int]) -> None:
     assert steps(tmp_path, "evaluation", f"evaluation.every={every}") == judged
 

@@ -161,6 +161,7 @@ def shown_part(value: object, error: Invalid) -> str:
     """
     if error.secret:
         return "***"
+    whole = value
     if error.at and isinstance(value, PlainScalar):
         value = parsed(value)
     for key in error.at:
@@ -169,6 +170,8 @@ def shown_part(value: object, error: Invalid) -> str:
         elif isinstance(value, list | tuple) and isinstance(key, int):
             items = cast(Sequence[object], value)
             value = items[key] if key < len(items) else None
+        else:  # the path goes on where the value does not, as for the tag of a variant
+            return shown(whole)
     return shown(cast(object, value))
 
 

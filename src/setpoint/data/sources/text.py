@@ -39,26 +39,56 @@ class TextSource:
             SetpointError: no paths are given, a path is missing or not a file, a glob matches
                 nothing, or two files would get one name.
         """
+        found, errors = self.search()
+        for error in errors.values():
+            raise error
+        return found
+
+    def search(self) -> tuple[dict[str, Path], dict[str, SetpointError]]:
+        """The files to be read, and everything that is wrong with the paths at once.
+
+        Returns:
+            the files, as `files` gives them; and by the dotted path of the field, the error that
+            `files` would raise for it.
+        """
+        field = f"{self.where}.paths"
+        errors: dict[str, SetpointError] = {}
         if not self.config.paths:
-            raise SetpointError(
-                f"{self.where}.paths: [] names no file.\n"
+            errors[field] = SetpointError(
+                f"{field}: [] names no file.\n"
                 "Valid: at least one path or glob, such as 'notes.txt' or 'corpus/**/*.md'."
             )
         found: dict[str, Path] = {}
         for index, pattern in enumerate(self.config.paths):
-            for relative, path in self._expand(pattern, f"{self.where}.paths.{index}"):
+            try:
+                expanded = self._expand(pattern, f"{field}.{index}")
+            except SetpointError as error:
+                errors[f"{field}.{index}"] = error
+                continue
+            except OSError as error:  # only the working directory is asked for in ways that raise
+                errors[f"{field}.{index}"] = SetpointError(
+                    f"{field}.{index}: '{pattern}' starts at the working directory, which cannot "
+                    f"be read: {error.strerror}.\n"
+                    "Valid: an absolute path or glob."
+                )
+                continue
+            for relative, path in expanded:
                 name = f"{self.config.name}/{relative}"
                 if found.setdefault(name, path) != path:
-                    raise SetpointError(
-                        f"{self.where}.paths: {found[name]} and {path} would both be the document "
-                        f"'{name}'.\n"
-                        "Valid: a glob above both folders, or two text sources with their own name."
+                    errors.setdefault(
+                        field,
+                        SetpointError(
+                            f"{field}: {found[name]} and {path} would both be the document "
+                            f"'{name}'.\n"
+                            "Valid: a glob above both folders, or two text sources with their own "
+                            "name."
+                        ),
                     )
         # One file reached through two patterns has two names: the first in order is kept.
         unique: dict[Path, str] = {}
         for name in sorted(found):
             unique.setdefault(found[name], name)
-        return {name: path for path, name in unique.items()}
+        return {name: path for path, name in unique.items()}, errors
 
     def documents(self) -> Iterator[Document]:
         """Read and check the files.

@@ -33,7 +33,7 @@ class JudgeCallback(Callback):
     def after_update(self, loop: Loop, update: Update) -> None:
         """Evaluate if it is due."""
         section = loop.job.evaluation
-        if section is None or section.every.unit == "never":
+        if section is None:
             return
         if not (loop.last or is_due(section.every, loop.before, loop.position, loop.last)):
             return
@@ -63,6 +63,6 @@ class JudgeCallback(Callback):
         Returns:
             the metric of this very step, lower is better; None if it was not evaluated.
         """
-        if self.score is None or self.step != loop.position.step or loop.job.evaluation is None:
+        if self.score is None or self.step != loop.position.step:
             return None
-        return getattr(self.score, loop.job.evaluation.metric)
+        return self.score.loss

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.config.user_code import call_user_function, import_user_module
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+def test_a_module_of_the_working_folder_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "found_here.py").write_text("value = 3")
+    assert import_user_module("found_here", "x").value == 3
+    monkeypatch.delitem(sys.modules, "found_here")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0", "it: importing broken failed: ZeroDivisionError: division by zero (broken.py:1)"),
+        ("import absent_module", "it: there is no module 'absent_module'"),
+        ("def", "it: importing broken failed: SyntaxError: invalid syntax (broken.py, line 1)"),
+    ],
+)
+def test_what_goes_wrong_while_importing_is_told(folder: Path, text: str, message: str) -> None:
+    (folder / "broken.py").write_text(text)
+    with pytest.raises(SetpointError) as caught:
+        import_user_module("broken", "it")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["", ".relative"])
+def test_what_is_no_module_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(SetpointError, match="is not a module; expected module:function"):
+        import_user_module(name, "it")
+
+
+def test_errors_of_a_function_are_told_with_their_line(folder: Path) -> None:
+    def fails() -> None:
+        raise KeyError("absent")
+
+    with pytest.raises(SetpointError, match=r"the preset failed: KeyError: 'absent' \(.*\.py:\d+"):
+        call_user_function(fails, "the preset")
+
+
+def test_errors_in_words_pass_unchanged() -> None:
+    error = SetpointError("as it is")
+
+    def fails() -> None:
+        raise error
+
+    with pytest.raises(SetpointError) as caught:
+        call_user_function(fails, "the preset")
+    assert caught.value is error
