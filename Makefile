@@ -30,6 +30,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 demo: $(VENV)/.train
 	@$(BIN)/setpoint train tiny
+	@printf "\nwhat it writes after \"def \":\n"
 	@$(BIN)/setpoint generate tiny --prompt "def "
 
 test: $(VENV)/.dev

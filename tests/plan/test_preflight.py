@@ -90,3 +90,8 @@ def test_torch_is_not_needed() -> None:
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_no_directory_is_promised_where_the_seed_decides(tmp_path: Path) -> None:
+    facts = preflight(small_job(tmp_path, "seed=null")).facts
+    assert facts["run directory"].startswith("named after the seed")

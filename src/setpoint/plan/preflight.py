@@ -15,6 +15,7 @@ from setpoint.train.naming import run_directory_of
 
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257
+UNNAMED = "named after the seed, which is null here and drawn at the start"
 
 
 class Preflight:
@@ -55,7 +56,7 @@ def preflight(job: Job) -> Preflight:
     tokens = batch.global_size * batch.sequence_length
     ranks = job.parallel.world_size
     facts = {
-        "run directory": run_directory_of(job),
+        "run directory": run_directory_of(job) if job.seed is not None else UNNAMED,
         "duration": str(job.duration),
         "batch": batch_sum(batch.global_size, batch.micro_size, batch.accumulation, ranks),
         "tokens per update": f"{tokens:,}",
