@@ -59,7 +59,9 @@ def run(arguments: Arguments) -> int:
 
 
 def _summary(label: str, digest: str, report: Preflight) -> str:
-    rows = [("fingerprint", digest[:8]), *report.facts.items()]
-    lines = [bold(f"{label}: ok"), table([(f"  {name}", value) for name, value in rows])]
+    rows = [("  fingerprint", digest[:8])]
+    for name, fact in report.facts.items():
+        rows.append((f"  {name}", f"{fact:,}" if isinstance(fact, int) else fact))
+    lines = [bold(f"{label}: ok"), table(rows)]
     lines += [f"  skipped: {reason}" for reason in report.skipped]
     return "\n".join(lines)

@@ -10,8 +10,10 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
+from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.weights import load_weights
+from setpoint.config import RunError
 from setpoint.infer.generate import generate
 from setpoint.parallel.device import choose_device
 from setpoint.train.config import Job
@@ -48,15 +50,20 @@ def write(
         stream: where the text goes.
 
     Raises:
-        SetpointError: if there is no such checkpoint, or it is damaged.
-        RunError: if it does not fit the model.
+        SetpointError: if there is no such checkpoint.
+        RunError: if it is damaged, naming the others, or does not fit the model.
     """
     device = choose_device(job.parallel)
     store = CheckpointStore(Path(folder) / "checkpoints")
     if which is None:
         which = "latest" if store.best is None else "best"
     name = which if which in ("best", "latest") else int(which)
-    checkpoint = store.load(name, only=("model",))
+    try:
+        checkpoint = store.load(name, only=("model",))
+    except DamagedCheckpoint as error:
+        others = [str(step) for step in store.steps if f"{step:08d}" not in error.path.name]
+        hint = f"; --checkpoint {' or '.join(others)} chooses another" if others else ""
+        raise RunError(f"{error}{hint}") from error
     tokenizer = job.tokenizer.build()
     model = job.model.build(vocab_size=tokenizer.vocab_size)
     load_weights(model, checkpoint)

@@ -22,14 +22,16 @@ class Preflight:
     """What a preflight found.
 
     Arguments:
-        facts: what the run would be, by name, in words.
+        facts: what the run would be, by name: numbers, or words.
         problems: what would stop it.
         skipped: what could not be verified here, and why.
     """
 
     __slots__ = ("facts", "problems", "skipped")
 
-    def __init__(self, facts: dict[str, str], problems: list[Problem], skipped: list[str]) -> None:
+    def __init__(
+        self, facts: dict[str, int | str], problems: list[Problem], skipped: list[str]
+    ) -> None:
         self.facts = facts
         self.problems = problems
         self.skipped = skipped
@@ -55,11 +57,11 @@ def preflight(job: Job) -> Preflight:
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length
     ranks = job.parallel.world_size
-    facts = {
+    facts: dict[str, int | str] = {
         "run directory": run_directory_of(job) if job.seed is not None else UNNAMED,
         "duration": str(job.duration),
         "batch": batch_sum(batch.global_size, batch.micro_size, batch.accumulation, ranks),
-        "tokens per update": f"{tokens:,}",
+        "tokens per update": tokens,
     }
     skipped = ["the device, which training finds out with torch"]
     if isinstance(job.model, Transformer):
@@ -68,8 +70,8 @@ def preflight(job: Job) -> Preflight:
             size = estimate_size(
                 job.model, vocab_size=vocabulary, sequence_length=batch.sequence_length
             )
-            facts["parameters"] = f"{size.parameters:,}"
-            facts["FLOPs per token"] = f"{size.flops_per_token:,}"
+            facts["parameters"] = size.parameters
+            facts["FLOPs per token"] = size.flops_per_token
     else:
         skipped.append("the number of parameters, which only the model itself knows")
     return Preflight(facts, [*_paths(job)], skipped)
