@@ -1,8 +1,9 @@
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, field, resolve
-from setpoint.config.walk import dotted, leaves, narrower, sections
+from setpoint.config.compose import compose
+from setpoint.config.walk import dotted, dropped, leaves, narrower, sections
 
 from .helpers import resolved
-from .sample import Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
+from .sample import AdamW, Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
 
 
 def test_the_leaves_of_a_tree() -> None:
@@ -63,3 +64,13 @@ def test_sections_come_root_first_and_once_for_each_place() -> None:
     assert [dotted(path) for path, _ in sections(resolved())] == [
         "", "model", "optimizer", "sources.0", "batch",
     ]  # fmt: skip
+
+
+def test_what_a_switch_of_variant_could_not_keep_is_named() -> None:
+    draft = Job(optimizer=AdamW(lr=0.5, betas=(0.8, 0.9)))
+    job = compose(Job, draft, flags=["--optimizer", "sgd"]).resolve()
+    assert job.optimizer.lr == 0.5
+    (line,) = dropped(job)
+    assert line.startswith("optimizer.betas = [0.8, 0.9], from program (")
+    assert line.endswith("): type = sgd has no such field")
+    assert not list(dropped(resolve(draft)))

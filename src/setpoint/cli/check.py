@@ -16,6 +16,7 @@ from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, table
 from setpoint.config import ConfigError
 from setpoint.config.fingerprint import fingerprint
+from setpoint.config.walk import dropped
 from setpoint.plan.preflight import Preflight, preflight
 
 COMMAND = Command(
@@ -48,20 +49,23 @@ def run(arguments: Arguments) -> int:
     report = preflight(config)
     if report.problems:
         raise ConfigError(report.problems)
+    lost = list(dropped(config))
     if arguments.has("--json"):
         import json
 
-        facts = {"ok": True, "fingerprint": fingerprint(config), **report.to_json()}
+        identity = {"ok": True, "fingerprint": fingerprint(config)}
+        facts = {**identity, **report.to_json(), "dropped": lost}
         print(json.dumps(facts, indent=2))
         return 0
-    print(_summary(composition.label, fingerprint(config), report))
+    print(_summary(composition.label, fingerprint(config), report, lost))
     return 0
 
 
-def _summary(label: str, digest: str, report: Preflight) -> str:
+def _summary(label: str, digest: str, report: Preflight, lost: list[str]) -> str:
     rows = [("  fingerprint", digest[:8])]
     for name, fact in report.facts.items():
         rows.append((f"  {name}", f"{fact:,}" if isinstance(fact, int) else fact))
     lines = [bold(f"{label}: ok"), table(rows)]
+    lines += [f"  dropped: {value}" for value in lost]
     lines += [f"  skipped: {reason}" for reason in report.skipped]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from .field import MISSING, FieldInfo
 from .hooks import DEAD
 from .origin import DEFAULT, DERIVED, RECORD, Path
 from .problem import ConfigError, Problem
-from .types.base import shown
+from .types.base import shown_plain
 from .walk import dotted, sections
 
 C = TypeVar("C", bound=Config)
@@ -214,21 +214,6 @@ def describe(section: Config, path: Path, relative: str) -> tuple[str | None, st
     if isinstance(node, Config):
         return type(node).__setpoint__.tag, origin
     return shown_plain(node), origin
-
-
-def shown_plain(value: Any) -> str:
-    """A stored value as reports print it.
-
-    Arguments:
-        value: any stored value.
-
-    Returns:
-        a short text.
-    """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return repr(value)
-    dump = getattr(value, "dump", None)
-    return shown(dump() if callable(dump) else value)
 
 
 def _expected(info: FieldInfo) -> str:

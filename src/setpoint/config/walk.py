@@ -13,7 +13,7 @@ from .origin import DEFAULT, Origin, Path
 from .reference import Reference
 from .role import BUDGET, IDENTITY, RUNTIME, Role
 from .suggest import section_classes
-from .types.base import FieldType
+from .types.base import FieldType, shown_plain
 
 DEPTH = 64  # deeper than any file can be; only a section that contains itself gets there
 UNTOUCHED = Origin(DEFAULT)
@@ -172,3 +172,23 @@ def _free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
             yield from _free_leaves(value, (*path, key), role)
         else:
             yield Leaf((*path, key), Free(x=value).dump()["x"], role, area.chain(key))
+
+
+def dropped(config: Config) -> Iterator[str]:
+    """The values that a switch of variant could not keep, since the new one has no such field.
+
+    Arguments:
+        config: the root.
+
+    Returns:
+        a line for each, with its value and where it came from.
+    """
+    for path, section in sections(config):
+        state = section._state  # pyright: ignore[reportPrivateUsage]
+        for name, value, origin in state.dropped if state else ():
+            here = (*path, name)
+            tag = type(section).__setpoint__.tag
+            yield (
+                f"{dotted(here)} = {shown_plain(value)}, from {origin.describe(here)}: "
+                f"type = {tag} has no such field"
+            )

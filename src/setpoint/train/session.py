@@ -15,6 +15,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.config.difference import Difference
 from setpoint.config.fingerprint import fingerprint
+from setpoint.config.walk import dropped
 from setpoint.model.config import Transformer
 from setpoint.model.size import estimate_size
 from setpoint.resilience.signals import StopRequest
@@ -182,6 +183,8 @@ class Session:
         """
         start = {"fingerprint": fingerprint(self.job), "version": __version__}
         if known is None:
+            for value in dropped(self.job):
+                self.progress.note(f"dropped: {value}")
             self.events.write("start", step=0, **start)
             write_environment(self.directory, self.parts)
         else:

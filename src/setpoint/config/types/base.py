@@ -221,3 +221,18 @@ def shown(value: object) -> str:
     else:
         text = f"{type(value).__name__} {value!r}"
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def shown_plain(value: Any) -> str:
+    """A stored value as reports print it.
+
+    Arguments:
+        value: any stored value.
+
+    Returns:
+        a short text.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    dump = getattr(value, "dump", None)
+    return shown(dump() if callable(dump) else value)
