@@ -21,7 +21,7 @@ from setpoint.model.size import estimate_size
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.accelerators import peak_of
 from setpoint.track.events import EventLog
-from setpoint.track.jsonl import JsonlWriter
+from setpoint.track.jsonl import JsonlWriter, read_jsonl
 from setpoint.track.progress import make_progress
 from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
@@ -47,7 +47,7 @@ class Outcome:
         directory: where its record lies.
         status: the exit status: 0 done, 75 preempted, 130 interrupted.
         started, ended: the positions at the beginning and the end of this session.
-        score: the last evaluation of this session, if there was one.
+        score: the last evaluation of the run, if there was one.
         parts: the objects at the end.
     """
 
@@ -147,8 +147,9 @@ class Session:
             raise
         status = 0 if is_over(self.job.duration, loop.position) else self.stop.status
         self.events.write("end", step=loop.position.step, status=status)
+        score = judge.score or self.score_at(loop.position.step)
         path = self.directory.path
-        return Outcome(path, status, position, loop.position, judge.score, self.parts)
+        return Outcome(path, status, position, loop.position, score, self.parts)
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """Load the newest whole checkpoint, naming the damaged ones that are passed over.
@@ -223,6 +224,23 @@ class Session:
                     self.progress.note(f"{tracker.path} lacks rows of steps before {position.step}")
                 tracker.truncate(min(offset, tracker.offset))
         return built
+
+    def score_at(self, step: int) -> Score | None:
+        """Look up an evaluation of the sessions before, for a run that is finished already.
+
+        Arguments:
+            step: where the run stands.
+
+        Returns:
+            the score; None if nothing was evaluated or logged there.
+        """
+        path = self.directory.metrics
+        rows = read_jsonl(path) if path.exists() else []
+        for row in reversed(rows):
+            if row.get("kind") == "evaluation" and row["step"] == step:
+                loss, bits = row["held_out_loss"], row["held_out_bits_per_byte"]
+                return Score(loss, bits, row["held_out_tokens"])
+        return None
 
     def flops_per_token(self) -> float | None:
         """Compute how many operations it takes to train on a token.
