@@ -3,7 +3,7 @@ import pytest
 from setpoint.config import Config, ConfigError, Problem, SetpointError, check, dead, field, resolve
 from setpoint.config.base import is_frozen
 from setpoint.config.compose import compose
-from setpoint.config.resolve import describe
+from setpoint.config.checker import describe
 from setpoint.config.walk import sections
 
 from .helpers import flag_problems, problems_of, resolved

@@ -9,7 +9,7 @@ from .errors import Invalid, RunError, SetpointError, UnresolvedError
 from .field import derived, field
 from .free import Free
 from .hooks import check, dead, derive
-from .problem import ConfigError, Problem
+from .problem import Caution, ConfigError, Problem
 from .quantity import Duration, Period
 from .registry import modifier, preset
 from .resolve import resolve
@@ -20,6 +20,7 @@ __all__ = [
     "BUDGET",
     "IDENTITY",
     "RUNTIME",
+    "Caution",
     "Config",
     "ConfigError",
     "Duration",

@@ -9,7 +9,7 @@ from .errors import Invalid, SetpointError, UnresolvedError
 from .field import MISSING, FieldInfo
 from .meta import ConfigMeta
 from .origin import DEFAULT, DERIVED, Origin, python_origin
-from .problem import ConfigError, Problem
+from .problem import Caution, ConfigError, Problem
 from .suggest import names_secret, place_of, unknown_key
 from .types.base import shown_part
 
@@ -22,7 +22,17 @@ class State:
     Arguments: none.
     """
 
-    __slots__ = ("dropped", "frozen", "origins", "withheld")
+    __slots__ = (
+        "cautions",
+        "copies",
+        "dropped",
+        "frozen",
+        "origins",
+        "shared",
+        "source",
+        "whole",
+        "withheld",
+    )
 
     def __init__(self) -> None:
         self.origins: dict[str, Chain] = {}
@@ -31,6 +41,15 @@ class State:
         self.withheld: set[str] = set()
         # Values that a switch of variant could not keep: (field, value, origin).
         self.dropped: list[tuple[str, object, Origin]] = []
+        # What resolve found legal but suspicious, on the root.
+        self.cautions: tuple[Caution, ...] = ()
+        # Of a resolved section: whether nothing in it follows from values outside of it.
+        self.whole = False
+        # Of a draft of a resolved section: that section; the fields that nobody has looked into
+        # yet and that are still its own; and the copies made so far. See `copying.draft_of`.
+        self.source: Config | None = None
+        self.shared: dict[str, Any] = {}
+        self.copies: dict[int, Config] = {}
 
 
 class _Stateful:
@@ -73,6 +92,10 @@ class Config(_Stateful, metaclass=ConfigMeta):
                 known = ", ".join(error.valid) or "none"
                 raise AttributeError(f"{error.message}; its fields: {known}. {error.hint}".rstrip())
             state = self._state
+            if state is not None and name in state.shared:
+                from .copying import take
+
+                return take(self, name)
             if state is not None and name in state.withheld:
                 raise UnresolvedError(f"{type(self).__name__}.{name} has been given a wrong value")
             if info.factory is None:
@@ -155,6 +178,8 @@ class Config(_Stateful, metaclass=ConfigMeta):
         if state is None:
             state = State()
             object.__setattr__(self, "_state", state)
+        elif state.shared:
+            state.shared.pop(name, None)
         chain = state.origins.get(name)
         if chain is None:
             state.origins[name] = [(origin, value)]
@@ -346,9 +371,15 @@ def touched(config: Config) -> Iterator[str]:
     Returns:
         an iterator over field names.
     """
-    for name in type(config).__setpoint__.fields:
-        try:
-            object.__getattribute__(config, name)
-        except AttributeError:
-            continue
+    state = config._state  # pyright: ignore[reportPrivateUsage]
+    origins, shared = (state.origins, state.shared) if state else ({}, {})
+    frozen = state is not None and state.frozen
+    for name, info in type(config).__setpoint__.fields.items():
+        if info.constant and name not in origins and not frozen:
+            continue  # a default that all instances share is not put into them before the freeze
+        if name not in shared:
+            try:
+                object.__getattribute__(config, name)
+            except AttributeError:
+                continue
         yield name

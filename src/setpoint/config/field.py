@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from .errors import Invalid, several
@@ -103,12 +103,16 @@ class FieldInfo:
         bounds: the range of the value.
         item_bounds: the range of each item of a tuple, list or mapping.
         role: identity, budget or runtime; None takes the class's.
+        tags: marks by which fields of several sections are set or swept together.
+        also_called: what other systems call this field; answered with its name, never taken for it.
     """
 
     __slots__ = (
         "_type",
+        "also_called",
         "annotation",
         "bounds",
+        "constant",
         "default",
         "derived",
         "factory",
@@ -117,6 +121,7 @@ class FieldInfo:
         "namespace",
         "owner",
         "role",
+        "tags",
     )
 
     def __init__(
@@ -127,13 +132,19 @@ class FieldInfo:
         bounds: Bounds | None = None,
         item_bounds: Bounds | None = None,
         role: Role | None = None,
+        tags: Sequence[str] = (),
+        also_called: Sequence[str] = (),
     ) -> None:
         self.default = default
+        # Whether every instance begins with the same object, which can hold no section.
+        self.constant = default is not MISSING and factory is None
         self.factory = factory
         self.derived = derived
         self.bounds = bounds
         self.item_bounds = item_bounds
         self.role = role
+        self.tags = tuple(tags)
+        self.also_called = tuple(also_called)
         self.name = ""
         self.annotation: object = None
         self.owner: type = object
@@ -186,11 +197,15 @@ class FieldInfo:
         Raises:
             Invalid: if the field cannot take it.
         """
-        if isinstance(value, str) and "${" in value and not self.type.is_secret():
+        if isinstance(value, str) and "${" in value:
             from .reference import Reference
+            from .types.item import read_item
 
-            return Reference(value)
-        result = self.type.read(value, origin)
+            result = read_item(self.type, value, origin)
+            if isinstance(result, Reference):
+                return result
+        else:
+            result = self.type.read(value, origin)
         self.check(result)
         return result
 
@@ -212,7 +227,7 @@ class FieldInfo:
             pairs = cast(Mapping[Any, Any], value).items() if named else enumerate(value)
             errors: list[Invalid] = []
             for key, item in pairs:
-                try:
+                try:  # a reference is no number, so the limits say nothing about it yet
                     self.item_bounds.check(item)
                 except Invalid as error:
                     errors.append(error.inside(key))
@@ -234,6 +249,8 @@ def field(
     item_ge: float | None = None,
     item_lt: float | None = None,
     item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
 ) -> T: ...
 @overload
 def field(
@@ -244,6 +261,8 @@ def field(
     item_ge: float | None = None,
     item_lt: float | None = None,
     item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
 ) -> T: ...
 @overload
 def field(
@@ -258,6 +277,8 @@ def field(
     item_ge: float | None = None,
     item_lt: float | None = None,
     item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
 ) -> Any: ...
 def field(
     *,
@@ -273,6 +294,8 @@ def field(
     item_ge: float | None = None,
     item_lt: float | None = None,
     item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
 
@@ -283,13 +306,17 @@ def field(
         gt, ge, lt, le: limits of the value, exclusive and inclusive.
         pattern: a regular expression that a text must match as a whole.
         item_gt, item_ge, item_lt, item_le: limits of each item of a tuple, list or mapping.
+        tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
+        also_called: names of this field in other systems; who types one is told ours.
 
     Returns:
         a marker that the config class replaces; typed as the field's value for type checkers.
     """
     bounds = Bounds(gt, ge, lt, le, pattern)
     items = Bounds(item_gt, item_ge, item_lt, item_le)
-    return FieldInfo(default, factory, False, bounds or None, items or None, role)
+    return FieldInfo(
+        default, factory, False, bounds or None, items or None, role, tags, also_called
+    )
 
 
 def derived(
@@ -299,6 +326,8 @@ def derived(
     ge: float | None = None,
     lt: float | None = None,
     le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
 ) -> Any:
     """Declare a field that is computed once all layers are merged, unless it is set.
 
@@ -307,8 +336,10 @@ def derived(
     Arguments:
         role: as for `field`.
         gt, ge, lt, le: limits that a given and a computed value must keep.
+        tags, also_called: as for `field`.
 
     Returns:
         a marker that the config class replaces.
     """
-    return FieldInfo(derived=True, bounds=Bounds(gt, ge, lt, le) or None, role=role)
+    bounds = Bounds(gt, ge, lt, le) or None
+    return FieldInfo(derived=True, bounds=bounds, role=role, tags=tags, also_called=also_called)

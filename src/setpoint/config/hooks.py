@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, overload
 
 from .problem import Problem
 
@@ -11,6 +11,9 @@ from .problem import Problem
 DERIVE = "__setpoint_derive__"
 CHECK = "__setpoint_check__"
 DEAD = "__setpoint_dead__"
+
+Need = Literal["files", "network", "import", "torch"]
+NEEDS: tuple[Need, ...] = get_args(Need)
 
 F = TypeVar("F", bound=Callable[..., Any])
 Check = TypeVar("Check", bound=Callable[..., Iterable[Problem]])
@@ -36,18 +39,62 @@ def derive(path: str) -> Callable[[F], F]:
     return mark
 
 
-def check(function: Check) -> Check:
+class CheckMark:
+    """What a check says about itself.
+
+    Arguments:
+        needs: what it cannot be run without; `resolve` runs those that need nothing.
+        cautions: the codes of the warnings that it may yield.
+    """
+
+    __slots__ = ("cautions", "needs")
+
+    def __init__(self, needs: tuple[Need, ...], cautions: tuple[str, ...]) -> None:
+        self.needs = needs
+        self.cautions = cautions
+
+
+@overload
+def check(function: Check, /) -> Check: ...
+@overload
+def check(
+    *, needs: Need | tuple[Need, ...] = (), cautions: tuple[str, ...] = ()
+) -> Callable[[Check], Check]: ...
+def check(
+    function: Any = None,
+    /,
+    *,
+    needs: Need | tuple[Need, ...] = (),
+    cautions: tuple[str, ...] = (),
+) -> Any:
     """Mark a method that yields the problems of a config whose values are all known.
 
     Arguments:
         function: a method without arguments that yields a `Problem` for each finding, with
-            paths relative to its own section.
+            paths relative to its own section; or a `Caution` for what is legal but suspicious.
+            The first line of its docstring says what a check with needs verifies.
+        needs: `"files"`, `"network"`, `"import"` (of what the configuration names) or `"torch"`;
+            such a check runs where that is at hand, and is named as skipped elsewhere.
+        cautions: the codes of the cautions it may yield, so that they can be silenced by name.
 
     Returns:
-        the method itself.
+        the method itself, or a decorator.
+
+    Raises:
+        TypeError: if a need is none of these, or such a check does not say what it verifies.
     """
-    setattr(function, CHECK, True)
-    return function
+    mark = CheckMark((needs,) if isinstance(needs, str) else needs, cautions)
+    unknown = set(mark.needs) - set(NEEDS)
+    if unknown:
+        raise TypeError(f"a check needs one of {', '.join(NEEDS)}; got {sorted(unknown)}")
+
+    def decorate(function: Any) -> Any:
+        if mark.needs and not function.__doc__:
+            raise TypeError(f"{function.__qualname__}: its docstring must say what it verifies")
+        setattr(function, CHECK, mark)
+        return function
+
+    return decorate if function is None else decorate(function)
 
 
 def dead(*names: str) -> Callable[[F], F]:

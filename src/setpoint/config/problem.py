@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from .errors import SetpointError
 
@@ -43,6 +44,23 @@ class Problem:
         self.value = value
         self.origin = origin
 
+    def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
+        """The same finding, seen from the root of the configuration.
+
+        Arguments:
+            path: the field's whole path.
+            value, origin: of the field, as texts.
+            also: the other fields that take part, as texts.
+
+        Returns:
+            a copy.
+        """
+        from copy import copy
+
+        whole = copy(self)
+        whole.path, whole.value, whole.origin, whole.also = path, value, origin, tuple(also)
+        return whole
+
     def render(self) -> str:
         """The problem as an indented paragraph.
 
@@ -79,6 +97,42 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"Problem({self.path!r}, {self.message!r})"
+
+
+class Caution(Problem):
+    """A finding that is legal but suspicious: it is shown and recorded, and stops nothing.
+
+    Arguments:
+        code: the name by which it can be silenced, for instance `"warmup-longer-than-run"`.
+        path, message, valid, also, hint: as for `Problem`.
+    """
+
+    __slots__ = ("code",)
+
+    def __init__(
+        self,
+        code: str,
+        path: str,
+        message: str,
+        *,
+        valid: Sequence[str] = (),
+        also: Sequence[str] = (),
+        hint: str = "",
+        value: str | None = None,
+        origin: str | None = None,
+    ) -> None:
+        super().__init__(
+            path, message, valid=valid, also=also, hint=hint, value=value, origin=origin
+        )
+        self.code = code
+
+    def render(self) -> str:
+        """See `Problem.render`; the code is in the last line."""
+        return f"{super().render()}\n    silence it with --silence {self.code}"
+
+    def to_json(self) -> dict[str, object]:
+        """See `Problem.to_json`."""
+        return {"code": self.code, **super().to_json()}
 
 
 class ConfigError(SetpointError):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from .base import Config, chain_of, state_of, value_or_missing, withhold
+from .base import Config, state_of, value_or_missing, withhold
+from .checker import Checker
 from .copying import draft_of, frozen_value
 from .determine import Determination
-from .errors import Invalid, UnresolvedError
-from .field import MISSING, FieldInfo
-from .hooks import DEAD
-from .origin import DEFAULT, DERIVED, RECORD, Path
+from .field import MISSING
+from .origin import Path
 from .problem import ConfigError, Problem
-from .types.base import shown_plain
 from .walk import dotted, sections
 
 C = TypeVar("C", bound=Config)
@@ -46,16 +44,38 @@ def resolve(
     determination.run()
     found = [*problems, *determination.problems]
     doubtful = {*failed, *determination.failed}
-    checker = _Checker(placed, doubtful)
+    checker = Checker(placed, doubtful)
     checker.required()
     checker.items()
     checker.run()
     found.extend(checker.problems)
+    silenced = silenced_codes(root)
+    if silenced:
+        from .verify import unknown_codes
+
+        found.extend(unknown_codes(root, silenced))
     if found:
         raise ConfigError(found)
     for _, section in placed:
         _freeze(section)
+    heard = [caution for caution in checker.cautions if caution.code not in silenced]
+    state_of(root).cautions = tuple(heard)
     return root
+
+
+def silenced_codes(root: Config) -> tuple[str, ...]:
+    """The codes of the cautions that nobody wants to hear.
+
+    Arguments:
+        root: the root of a configuration; its field `silence`, if it has one, lists them.
+
+    Returns:
+        the codes.
+    """
+    if "silence" not in type(root).__setpoint__.fields:
+        return ()
+    codes: Any = value_or_missing(root, "silence")
+    return () if codes is MISSING else tuple(codes)
 
 
 def _withhold(
@@ -84,141 +104,6 @@ def _withhold(
         for path, section in placed
         if not any(tuple(map(str, path[: len(gone)])) == gone for gone in dropped)
     ]
-
-
-class _Checker:
-    def __init__(self, placed: list[tuple[Path, Config]], doubtful: set[str]) -> None:
-        self.placed = placed
-        self.doubtful = doubtful
-        self.problems: list[Problem] = []
-
-    def required(self) -> None:
-        """Report every field that must have a value and has none."""
-        for path, section in self.placed:
-            for name, info in type(section).__setpoint__.fields.items():
-                if not info.required and not info.derived:
-                    continue
-                here = dotted((*path, name))
-                if here in self.doubtful or name in state_of(section).withheld:
-                    continue
-                if value_or_missing(section, name) is not MISSING:
-                    continue
-                reason = "is required and has no value"
-                if info.derived:
-                    reason = "must be set here: nothing in this configuration derives it"
-                self.doubtful.add(here)
-                self.problems.append(Problem(here, reason, hint=f"Expected {_expected(info)}."))
-
-    def items(self) -> None:
-        """Check the ranges of items, since a list may have been changed in place."""
-        for path, section in self.placed:
-            for name, info in type(section).__setpoint__.fields.items():
-                if info.item_bounds is None or not chain_of(section, name):
-                    continue
-                value: Any = value_or_missing(section, name)
-                try:
-                    info.check(None if value is MISSING else value)
-                except Invalid as error:
-                    for part in error.parts:
-                        relative = dotted((name, *part.at))
-                        problem = Problem(relative, part.message)
-                        self.problems.append(self._complete(path, section, problem))
-
-    def run(self) -> None:
-        """Run every check of every section."""
-        seen: set[int] = set()
-        for path, section in self.placed:
-            if id(section) in seen:
-                continue
-            seen.add(id(section))
-            info = type(section).__setpoint__
-            for name in info.checks:
-                self._one(path, section, getattr(section, name))
-            for name in info.deads:
-                self._dead(path, section, getattr(section, name))
-
-    def _one(self, path: Path, section: Config, check: Callable[[], Any]) -> None:
-        try:
-            for problem in check():
-                self.problems.append(self._complete(path, section, problem))
-        except UnresolvedError:
-            # It reads a value that is itself reported as missing or wrong.
-            return
-
-    def _complete(self, path: Path, section: Config, problem: Problem) -> Problem:
-        value, origin = describe(section, path, problem.path)
-        also: list[str] = []
-        for name in problem.also:
-            other, where = describe(section, path, name)
-            also.append(f"{dotted((*path, *name.split('.')))} = {other} ({where})")
-        parts = tuple(part for part in problem.path.split(".") if part)
-        return Problem(
-            dotted((*path, *parts)),
-            problem.message,
-            valid=problem.valid,
-            also=also,
-            hint=problem.hint,
-            value=value,
-            origin=origin,
-        )
-
-    def _dead(self, path: Path, section: Config, method: Callable[[], str | None]) -> None:
-        try:
-            reason = method()
-        except UnresolvedError:
-            return
-        if not reason:
-            return
-        names: tuple[str, ...] = getattr(method, DEAD)
-        for name in names:
-            chain = chain_of(section, name)
-            if not chain or chain[-1][0].layer in (DEFAULT, DERIVED, RECORD):
-                continue
-            # A complete file names every value; what it leaves at the default is no mistake.
-            info = type(section).__setpoint__.fields[name]
-            if not info.derived and not info.required and chain[-1][1] == info.initial():
-                continue
-            problem = Problem(name, f"has no effect: {reason}", hint="Remove it.")
-            self.problems.append(self._complete(path, section, problem))
-
-
-def describe(section: Config, path: Path, relative: str) -> tuple[str | None, str | None]:
-    """A value and its origin as texts, by a path relative to a section.
-
-    Arguments:
-        section: where the path starts.
-        path: the section's own path.
-        relative: a dotted path, or the empty text for the section itself.
-
-    Returns:
-        the value and the origin; both None where the path leads to no value.
-    """
-    node: Any = section
-    chain: Any = []
-    here: Path = path
-    for part in relative.split(".") if relative else ():
-        here = (*here, part)
-        if isinstance(node, Config):
-            if part == "type":
-                return type(node).__setpoint__.tag, None
-            chain = chain_of(node, part) or chain
-            try:
-                node = getattr(node, part)
-            except UnresolvedError:
-                return None, None
-        else:
-            node = node[part if isinstance(node, dict) else int(part)]
-    if node is section:
-        return None, None
-    origin = chain[-1][0].describe(here) if chain else "default"
-    if isinstance(node, Config):
-        return type(node).__setpoint__.tag, origin
-    return shown_plain(node), origin
-
-
-def _expected(info: FieldInfo) -> str:
-    bounds = info.bounds.describe() if info.bounds else ""
-    return info.type.describe() + (f", {bounds}" if bounds else "")
 
 
 def _freeze(section: Config) -> None:

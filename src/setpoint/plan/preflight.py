@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from setpoint.config import Problem, SetpointError
-from setpoint.config.resolve import describe
+from setpoint.config.checker import describe
 from setpoint.data.config import Bytes, Text
 from setpoint.model.config import Transformer
 from setpoint.model.size import estimate_size

@@ -1,0 +1,140 @@
+"""What goes beyond the values: checks that need files, torch or the like, and cautions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from .base import Config, state_of
+from .checker import Checker, mark_of
+from .hooks import NEEDS, Need
+from .problem import Caution, Problem
+from .suggest import nearest, section_classes
+from .walk import dotted, sections
+
+
+class Skipped:
+    """A check that was not run.
+
+    Arguments:
+        path: the section it belongs to, dotted; empty for the root.
+        what: what it verifies.
+        needs: what it needs and what is not at hand.
+    """
+
+    __slots__ = ("needs", "path", "what")
+
+    def __init__(self, path: str, what: str, needs: tuple[Need, ...]) -> None:
+        self.path = path
+        self.what = what
+        self.needs = needs
+
+    def __str__(self) -> str:
+        place = f"{self.path}: " if self.path else ""
+        return f"{place}{self.what} (needs {' and '.join(self.needs)})"
+
+
+class Verification:
+    """What the checks found that need more than the values.
+
+    Arguments:
+        problems: what would stop the run.
+        cautions: what is legal but suspicious and not silenced, that of `resolve` included.
+        skipped: the checks that could not be run.
+    """
+
+    __slots__ = ("cautions", "problems", "skipped")
+
+    def __init__(
+        self, problems: list[Problem], cautions: list[Caution], skipped: list[Skipped]
+    ) -> None:
+        self.problems = problems
+        self.cautions = cautions
+        self.skipped = skipped
+
+
+def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
+    """Run the checks that need something, as far as it is at hand.
+
+    Arguments:
+        config: a resolved config.
+        able: what is at hand, for instance `{"files"}`.
+
+    Returns:
+        what was found, and what was skipped.
+    """
+    from .resolve import silenced_codes
+
+    placed = list(sections(config))
+    checker = Checker(placed, set())
+    if able:
+        checker.run(able)
+    silenced = silenced_codes(config)
+    heard = [caution for caution in checker.cautions if caution.code not in silenced]
+    skipped: list[Skipped] = []
+    for path, section in placed:
+        for name in type(section).__setpoint__.checks:
+            needs = mark_of(section, name).needs
+            missing: tuple[Need, ...] = tuple(need for need in needs if need not in able)
+            if missing:
+                what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
+                skipped.append(Skipped(dotted(path), what.rstrip("."), missing))
+    return Verification(checker.problems, [*cautions_of(config), *heard], skipped)
+
+
+def cautions_of(config: Config) -> tuple[Caution, ...]:
+    """What `resolve` found legal but suspicious, without what is silenced.
+
+    Arguments:
+        config: the root of a resolved configuration.
+
+    Returns:
+        the cautions, in the order of the sections.
+    """
+    return state_of(config).cautions
+
+
+def known_codes(root: type[Config]) -> list[str]:
+    """The codes of all cautions that the checks of a tree may yield.
+
+    Arguments:
+        root: the root's class.
+
+    Returns:
+        the codes, sorted.
+    """
+    return sorted(set(_codes(root, set())))
+
+
+def _codes(cls: type[Config], seen: set[type[Config]]) -> Iterator[str]:
+    if cls in seen:
+        return
+    seen.add(cls)
+    info = cls.__setpoint__
+    for name in info.checks:
+        yield from mark_of(cls, name).cautions
+    for described in info.fields.values():
+        for section in section_classes(described.type):
+            yield from _codes(section, seen)
+
+
+def unknown_codes(root: Config, silenced: Sequence[str]) -> Iterator[Problem]:
+    """Find codes in `silence` that no caution has.
+
+    Arguments:
+        root: the root of the configuration.
+        silenced: the codes.
+
+    Returns:
+        a problem for each that silences nothing.
+    """
+    from .checker import describe
+
+    known = known_codes(type(root))
+    for index, code in enumerate(silenced):
+        if code not in known:
+            path = f"silence.{index}"
+            value, origin = describe(root, (), path)
+            close = nearest(code, known, 1)
+            hint = f"Did you mean {close[0]}?" if close else ""
+            message = "is not the code of a caution"
+            yield Problem(path, message, valid=known, hint=hint, value=value, origin=origin)
