@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from setpoint.config import Duration, Period, Secret
+from setpoint.config.literal import escaped
 
 from .sample import (
     AdamW,
@@ -21,12 +22,10 @@ from .sample import (
     Transformer,
 )
 
-# Half a surrogate pair is no character, and "${" begins a reference.
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(
-    lambda text: "${" not in text
-)
+# Half a surrogate pair is no character, and "${" begins a reference unless it is escaped.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).map(escaped)
 special = st.sampled_from(
-    ["null", "true", "no", "1", "1e3", "~", "#", "{a: 1}", "[x]", "'", '"', ""]
+    ["null", "true", "no", "1", "1e3", "~", "#", "{a: 1}", "[x]", "'", '"', "", "$${a}", "$$${"]
 )
 words = texts | special
 keys = st.text("abc_-xyz019", min_size=1, max_size=6)

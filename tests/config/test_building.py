@@ -1,6 +1,7 @@
 import pytest
 
 from setpoint.config import Config, SetpointError, field, resolve
+from setpoint.config.building import building
 
 from .sample import AdamW, Batch, BuiltModel, Job, Transformer
 
@@ -81,12 +82,38 @@ def test_a_package_that_is_not_installed() -> None:
         Lost().build()
 
 
-def test_a_wrong_owner_is_a_bug_and_keeps_its_traceback() -> None:
-    class Wrong(Config, owner="tests.config.nowhere:Thing"):
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("tests.config.nowhere:Thing", "there is no module 'tests.config.nowhere'"),
+        ("os:getcwdd", "os has no 'getcwdd'. Did you mean getcwd"),
+        ("os:path.jion", "has no 'jion'. Did you mean join"),
+        ("os:", "not of the form 'module:name'"),
+        ("os:sep", "which is '/'; it must be a class or a function"),
+    ],
+)
+def test_a_wrong_owner_is_named_with_the_class(path: str, reason: str) -> None:
+    class Wrong(Config, owner=path):
         pass
 
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(SetpointError) as caught:
         Wrong().build()
+    assert reason in str(caught.value)
+    assert f"Wrong: its owner is {path!r}" in str(caught.value)
+
+
+def test_one_object_within_a_block() -> None:
+    part = Part()
+    pair = resolve(Whole(first=part, second=part))
+    assert pair.first is pair.second
+    assert pair.first.build() is not pair.second.build()
+    with building():
+        with building():
+            one = pair.first.build()
+        assert one is pair.second.build()
+        with pytest.raises(SetpointError, match="different run-time arguments"):
+            pair.second.build(scale=1)
+    assert pair.first.build() is not one
 
 
 def test_owners_are_inherited() -> None:

@@ -112,7 +112,7 @@ def test_a_source_may_be_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
     job = compose(Job, "jobs:make").resolve()
     assert job.seed == 7
     assert chain_of(job, "seed")[0][0].describe(("seed",)) == "preset jobs:make (jobs.py:2)"
-    with pytest.raises(SetpointError, match="jobs:take: cannot be called without arguments"):
+    with pytest.raises(SetpointError, match="jobs:take: needs a value for x"):
         compose(Job, "jobs:take")
 
 
@@ -252,3 +252,43 @@ def test_a_broken_layer_does_not_hide_the_others() -> None:
         compose(Job, "a.toml", flags=["--model.heads=5"]).resolve()
     compare("config/several_layers", placeless(str(caught.value)))
     assert isinstance(Job().optimizer, AdamW)
+
+
+def test_files_that_extend_without_end_are_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(20):
+        Path(f"deep{number}.toml").write_text(f'extends = "deep{number + 1}.toml"')
+    Path("deep20.toml").touch()
+    with pytest.raises(SetpointError, match=r"^deep16.toml: files that extend one another are 16"):
+        compose(Job, "deep0.toml")
+    compose(Job, "deep5.toml").resolve()
+    for number in range(300):
+        Path(f"w{number}.toml").touch()
+    Path("wide.toml").write_text(f"extends = {[f'w{number}.toml' for number in range(300)]}")
+    with pytest.raises(SetpointError, match="a configuration extends 256 files at most"):
+        compose(Job, "wide.toml")
+
+
+def test_a_flood_of_mistakes_ends_after_a_thousand(monkeypatch) -> None:
+    problems = problems_of(lambda: compose(Job, flags=[f"--a{i}=1" for i in range(5000)]))
+    assert len(problems) == 1000
+
+
+def test_what_a_file_cannot_extend(tmp_path: Path) -> None:
+    from setpoint.train.config import Job as Training
+
+    @preset
+    def tiny() -> Training:
+        return Training()
+
+    assert tiny
+    file = tmp_path / "exp.toml"
+    for text, words in {
+        'extends = ["tiny", "tiny"]': f"{file}:1:20: extends a second preset, 'tiny'",
+        'extends = "mine:wide"': f"{file}:1:1: extends 'mine:wide': a file extends files and",
+        'extends = ["tiny", "HEAD:a.toml:x"]': f"{file}:1:20: extends 'HEAD:a.toml:x'",
+    }.items():
+        file.write_text(text)
+        with pytest.raises(SetpointError) as caught:
+            compose(Training, str(file))
+        assert str(caught.value).startswith(words)

@@ -1,11 +1,21 @@
+from __future__ import annotations
+
+import pickle
 from typing import Any
 
 from hypothesis import given, settings
 
-from setpoint.config import Config, Free, resolve
-from setpoint.config.base import State, chain_of
+from setpoint.config import Config, Free, derive, derived, field, resolve
+from setpoint.config.base import State, chain_of, is_frozen, state_of
 from setpoint.config.copying import draft_of, frozen_value, pack, unpack
+from setpoint.config.difference import differences
+from setpoint.config.files.plain import PlainScalar
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.origin import PROGRAM, Origin
+from setpoint.config.problem import Caution
 from setpoint.config.types.held import CheckedDict, CheckedList, FrozenDict, FrozenList
+from setpoint.config.verify import cautions_of
+from setpoint.config.walk import dropped, leaves
 
 from .helpers import resolved
 from .sample import Batch, Job
@@ -13,11 +23,13 @@ from .strategies import jobs
 
 
 def current_parts(config: Config) -> dict[int, object]:
-    """Every section, list, mapping and memory of a config, by identity."""
+    """Every section, list, mapping and memory of a draft, by identity."""
     found: dict[int, object] = {}
     waiting: list[Any] = [config]
     while waiting:
         part = waiting.pop()
+        if isinstance(part, Config) and is_frozen(part):
+            continue  # it cannot change, so that several configurations may hold it
         if isinstance(part, Config):
             found[id(part)] = part
             if isinstance(part._state, State):
@@ -49,6 +61,153 @@ def test_copies_share_no_mutable_state(draft: Job) -> None:
     assert resolve(draft_of(config)) == config
 
 
+class Inner(Config):
+    size: int = 1
+    double: int = derived()
+    given: int = derived()
+
+    @derive("double")
+    def _derive_double(self) -> int:
+        return 2 * self.size
+
+
+class Middle(Config):
+    inner: Inner = field(factory=Inner)
+    items: tuple[Batch, ...] = field(factory=lambda: (Batch(),))
+    names: list[str] = field(factory=list)
+    scale: int = 1
+
+
+class Tree(Config):
+    base: int = 5
+    first: Middle = field(factory=Middle)
+    second: Middle = field(factory=Middle)
+    third: Batch = field(factory=Batch)
+    fourth: Batch = field(factory=Batch)
+
+    @derive("first.inner.given")
+    def _derive_first(self) -> int:
+        return self.base
+
+    @derive("second.inner.given")
+    def _derive_second(self) -> int:
+        return 7
+
+
+def test_a_fork_takes_over_what_it_does_not_touch() -> None:
+    tree = resolve(Tree())
+    draft = tree.evolve()
+    draft.third.size = 9
+    fork = resolve(draft)
+    assert fork.fourth is tree.fourth
+    assert (fork.third.size, tree.third.size) == (9, 32)
+    assert resolve(fork.evolve()).third is fork.third
+
+
+def test_what_follows_from_outside_is_determined_again() -> None:
+    tree = resolve(Tree())
+    fork = resolve(tree.evolve(base=6))
+    assert (fork.first.inner.given, tree.first.inner.given) == (6, 5)
+    draft = tree.evolve()
+    draft.fourth.set_field("size", PlainScalar("${third.size}"), Origin(PROGRAM))
+    tree = resolve(draft)
+    draft = tree.evolve()
+    draft.third.size = 4
+    assert resolve(draft).fourth.size == 4
+
+
+def test_reading_a_draft_changes_nothing() -> None:
+    tree = resolve(Tree(first=Middle(scale=3), third=Batch(size=2)))
+    draft = tree.evolve()
+    assert draft.first.names == [] and draft.first.items[0] == Batch() and draft.third.size == 2
+    fork = resolve(draft)
+    assert fork == tree
+    described = [[leaf.key, leaf.value, leaf.describe_origin()] for leaf in leaves(fork)]
+    assert described == [[x.key, x.value, x.describe_origin()] for x in leaves(tree)]
+
+
+def test_a_change_in_a_copied_list_does_not_reach_the_original() -> None:
+    tree = resolve(Tree())
+    draft = tree.evolve()
+    draft.first.names.append("a")
+    draft.first.items[0].size = 8
+    again = draft.evolve()
+    again.first.names.append("b")
+    again.first.items[0].size = 9
+    assert tree.first.names == [] and tree.first.items[0].size == 32
+    assert resolve(draft).first.names == ["a"] and resolve(draft).first.items[0].size == 8
+    assert resolve(again).first.names == ["a", "b"] and resolve(again).first.items[0].size == 9
+
+
+def test_one_section_in_two_places_stays_one() -> None:
+    shared = Batch(size=2)
+    for tree in (resolve(Tree(third=shared, fourth=shared)), resolve(Tree(third=shared))):
+        draft = tree.evolve()
+        draft.fourth = draft.third
+        draft.third.size = 5
+        fork = resolve(draft)
+        assert fork.third is fork.fourth and fork.fourth.size == 5
+    tree = resolve(Tree(third=shared))
+    draft = tree.evolve()
+    draft.fourth = tree.third  # a resolved section, put into another place by hand
+    fork = resolve(draft)
+    assert fork.third is fork.fourth
+    draft = fork.evolve()
+    draft.fourth.size = 6
+    assert resolve(draft).third.size == 6
+
+
+def test_reading_and_editing_do_not_untie_what_was_tied() -> None:
+    tree = resolve(Tree(third=Batch(size=2)))
+    for change in ({"fourth": tree.third}, {}):
+        for read in (False, True):
+            draft = tree.evolve(**change)
+            if read:
+                assert draft.third.size == 2
+            if not change:
+                draft.fourth = tree.third
+            draft.third.size = 5
+            fork = resolve(draft_of(draft))
+            assert fork.third is fork.fourth and fork.fourth.size == 5
+            assert resolve(draft) == fork
+    assert tree.third.size == 2
+
+
+class Node(Config):
+    value: int = 0
+    next: Node | None = None
+
+
+def test_a_config_can_be_put_into_a_fork_of_itself() -> None:
+    once = resolve(Node(value=1))
+    twice = resolve(once.evolve(value=2, next=once))
+    assert (twice.value, twice.next) == (2, once)
+    draft = twice.evolve()
+    draft.next = twice
+    assert resolve(draft).next == twice
+
+
+@settings(max_examples=50, deadline=None)
+@given(jobs, jobs)
+def test_reuse_gives_what_resolving_everything_gives(draft: Job, other: Job) -> None:
+    config = resolve(draft)
+    fork = config.evolve()
+    for name in ("model", "optimizer", "batch", "name"):
+        if chain_of(other, name):
+            fork.set_field(name, getattr(resolve(other), name), Origin(PROGRAM))
+    fork.batch = Batch(size=31)
+    quick, slow = resolve(fork), resolve(fork, failed=["nothing"])
+    assert quick == slow
+    assert fingerprint(quick) == fingerprint(slow)
+    both = [
+        [(x.key, x.value, x.describe_origin(), x.role) for x in leaves(c)] for c in (quick, slow)
+    ]
+    assert both[0] == both[1]
+    assert {d.path for d in differences(config, quick)} == {
+        d.path for d in differences(config, slow)
+    }
+
+
 def test_what_was_computed_is_forgotten_and_what_was_given_kept() -> None:
     config = resolved("--model.dim=${batch.size}", "--model.heads=4")
     draft = draft_of(config)
@@ -72,3 +231,12 @@ def test_packing_and_unpacking() -> None:
     unpack(twin, pack(batch))
     assert twin == batch
     assert [origin.layer for origin, _ in chain_of(twin, "size")] == ["program"]
+
+
+def test_what_was_dropped_and_what_is_suspicious_survive_pickling() -> None:
+    config = resolved("--optimizer=adamw", "--optimizer.lr=0.1")
+    state_of(config.optimizer).dropped = [("momentum", 0.9, Origin(PROGRAM), "why not")]
+    state_of(config).cautions = (Caution("a-code", "seed", "is odd"),)
+    twin = pickle.loads(pickle.dumps(config))
+    assert list(dropped(twin)) == list(dropped(config)) != []
+    assert [caution.line() for caution in cautions_of(twin)] == ["seed: is odd (a-code)"]

@@ -1,8 +1,18 @@
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import Config, ConfigError, Invalid, check, derive, derived, field, resolve
+from setpoint.config import (
+    Config,
+    ConfigError,
+    Invalid,
+    check,
+    derive,
+    derived,
+    field,
+    ref,
+    resolve,
+)
 from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
 
@@ -225,3 +235,98 @@ def test_references_that_lead_nowhere(path: str) -> None:
     problems = problems_of(lambda: compose(Root, flags=flags).resolve())
     assert [problem.path for problem in problems] == ["single.size"]
     assert f"refers to {path.replace('[7].size', '.7')}" in problems[0].message
+
+
+class Multiplied(Config):
+    """Lists that references can repeat."""
+
+    a: list[str] = field(factory=list)
+    """One."""
+
+    b: list[list[str]] = field(factory=list)
+    """Lists of lists."""
+
+    c: list[list[list[str]]] = field(factory=list)
+    """Lists of these."""
+
+
+def test_references_that_explode_are_refused() -> None:
+    flags = ["--a=[x,x,x,x,x,x,x,x,x,x]"]
+    flags.append("--b=[" + ",".join(['"${a}"'] * 500) + "]")
+    assert len(compose(Multiplied, flags=flags).resolve().b) == 500
+    flags.append("--c=[" + ",".join(['"${b}"'] * 500) + "]")
+    problems = problems_of(lambda: compose(Multiplied, flags=flags).resolve())
+    assert problems[0].message == "repeats lists and mappings of more than 100000 values"
+
+
+class Many(Config):
+    """Lists and mappings of all kinds."""
+
+    width: int = 8
+    sizes: list[int] = field(factory=list, item_ge=0)
+    pair: tuple[int, float] = (1, 0.5)
+    named: dict[str, float] = field(factory=dict)
+    nested: tuple[tuple[int, ...], ...] = ()
+    either: tuple[int, ...] | Literal["auto"] = "auto"
+    total: int = derived()
+
+    @derive("total")
+    def _derive_total(self) -> int:
+        return sum(self.sizes) + self.pair[0]
+
+
+def many(*flags: str) -> Many:
+    """With flags."""
+    return compose(Many, flags=flags).resolve()
+
+
+def test_items_of_lists_tuples_and_mappings() -> None:
+    config = many(
+        "--sizes", "[${width * 2}, 3, ${sizes.0 + sizes.1}]", "--pair", "${width},${1 / 4}",
+        "--named", "{a: ${named.b * 2}, b: ${pair.1}}", "--nested", "[[1, ${width}], ${sizes}]",
+        "--either", "[${width}]",
+    )  # fmt: skip
+    assert config.sizes == [16, 3, 19]
+    assert config.pair == (8, 0.25)
+    assert config.named == {"a": 0.5, "b": 0.25}
+    assert config.nested == ((1, 8), (16, 3, 19))
+    assert config.either == (8,)
+    assert config.total == 38 + 8
+    chain = chain_of(config, "sizes")
+    assert [origin.describe(("sizes",)) for origin, _ in chain] == [
+        "command line --sizes",
+        "reference ${width * 2}, ${sizes.0 + sizes.1} over width, sizes.0, sizes.1",
+    ]
+    assert (many("--width=1", "--sizes=${nested.0}", "--nested=[[${width}]]")).sizes == [1]
+
+
+def test_items_follow_later_layers_and_evolve() -> None:
+    config = many("--sizes=[${width}]", "--width=3")
+    draft = config.evolve(width=5)
+    assert resolve(draft).sizes == [5]
+    draft.sizes.append("${width + 1}")
+    draft.sizes.append(ref("width + 2"))
+    assert resolve(draft).sizes == [5, 6, 7]
+    assert compose(Many, config, flags=["--sizes.append=${width * 2}"]).resolve().sizes == [3, 6]
+
+
+def test_what_is_wrong_with_items() -> None:
+    flags = ["--sizes=[${sizes.1}, ${sizes.0}, ${nix}, ${width / 3}, ${-width}, ${width // 0}]",
+             "--pair=[${widht}, ${named}]", "--named={a: ${named}}", "--either=[${width / 3}]",
+             "--nested=[[${nested.0.0}], [${named.a}]]"]  # fmt: skip
+    compare("config/bad_items", str(ConfigError(problems_of(lambda: many(*flags)))))
+
+
+def test_long_chains_of_references_end() -> None:
+    """References that read one another a thousand deep are an error, not a traceback."""
+    texts = [f"${{sizes.{index + 1} + 1}}" for index in range(2000)]
+    problems = problems_of(lambda: resolve(Many(sizes=[*texts, 1])))
+    assert any("too many values depend on one another" in p.message for p in problems)
+    assert resolve(Many(sizes=[*texts[:40], *([1] * 10)])).sizes[0] == 41
+
+
+def test_a_reference_that_comes_to_a_reference() -> None:
+    """Text of the user area may look like a reference, which no field can hold."""
+    draft = Job(name="${user.text}", user={"text": "${a}"})
+    (problem,) = problems_of(lambda: resolve(draft))
+    assert problem.message == "comes to a text that holds a reference itself"

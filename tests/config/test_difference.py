@@ -1,12 +1,12 @@
-from typing import Any
-
-import pytest
+from hypothesis import given, settings
 
 from setpoint.config import BUDGET, RUNTIME, Config, resolve
-from setpoint.config.difference import ABSENT, differences, same
+from setpoint.config.difference import ABSENT, differences, explain
+from setpoint.config.fingerprint import fingerprint
 
 from .helpers import resolved
 from .sample import Job, Sgd
+from .strategies import jobs as drafts
 
 
 def test_only_what_differs_with_both_origins() -> None:
@@ -37,27 +37,26 @@ def test_roles_can_be_chosen() -> None:
     assert [d.path for d in differences(left, right, (BUDGET,))] == ["duration"]
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "equal"),
-    [
-        (1, 1, True),
-        (1, True, False),
-        (1, 1.0, False),
-        ([1, [2]], [1, [2]], True),
-        ([1, [2]], [1, [2.0]], False),
-        ([1], [1, 2], False),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
-        ({"a": 1}, {"a": True}, False),
-        ({"a": 1}, {"b": 1}, False),
-        ([], {}, False),
-        (None, None, True),
-    ],
-)
-def test_kinds_count(left: Any, right: Any, equal: bool) -> None:
-    assert same(left, right) is equal
-
-
 def test_kinds_count_in_free_areas() -> None:
     left, right = resolve(Job(user={"a": 1})), resolve(Job(user={"a": True}))
     assert [d.path for d in differences(left, right)] == ["user.a"]
     assert issubclass(Sgd, Config)
+
+
+def test_what_makes_two_fingerprints_differ() -> None:
+    base = resolve(Job())
+    assert explain(base, resolve(Job(name="other", duration="5 epochs"))) == []
+    found = explain(base, resolve(Job(name="other", seed=1, optimizer=Sgd())))
+    assert {item.path for item in found} == {
+        "seed", "optimizer.type", "optimizer.betas", "optimizer.momentum", "optimizer.nesterov"
+    }  # fmt: skip
+    (seed,) = [item for item in found if item.path == "seed"]
+    assert (seed.left, seed.right, seed.left_origin) == (1234, 1, "default")
+    assert seed.right_origin.startswith("program (tests/config/test_difference.py:")
+
+
+@given(drafts, drafts)
+@settings(max_examples=40, deadline=None)
+def test_nothing_to_explain_means_the_same_fingerprint(one: Job, other: Job) -> None:
+    left, right = resolve(one), resolve(other)
+    assert (explain(left, right) == []) == (fingerprint(left) == fingerprint(right))

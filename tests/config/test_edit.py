@@ -47,7 +47,7 @@ def test_a_switch_of_variant_keeps_what_was_set_in_shared_fields() -> None:
     composition = compose(Job, draft, flags=["--optimizer=sgd"])
     assert composition.draft.optimizer == Sgd(lr=1e-2)
     dropped = state_of(composition.draft.optimizer).dropped
-    assert [(name, value) for name, value, _ in dropped] == [("betas", (0.8, 0.9))]
+    assert [(name, value) for name, value, _, _ in dropped] == [("betas", (0.8, 0.9))]
     assert chain_of(composition.draft.optimizer, "lr")[0][0].layer == "program"
     assert resolved("--optimizer.type=adamw").optimizer == AdamW()
 
@@ -133,7 +133,7 @@ def test_the_variant_of_an_item() -> None:
     ("flag", "path", "message"),
     [
         ("--sources.5.weight=1", "sources.5.weight", "sources has 1 item; there is no item 5"),
-        ("--sources.x=1", "sources.x", "sources is a list; 'x' is not an index"),
+        ("--sources.x=1", "sources.x", "sources is a list; 'x' names no item of it"),
         ("--sources.0.type=txt", "sources.0.type", "is not one of the known values: got txt"),
         ("--sources.0.lenght=3", "sources.0.lenght", "unknown key: Synthetic"),
         ("--sources.0.documents.x=3", "sources.0.documents.x", "is a single value; it has no 'x'"),
@@ -150,7 +150,7 @@ def test_the_variant_of_an_item() -> None:
         ("--user={_a: 3}", "user._a", "cannot be a key"),
         ("--batch=3", "batch", "is not a section (Batch): got 3"),
         ("--tracker=web", "tracker", "is not a section (Tracker): got web"),
-        ("--batch=null", "batch", "is not a section (Batch): got null"),
+        ("--batch=null", "batch", "cannot be null"),
     ],
 )
 def test_what_cannot_be_set(flag: str, path: str, message: str) -> None:

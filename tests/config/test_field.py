@@ -126,3 +126,12 @@ def test_declarations_that_cannot_work() -> None:
 
         class Again(Synthetic, type="synthetic"):
             pass
+
+
+def test_a_range_that_asks_for_a_finite_number() -> None:
+    bounds = Bounds(gt=0, lt=float("inf"))
+    assert bounds.describe() == "> 0, finite"
+    bounds.check(1e300)
+    with pytest.raises(Invalid, match="> 0, finite"):
+        bounds.check(float("inf"))
+    Bounds(gt=0).check(float("inf"))

@@ -1,15 +1,22 @@
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, SetpointError, resolve
-from setpoint.config.fingerprint import canonical, fingerprint, identity_leaves
+from setpoint.config import Config, Free, SetpointError, field, resolve
+from setpoint.config.fingerprint import (
+    canonical,
+    fingerprint,
+    identity_leaves,
+    sha256,
+)
 
-from .fingerprints import jobs
+from .fingerprints import jobs, of_presets
 from .sample import AdamW, Batch, Experts, Job, Period, Sgd, Synthetic, Text, Tracker, Transformer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,27 +34,74 @@ def test_golden_values() -> None:
     assert {name: fingerprint(job) for name, job in jobs().items()} == GOLDEN
 
 
+def test_golden_values_of_the_presets() -> None:
+    for name, found in of_presets().items():
+        if not name.startswith("schema-"):
+            text = (ROOT / "tests" / "golden" / f"{name}.txt").read_text()
+            assert text.splitlines()[0] == f"fingerprint {found}", "see `make golden`"
+
+
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
-def test_the_same_in_every_python_process_hash_seed_and_locale(version: str) -> None:
+def test_the_same_in_every_python_process_hash_seed_locale_and_timezone(version: str) -> None:
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         python = Path(sys.executable)
     else:
         found = sorted(Path("/root/.pyenv/versions").glob(f"{version}.*/bin/python"))
-        if not found:
+        other = shutil.which(f"python{version}")
+        if not found and other is None:
             pytest.skip(f"this machine has no Python {version}")
-        python = found[-1]
-    for seed, locale in (("0", "C"), ("1", "C.UTF-8")):
+        python = found[-1] if found else Path(str(other))
+    places = (("0", "C", "UTC"), ("1", "C.UTF-8", "Asia/Kathmandu"), ("2", "tr_TR.UTF-8", "EST5"))
+    for seed, locale, zone in places:
         result = subprocess.run(
             [python, "-m", "tests.config.fingerprints"],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": "src", "PYTHONHASHSEED": seed, "LC_ALL": locale,
-                 "PYTHONDONTWRITEBYTECODE": "1"},
+                 "TZ": zone, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             check=False,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
-        assert json.loads(result.stdout) == GOLDEN
+        assert json.loads(result.stdout) == {**GOLDEN, **of_presets()}
+
+
+@pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 1000, 100_000])
+def test_the_digest_is_that_of_hashlib(size: int) -> None:
+    data = bytes(n % 251 for n in range(size))
+    assert sha256(data) == hashlib.sha256(data).hexdigest()
+
+
+def test_the_digest_without_the_interpreters_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "_sha2", None)
+    monkeypatch.setitem(sys.modules, "_sha256", None)
+    assert sha256(b"x") == hashlib.sha256(b"x").hexdigest()
+
+
+def test_a_field_that_was_added_leaves_older_fingerprints_alone() -> None:
+    class Old(Config):
+        a: int = 1
+
+    class Part(Config, type="part"):
+        x: int = field(default=1, before=1)
+
+    class New(Config):
+        a: int = 1
+        b: int = field(default=2, before=2)
+        c: list[int] = field(factory=list, before=[])
+        part: Part | None = field(default=None, before=None)
+        parts: dict[str, Part] = field(factory=dict, before={})
+        user: Free = field(factory=Free)
+
+    old = fingerprint(resolve(Old()))
+    assert fingerprint(resolve(New())) == old
+    # True is no 1, and what a user calls like a field is the user's.
+    for other in (New(b=3), New(c=[1]), New(part=Part()), New(parts={"b": Part()}),
+                  New(user={"b": 2})):  # fmt: skip
+        assert fingerprint(resolve(other)) != old
+    assert [leaf.key for leaf in identity_leaves(resolve(New(part=Part(x=2))))] == [
+        "a", "part.type", "part.x"
+    ]  # fmt: skip
 
 
 def test_the_order_of_fields_and_of_keys_does_not_count() -> None:

@@ -1,3 +1,5 @@
+import pytest
+
 from setpoint.config import Config, Problem, check, dead, derive, derived, resolve
 
 from .helpers import problems_of
@@ -62,3 +64,8 @@ def test_a_subclass_can_derive_anew() -> None:
 
     assert resolve(Child(a=3)).b == 9
     assert resolve(Root(a=3)).b == 6
+
+
+def test_each_code_of_a_caution_says_what_it_means() -> None:
+    with pytest.raises(TypeError, match="cautions says what each code means"):
+        check(cautions=("code",))  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.config import Config, Problem, check, field, resolve
+from setpoint.config import Config, Problem, SetpointError, check, field, resolve
 from setpoint.config.base import fields_of
 from setpoint.config.types.sections import SectionType
 
@@ -12,8 +12,9 @@ def test_fields_come_in_order_of_declaration_bases_first() -> None:
     assert list(fields_of(Sgd())) == ["lr", "clip_norm", "momentum", "nesterov"]
 
 
-def test_instances_have_no_dictionary() -> None:
-    assert not hasattr(AdamW(), "__dict__")
+def test_instances_take_no_other_attribute() -> None:
+    with pytest.raises(SetpointError, match="momentun"):
+        AdamW().momentun = 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_a_family_knows_its_variants() -> None:

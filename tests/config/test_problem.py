@@ -212,3 +212,15 @@ def test_a_report_of_hostile_text_is_short_and_printable() -> None:
     assert len(text) < 4000
     assert all(sign.isprintable() or sign == "\n" for sign in text)
     text.encode()
+
+
+def test_long_lists_are_broken_between_the_words() -> None:
+    from setpoint.config.problem import wrapped_list
+
+    words = [f"word {number:02d}" for number in range(24)]
+    text = wrapped_list("    valid: ", words)
+    lines = text.splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 100
+    assert all(line.startswith(" " * 11 + "word") for line in lines[1:])
+    assert " ".join(text.split()) == "valid: " + ", ".join(words)
+    assert wrapped_list("    valid: ", ["x" * 200, "y"]).splitlines()[1] == " " * 11 + "y"

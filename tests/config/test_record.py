@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.compose import compose
 from setpoint.config.fingerprint import fingerprint
+from setpoint.config.integrity import recorded_fingerprint
 from setpoint.config.record import (
     is_record,
     minimal_toml,
@@ -108,6 +109,14 @@ def test_no_secret_and_no_default_in_the_minimal_form() -> None:
     assert minimal_toml(resolve(Job())) == ""
 
 
+def restate(folder: Path, **header: object) -> None:
+    """Make the header of a changed record say what its values have come to."""
+    data = json.loads((folder / "config.json").read_text())
+    origins = json.loads((folder / "origins.json").read_text())
+    data["setpoint"] |= {"fingerprint": recorded_fingerprint(origins), **header}
+    (folder / "config.json").write_text(json.dumps(data))
+
+
 def damaged(folder: Path, name: str, change: object) -> str:
     """Rewrite one file of a record."""
     write_record(resolve(Job(sources=[Text(paths=["a"])], batch=Batch(size=2))), folder)
@@ -157,10 +166,12 @@ def test_what_is_no_record(tmp_path: Path) -> None:
 def test_classes_of_a_module_that_is_not_imported_are_asked_for(tmp_path: Path) -> None:
     """A record is data: it names the modules it needs, and nothing is imported for it."""
     folder = Path(write_record(resolve(Job(optimizer=AdamW())), tmp_path / "run"))
-    config = (folder / "config.json").read_text()
-    assert '"adamw"' in config
-    changed = config.replace('"adamw"', '"theirs"').replace("tests.config.sample", "not_imported")
-    (folder / "config.json").write_text(changed)
+    for name in ("config.json", "origins.json"):
+        text = (folder / name).read_text()
+        assert '"adamw"' in text
+        (folder / name).write_text(text.replace('"adamw"', '"theirs"'))
+    header = {"modules": ["not_imported", "os; rm -rf /"]}
+    restate(folder, **header)
     words = r"uses config classes of not_imported; .* --import not_imported"
     with pytest.raises(SetpointError, match=words):
         read_record(Job, str(folder))

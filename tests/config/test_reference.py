@@ -3,7 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Invalid
-from setpoint.config.reference import Reference
+from setpoint.config.compose import compose
+from setpoint.config.reference import Reference, is_whole, may_refer, ref, reference_to
+
+from .helpers import problems_of
 
 VALUES: dict[tuple[str | int, ...], object] = {
     ("a",): 3,
@@ -95,3 +98,48 @@ def test_any_text_is_computed_or_refused(inside: str) -> None:
         Reference("${" + inside + "}").evaluate(look_up)
     except Invalid:
         return
+
+
+parts = st.integers(0, 99) | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(st.lists(parts, max_size=4))
+def test_any_path_can_be_referred_to(path: list[str | int]) -> None:
+    whole = ("first", *path)
+    assert Reference(reference_to(whole)).path == whole
+
+
+def test_how_paths_are_written() -> None:
+    assert reference_to(("data", "sources", 0)) == "${data.sources.0}"
+    assert reference_to(("sets", "a-b", 0, "x")) == "${sets['a-b'][0].x}"
+    assert reference_to(("sets", "class")) == "${sets['class']}"
+    assert Reference("${sets['a.0'].1}").path == ("sets", "a.0", 1)
+    assert Reference("${a + 1}").path is None
+    with pytest.raises(Invalid):
+        Reference("${a[True]}")
+
+
+def test_references_in_python() -> None:
+    assert ref("a * 2") == Reference("${a * 2}")
+    with pytest.raises(Invalid, match="cannot be read as arithmetic"):
+        ref("print()")
+
+
+def test_what_may_refer() -> None:
+    assert may_refer({"a": [1, ("x", "${b}")]})
+    assert may_refer((ref("a"),))
+    assert not may_refer({"a": [1, "$", None]})
+    assert is_whole(" ${a} ")
+    assert not is_whole("${a},${b}")
+
+
+def test_a_reference_into_a_section_that_is_null() -> None:
+    from setpoint.train.config import Job as Training
+
+    flags = ["seed=${evaluation.sequences}", "evaluation=null"]
+    (problem,) = problems_of(lambda: compose(Training, flags=flags).resolve())
+    assert problem.message == (
+        "refers to evaluation.sequences, but evaluation is null (command line evaluation)"
+    )
+    (problem,) = problems_of(lambda: compose(Training, flags=["model.layers=${4 / 2}"]).resolve())
+    assert problem.hint == "A quotient of whole numbers is written with //."

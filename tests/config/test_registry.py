@@ -1,8 +1,9 @@
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
-from setpoint.config import Secret, SetpointError, modifier, preset, registry
+from setpoint.config import Duration, Secret, SetpointError, modifier, preset, registry
 from setpoint.config.registry import call_modifier, call_preset, summary
 
 from .sample import Job
@@ -87,3 +88,41 @@ def test_a_secret_given_to_a_modifier_is_not_repeated() -> None:
 def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(SetpointError, match="there is no preset 'my-jb'. Did you mean my-job"):
         call_preset("my-jb")
+
+
+def test_what_a_value_of_a_parameter_may_be() -> None:
+    @preset
+    def chosen(mode: Literal["quick", "slow"] = "quick") -> Job:
+        return Job()
+
+    assert chosen
+    with pytest.raises(SetpointError) as caught:
+        call_preset("chosen(mode=quik)")
+    assert str(caught.value) == (
+        "the preset 'chosen(mode=quik)': parameter 'mode' is not one of the known values: got "
+        "quik; valid: quick, slow. Did you mean quick?"
+    )
+
+
+def test_a_parenthesis_must_be_closed_also_where_there_is_nothing_inside() -> None:
+    with pytest.raises(SetpointError, match="not closed by"):
+        call_preset("my-job(")
+
+
+def test_several_modifiers_in_one_text() -> None:
+    with pytest.raises(SetpointError) as caught:
+        call_modifier("tuned,tuned", Job())
+    assert "Repeat the option: --with tuned --with tuned." in str(caught.value)
+
+
+def test_a_value_that_a_modifier_refuses_is_told_with_the_modifier_and_the_line() -> None:
+    @modifier
+    def short(job: Job, steps: int = 1) -> Job:
+        job.duration = Duration(f"{steps} steps")
+        return job
+
+    assert short
+    with pytest.raises(SetpointError) as caught:
+        call_modifier("short(steps=-1)", Job())
+    assert str(caught.value).startswith("the modifier 'short(steps=-1)': is not a count")
+    assert "test_registry.py:" in str(caught.value)

@@ -2,8 +2,8 @@ import pytest
 
 from setpoint.config import Config, ConfigError, Problem, SetpointError, check, dead, field, resolve
 from setpoint.config.base import is_frozen
-from setpoint.config.compose import compose
 from setpoint.config.checker import describe
+from setpoint.config.compose import compose
 from setpoint.config.walk import sections
 
 from .helpers import flag_problems, problems_of, resolved
@@ -98,7 +98,7 @@ def test_a_section_that_contains_itself_is_refused() -> None:
 
     node = Node()
     node.child = node
-    with pytest.raises(SetpointError, match="Node contains itself: child"):
+    with pytest.raises(SetpointError, match="Node contains itself: it stands in its own child"):
         resolve(node)
 
 

@@ -1,9 +1,12 @@
+import pickle
+import traceback
 from pathlib import Path
 
 import pytest
 
 from setpoint.config import Config, ConfigError, Invalid, Secret, SetpointError, field, resolve
 from setpoint.config.compose import compose
+from setpoint.config.difference import differences
 from setpoint.config.record import record_files
 
 from .helpers import problems_of
@@ -103,3 +106,44 @@ def test_no_secret_in_the_error_of_an_item() -> None:
     with pytest.raises(ConfigError) as caught:
         vault.named["a"] = "hunter2"
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_revealed_secret_does_not_show_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    revealed = Secret("env:TOKEN").reveal()
+    assert f"Bearer {revealed}" == "Bearer hunter2"
+    assert "hunter2" not in repr({"token": revealed, "list": [revealed]})
+    with pytest.raises(SetpointError, match="cannot be pickled"):
+        pickle.dumps({"token": revealed})
+
+
+def test_tracebacks_with_locals_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+
+    def fails() -> None:
+        token = Secret("env:TOKEN").reveal()
+        raise RuntimeError(f"after reading {len(token)} signs")
+
+    with pytest.raises(RuntimeError) as caught:
+        fails()
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert "hunter2" not in "".join(shown.format()).replace('"hunter2"', "")
+
+
+def test_a_secret_meets_its_url_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "a/b@c")
+    secret = Secret("env:TOKEN")
+    assert secret.login("https://host:8080/x?y=1", "me") == "https://me:a%2Fb%40c@host:8080/x?y=1"
+    assert secret.login("redis://host") == "redis://:a%2Fb%40c@host"
+    assert "a%2F" not in repr(secret.login("https://host"))
+    for url in ("host", "https://you@host", ""):
+        with pytest.raises(SetpointError, match="is not an address without a login"):
+            secret.login(url)
+
+
+def test_no_report_of_two_configs_shows_more_than_the_reference() -> None:
+    here = resolve(Job(tracker=Tracker(url="http://x", token="env:A")))
+    there = resolve(Job(tracker=Tracker(url="http://x", token="env:B")))
+    (found,) = differences(here, there)
+    assert (found.left, found.right) == ("env:A", "env:B")
+    assert pickle.loads(pickle.dumps(here)) == here

@@ -1,8 +1,12 @@
-from setpoint.config import Config
+from functools import partial
+
+from setpoint.config import Config, field
 from setpoint.config.suggest import (
     classes_at,
+    did_you_mean,
     field_of,
     holds_secret,
+    name_here,
     names_secret,
     nearest,
     place_of,
@@ -110,3 +114,74 @@ def test_names_of_secrets() -> None:
     assert not names_secret(Job, "lr")
     assert holds_secret(Job.__setpoint__.fields["tracker"].type)
     assert not holds_secret(Job.__setpoint__.fields["model"].type)
+
+
+class Steps(Config):
+    """A section."""
+
+    lr: float = field(default=0.1, also_called=("learning_rate", "step_size"))
+    """A rate."""
+
+    size: int = field(default=8, also_called=("batch_size",))
+    """A size."""
+
+
+class Renamed(Config):
+    """A root."""
+
+    steps: Steps = field(factory=Steps)
+    """A section."""
+
+    portion: int = field(default=1, also_called=("batch_size",))
+    """A size."""
+
+    step_size: int = 1
+    """A field's own name comes before what another field is called elsewhere."""
+
+
+def test_names_of_other_systems() -> None:
+    assert name_here(Renamed, "learning-rate") == "Here it is called steps.lr."
+    assert name_here(Renamed, "batch_size") == "Here it is called steps.size or portion."
+    assert name_here(Renamed, "step_size") == ""
+    assert name_here(Renamed, "learning") == ""
+    assert place_of(Renamed, "learning_rate", "a.learning_rate") == "Here it is called steps.lr."
+    # A misspelt name of somebody else's.
+    assert place_of(Renamed, "lerning_rate", "a.lerning_rate") == "Did you mean steps.lr?"
+    assert place_of(Renamed, "warning", "a.warning") == ""
+
+
+def test_the_nearest_name_as_a_sentence() -> None:
+    assert did_you_mean("learnig_rate", ["learning_rate", "lr"]) == "Did you mean learning_rate?"
+    assert did_you_mean("lrr", ["lr"], before=" ") == " Did you mean lr?"
+    assert did_you_mean("x", ["learning_rate"], before=" ") == ""
+
+
+def test_only_whole_words_of_what_was_typed_are_taken_for_names() -> None:
+    assert nearest("dataloader_num_workers", ["data", "model"]) == []
+    assert nearest("train_data_dir", ["data", "model"]) == ["data"]
+    assert nearest("total_steps", ["eps"]) == []
+
+
+def test_what_is_suggested_exists() -> None:
+    from setpoint.config.compose import compose
+    from setpoint.train.config import Job as Training
+
+    from .helpers import problems_of
+
+    def _resolve(flag: str) -> None:
+        compose(Training, flags=[flag]).resolve()
+
+    every = {path for path, _ in schema(Training)}
+    for flag, hint in {
+        "train.seed=3": "Did you mean seed or data.sources.seed?",
+        "trainer.precision=16": "Did you mean precision?",
+        "trainer.foo=3": "Did you mean tracking?",
+        "total_steps=100": "Here it is called duration.",
+        "dataloader_num_workers=2": "",
+        "optimiser.lr=1": "Did you mean optimizer.lr?",
+        "data.source.0.seed=1": "Did you mean data.sources.0.seed?",
+    }.items():
+        (problem,) = problems_of(partial(_resolve, flag))
+        assert problem.hint == hint, flag
+        for word in hint.replace("?", "").replace(".0.", ".").split():
+            assert "." not in word.strip(".") or word.strip(".") in every, flag

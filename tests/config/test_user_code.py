@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.user_code import call_user_function, import_user_module
+from setpoint.config.user_code import call_user_function, find_user_function, import_user_module
 
 
 @pytest.fixture
@@ -28,8 +28,11 @@ def test_a_module_of_the_working_folder_is_found(
     ("text", "message"),
     [
         ("1 / 0", "it: importing broken failed: ZeroDivisionError: division by zero (broken.py:1)"),
-        ("import absent_module", "it: there is no module 'absent_module'"),
-        ("def", "it: importing broken failed: SyntaxError: invalid syntax (broken.py, line 1)"),
+        (
+            "import absent_module",
+            "it: importing broken failed: there is no module 'absent_module', which broken.py:1",
+        ),
+        ("def", "it: importing broken failed: broken.py:1: SyntaxError: invalid syntax"),
     ],
 )
 def test_what_goes_wrong_while_importing_is_told(folder: Path, text: str, message: str) -> None:
@@ -41,7 +44,7 @@ def test_what_goes_wrong_while_importing_is_told(folder: Path, text: str, messag
 
 @pytest.mark.parametrize("name", ["", ".relative"])
 def test_what_is_no_module_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(SetpointError, match="is not a module; expected module:function"):
+    with pytest.raises(SetpointError, match="is not a module; give one such as"):
         import_user_module(name, "it")
 
 
@@ -62,3 +65,13 @@ def test_errors_in_words_pass_unchanged() -> None:
     with pytest.raises(SetpointError) as caught:
         call_user_function(fails, "the preset")
     assert caught.value is error
+
+
+def test_what_is_no_function_and_what_is_no_name_of_a_module(folder: Path) -> None:
+    (folder / "plain.py").write_text("x = 3\n\ndef make():\n    return x\n")
+    with pytest.raises(SetpointError, match="x in plain is no function, but of type int"):
+        find_user_function("plain:x")
+    with pytest.raises(SetpointError, match="has no function 'mak'. Did you mean make"):
+        find_user_function("plain:mak")
+    with pytest.raises(SetpointError, match="named without .py: did you mean plain"):
+        import_user_module("plain.py", "--import plain.py")

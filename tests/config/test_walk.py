@@ -1,6 +1,7 @@
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, field, resolve
 from setpoint.config.compose import compose
-from setpoint.config.walk import dotted, dropped, leaves, narrower, sections
+from setpoint.config.origin import Path
+from setpoint.config.walk import dotted, dropped, leaves, narrower, sections, within
 
 from .helpers import resolved
 from .sample import AdamW, Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
@@ -56,11 +57,16 @@ def test_roles_narrow_from_the_outside_in() -> None:
     assert {leaf.role for leaf in leaves(resolve(Root()))} == {RUNTIME}
 
 
-def test_sections_come_root_first_and_once_for_each_place() -> None:
+def test_sections_come_root_first_and_once_at_their_first_place() -> None:
     shared = Batch()
-    job = Job(batch=shared, evaluations={"a": shared})
-    found = [dotted(path) for path, section in sections(job) if section is shared]
-    assert found == ["batch", "evaluations.a"]
+    job = Job(batch=shared, evaluations={"b": shared, "a": shared})
+    again: list[tuple[Path, Config]] = []
+    found = [dotted(path) for path, section in sections(job, (), again) if section is shared]
+    assert found == ["batch"]
+    assert [(dotted(path), section) for path, section in again] == [
+        ("evaluations.a", shared),
+        ("evaluations.b", shared),
+    ]
     assert [dotted(path) for path, _ in sections(resolved())] == [
         "", "model", "optimizer", "sources.0", "batch",
     ]  # fmt: skip
@@ -74,3 +80,26 @@ def test_what_a_switch_of_variant_could_not_keep_is_named() -> None:
     assert line.startswith("optimizer.betas = [0.8, 0.9], from program (")
     assert line.endswith("): type = sgd has no such field")
     assert not list(dropped(resolve(draft)))
+
+
+def test_nothing_in_a_list_of_sections_is_left_out() -> None:
+    class Empty(Config):
+        pass
+
+    class Root(Config):
+        mixed: tuple[int, Batch, Batch | None] = field(factory=lambda: (3, Batch(), None))
+        lists: tuple[tuple[Batch, ...], ...] = ((),)
+        empties: tuple[Empty, ...] = field(factory=lambda: (Empty(), Empty()))
+
+    found = {leaf.key: leaf.value for leaf in leaves(resolve(Root()))}
+    assert found == {
+        "mixed.0": 3, "mixed.1.size": 32, "mixed.1.sequence_length": 256, "mixed.2": None,
+        "lists.0": [], "empties.0": {}, "empties.1": {},
+    }  # fmt: skip
+
+
+def test_paths_within_a_section() -> None:
+    assert within("model.dim", "model")
+    assert within("model", "model")
+    assert not within("models", "model")
+    assert not within("model", "model.dim")

@@ -10,6 +10,10 @@ from .errors import Invalid
 
 Path = tuple[str | int, ...]
 BITS = 4096
+DEPTH = 100  # operations inside operations
+QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+PATH = rf"""[A-Za-z_]\w*(?:\.\w+|\[(?:{QUOTED}|[^\]'"]*)\])+"""
+INDEX = rf"{QUOTED}|\.(\d+)(?!\w)"  # a key in quotes is left as it is
 
 
 def parse(text: str) -> ast.expr:
@@ -31,30 +35,44 @@ def parse(text: str) -> ast.expr:
 
 def _indexed(text: str) -> str:
     """The expression with paths such as `sources.0.name` written as `sources[0].name`."""
-    whole = r"[A-Za-z_]\w*(?:\.\w+|\[[^\]]*\])+"
-    return re.sub(whole, lambda path: re.sub(r"\.(\d+)(?!\w)", r"[\1]", path[0]), text)
+    return re.sub(PATH, lambda path: re.sub(INDEX, _bracketed, path[0]), text)
 
 
-def _path(node: ast.expr) -> Path | None:
+def _bracketed(part: re.Match[str]) -> str:
+    return part[0] if part[1] is None else f"[{part[1]}]"
+
+
+def path_of(node: ast.expr) -> Path | None:
+    """The path that an expression is, if it is nothing else.
+
+    Arguments:
+        node: from `parse`, or a part of it.
+
+    Returns:
+        names, keys and indices; None for arithmetic and numbers.
+    """
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Attribute):
-        inner = _path(node.value)
+        inner = path_of(node.value)
         return None if inner is None else (*inner, node.attr)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        inner, key = _path(node.value), node.slice.value
-        return (*inner, key) if inner is not None and isinstance(key, int | str) else None
+        inner, key = path_of(node.value), node.slice.value
+        if isinstance(key, int | str) and not isinstance(key, bool):
+            return None if inner is None else (*inner, key)
     return None
 
 
-def _validate(node: ast.expr) -> None:
-    if _path(node) is not None:
+def _validate(node: ast.expr, depth: int = 0) -> None:
+    if depth > DEPTH:
+        raise ValueError("nested too deep")
+    if path_of(node) is not None:
         return
     if isinstance(node, ast.BinOp) and isinstance(node.op, tuple(_BINARY)):
-        _validate(node.left)
-        _validate(node.right)
+        _validate(node.left, depth + 1)
+        _validate(node.right, depth + 1)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        _validate(node.operand)
+        _validate(node.operand, depth + 1)
     elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
         raise ValueError("not arithmetic")
 
@@ -90,7 +108,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     Raises:
         Invalid: for an undefined operation, such as a division by zero.
     """
-    path = _path(node)
+    path = path_of(node)
     if path is not None:
         return look_up(path)
     if isinstance(node, ast.Constant):

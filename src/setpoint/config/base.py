@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from .errors import Invalid, SetpointError, UnresolvedError
 from .field import MISSING, FieldInfo
 from .meta import ConfigMeta
-from .origin import DEFAULT, DERIVED, Origin, python_origin
+from .origin import DEFAULT, DERIVED, Origin, Path, python_origin
 from .problem import Caution, ConfigError, Problem
-from .suggest import names_secret, place_of, unknown_key
+from .suggest import names_secret, place_of, settable, unknown_key
 from .types.base import shown_part
 
+if TYPE_CHECKING:
+    from .copying import Copies
+    from .typed import Evolve
+
 Chain = list[tuple[Origin, object]]
+NO_ORIGINS: Mapping[str, Chain] = MappingProxyType({})
 
 
 class State:
@@ -23,6 +29,8 @@ class State:
     """
 
     __slots__ = (
+        "added",
+        "below",
         "cautions",
         "copies",
         "dropped",
@@ -30,6 +38,7 @@ class State:
         "origins",
         "shared",
         "source",
+        "ties",
         "whole",
         "withheld",
     )
@@ -39,17 +48,23 @@ class State:
         self.frozen = False
         # Fields whose value is known to be wrong, so that nothing may be concluded from it.
         self.withheld: set[str] = set()
-        # Values that a switch of variant could not keep: (field, value, origin).
-        self.dropped: list[tuple[str, object, Origin]] = []
+        # Values that a later layer has overtaken: (field, value, origin, reason).
+        self.dropped: list[tuple[str, object, Origin, str]] = []
+        # The sections that packages have added to the root: their values have no slots.
+        self.added: dict[str, object] = {}
         # What resolve found legal but suspicious, on the root.
         self.cautions: tuple[Caution, ...] = ()
         # Of a resolved section: whether nothing in it follows from values outside of it.
         self.whole = False
+        # Of a resolved section: whether some section of its tree stands in several places.
+        self.ties = False
+        # Of such a section: those below it with their paths, once somebody has asked for them.
+        self.below: list[tuple[Path, Config]] | None = None
         # Of a draft of a resolved section: that section; the fields that nobody has looked into
         # yet and that are still its own; and the copies made so far. See `copying.draft_of`.
         self.source: Config | None = None
-        self.shared: dict[str, Any] = {}
-        self.copies: dict[int, Config] = {}
+        self.shared: dict[str, Any] | None = None
+        self.copies: Copies | None = None
 
 
 class _Stateful:
@@ -66,7 +81,7 @@ class Config(_Stateful, metaclass=ConfigMeta):
     the line that set it. `resolve` returns a frozen, hashable copy with every value determined.
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__dict__", "__weakref__")
 
     def __init__(self, **values: Any) -> None:
         object.__setattr__(self, "_state", None)
@@ -92,7 +107,7 @@ class Config(_Stateful, metaclass=ConfigMeta):
                 known = ", ".join(error.valid) or "none"
                 raise AttributeError(f"{error.message}; its fields: {known}. {error.hint}".rstrip())
             state = self._state
-            if state is not None and name in state.shared:
+            if state is not None and state.shared and name in state.shared:
                 from .copying import take
 
                 return take(self, name)
@@ -128,13 +143,19 @@ class Config(_Stateful, metaclass=ConfigMeta):
                 f"{type(self).__name__}.{name} cannot be set: a resolved configuration is "
                 f"immutable; use evolve() to make a changed draft"
             )
+        if state is not None and state.copies is not None:
+            from .copying import own_sections
+
+            value = own_sections(self, value)
         info = type(self).__setpoint__.fields.get(name)
         try:
+            if info is None:
+                info = settable(type(self), name)
             if info is None:
                 error = unknown_key(type(self), name)
                 error.secret = error.secret or names_secret(type(self), name)
                 raise error
-            stored = info.read(value, origin)
+            stored = _read(info, value, origin)
         except Invalid as error:
             problems = [
                 Problem(
@@ -186,21 +207,35 @@ class Config(_Stateful, metaclass=ConfigMeta):
         else:
             chain.append((origin, value))
 
-    def evolve(self, **changes: Any) -> Self:
-        """A changed draft of this config; the config itself stays as it is.
+    if TYPE_CHECKING:
+        evolve = Evolve()
+    else:
 
-        Derived values are left to be derived again from the changed ones.
+        def evolve(self, **changes: Any) -> Self:
+            """A changed draft of this config; the config itself stays as it is.
 
-        Arguments:
-            changes: fields with their new values.
+            Derived values are left to be derived again from the changed ones.
 
-        Returns:
-            a draft of the same class.
-        """
+            Arguments:
+                changes: fields with their new values.
+
+            Returns:
+                a draft of the same class.
+            """
+            return self._changed(changes, python_origin(1))
+
+        def __replace__(self, **changes: Any) -> Self:
+            return self._changed(changes, python_origin(2))  # called by `copy.replace`
+
+    def _changed(self, changes: dict[str, Any], origin: Origin) -> Self:
         from .copying import draft_of
 
         draft = draft_of(self)
-        draft._set_fields(changes, python_origin(1))
+        copies: dict[int, Any] = dict(state_of(draft).copies or ())
+        del copies[id(self)]
+        # A section of this very draft, put into a second place, is one object in the other, too.
+        own = {name: copies.get(id(value), value) for name, value in changes.items()}
+        draft._set_fields(own, origin)
         return draft
 
     def build(self, **runtime: Any) -> Any:
@@ -217,12 +252,20 @@ class Config(_Stateful, metaclass=ConfigMeta):
         return build(self, runtime)
 
     def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
         if type(other) is not type(self):
             return NotImplemented
-        return all(
+        same = all(
             value_or_missing(self, name) == value_or_missing(other, name)
             for name in type(self).__setpoint__.fields
         )
+        if not same:
+            return False
+        from .sharing import shared_places
+
+        # Two equal encoders are another model than one that is used twice.
+        return shared_places(self) == shared_places(other)
 
     def __hash__(self) -> int:
         if not is_frozen(self):
@@ -234,9 +277,12 @@ class Config(_Stateful, metaclass=ConfigMeta):
         )
 
     def __repr__(self) -> str:
-        state = self._state
-        names = [name for name in fields_of(self) if state and name in state.origins]
-        inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        from .variant import is_changed
+
+        held = ((name, value_or_missing(self, name)) for name in touched(self))
+        inside = ", ".join(
+            f"{name}={value!r}" for name, value in held if chain_of(self, name) or is_changed(value)
+        )
         return f"{type(self).__name__}({inside})"
 
     def __copy__(self) -> Self:
@@ -259,6 +305,13 @@ class Config(_Stateful, metaclass=ConfigMeta):
 
     def __dir__(self) -> list[str]:
         return [*type(self).__setpoint__.fields, *object.__dir__(self)]
+
+
+def _read(info: FieldInfo, value: object, origin: Origin) -> Any:
+    try:
+        return info.read(value, origin)
+    except RecursionError:
+        raise Invalid("is nested too deeply, or contains itself") from None
 
 
 def is_frozen(config: Config) -> bool:
@@ -299,9 +352,12 @@ def withhold(config: Config, name: str) -> None:
         config: a section of a tree that is being resolved.
         name: one of its fields.
     """
+    state = state_of(config)
+    if state.shared:
+        state.shared.pop(name, None)
     if name in touched(config):
         object.__delattr__(config, name)
-    state_of(config).withheld.add(name)
+    state.withheld.add(name)
 
 
 def chain_of(config: Config, name: str) -> Chain:
@@ -318,6 +374,19 @@ def chain_of(config: Config, name: str) -> Chain:
     return state.origins.get(name, []) if state else []
 
 
+def origins_of(config: Config) -> Mapping[str, Chain]:
+    """The layers that touched each field of a section; fields that none has touched are not in it.
+
+    Arguments:
+        config: the section.
+
+    Returns:
+        a chain, as `chain_of` gives it, for each field that was set or computed.
+    """
+    state = config._state  # pyright: ignore[reportPrivateUsage]
+    return state.origins if state else NO_ORIGINS
+
+
 def is_set(config: Config, name: str) -> bool:
     """Whether any layer has given a field a value; for methods that derive from what is given.
 
@@ -327,9 +396,15 @@ def is_set(config: Config, name: str) -> bool:
 
     Returns:
         False while the field has its default or is to be derived.
+
+    Raises:
+        SetpointError: if the class has no such field.
     """
     # A deriving method sees a view; what is computed has not been given, so it does not count.
     section: Config = getattr(config, "__setpoint_section__", config)
+    if name not in type(section).__setpoint__.fields:
+        error = unknown_key(type(section), name)
+        raise SetpointError(f"is_set: {error.message}. {error.hint}".rstrip())
     chain = chain_of(section, name)
     return bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED)
 
@@ -372,8 +447,9 @@ def touched(config: Config) -> Iterator[str]:
         an iterator over field names.
     """
     state = config._state  # pyright: ignore[reportPrivateUsage]
-    origins, shared = (state.origins, state.shared) if state else ({}, {})
     frozen = state is not None and state.frozen
+    origins = state.origins if state else {}
+    shared = state.shared or () if state else ()
     for name, info in type(config).__setpoint__.fields.items():
         if info.constant and name not in origins and not frozen:
             continue  # a default that all instances share is not put into them before the freeze

@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from .base import Config
 from .errors import SetpointError
+from .types.base import shown
 
 Built = dict[int, tuple[Config, dict[str, Any], Any]]
 _built: ContextVar[Built | None] = ContextVar("setpoint_built", default=None)
 
 
+@contextmanager
+def building() -> Generator[None]:
+    """Build within this block as if it were one `build`: each config object gives one object.
+
+    For code that builds the parts of a configuration itself, one after another, some of which may
+    be one config object in several places. Blocks may be nested; the outermost one counts.
+
+    Returns:
+        a context manager.
+    """
+    if _built.get() is not None:
+        yield
+        return
+    token = _built.set({})
+    try:
+        yield
+    finally:
+        _built.reset(token)
+
+
 def build(config: Config, runtime: dict[str, Any]) -> Any:
     """Construct what a config describes.
 
-    Within one outermost call, a config object that is built in two places gives one object.
+    Within one outermost call, or one `with building():`, a config object that is built in two
+    places gives one object.
 
     Arguments:
         config: the section.
@@ -31,11 +55,8 @@ def build(config: Config, runtime: dict[str, Any]) -> Any:
     """
     built = _built.get()
     if built is None:
-        token = _built.set({})
-        try:
+        with building():
             return build(config, runtime)
-        finally:
-            _built.reset(token)
     known = built.get(id(config))
     if known is not None:
         _, before, result = known
@@ -69,16 +90,28 @@ def owner_of(cls: type[Config]) -> Any:
             f"{cls.__module__}.{cls.__qualname__} cannot be built: it names no owner; nest it in "
             f"its owner as `class Config`, or give owner='module:name'"
         )
-    module, _, name = path.partition(":")
+    title = f"{cls.__module__}.{cls.__qualname__}: its owner is {path!r}"
+    module, colon, name = path.partition(":")
+    if not colon or not module or not name:
+        raise SetpointError(f"{title}, which is not of the form 'module:name'")
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name and not module.startswith(error.name):
+        if error.name and not f"{module}.".startswith(f"{error.name}."):
             raise SetpointError(
                 f"{cls.__name__} needs the package {error.name!r}, which is not installed; "
                 f"install the package"
             ) from None
-        raise
+        raise SetpointError(f"{title}, but there is no module {error.name!r}") from None
     for part in name.split("."):
-        found = getattr(found, part)
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            from .suggest import did_you_mean
+
+            meant = did_you_mean(part, [key for key in dir(found) if key[:1] != "_"], " ")
+            where = getattr(found, "__name__", module)
+            raise SetpointError(f"{title}, but {where} has no {part!r}.{meant}") from None
+    if not callable(found):
+        raise SetpointError(f"{title}, which is {shown(found)}; it must be a class or a function")
     return found

@@ -1,15 +1,17 @@
-"""Running the checks of a tree: required values, ranges of items, marked methods, dead knobs."""
+"""Running the checks of a tree: required values, ranges of items, and the marked methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
-from .base import Config, chain_of, state_of, value_or_missing
+from .base import Config, chain_of, is_frozen, origins_of, state_of, value_or_missing
 from .errors import Invalid, UnresolvedError
 from .field import MISSING, FieldInfo
-from .hooks import CHECK, DEAD, CheckMark, Need
-from .origin import DEFAULT, DERIVED, RECORD, Path
+from .findings import findings_of
+from .free import Free
+from .hooks import CHECK, CheckMark, Need
+from .origin import Path
 from .problem import Caution, Problem
 from .types.base import shown_plain
 from .walk import dotted
@@ -28,12 +30,16 @@ class Checker:
         self.doubtful = doubtful
         self.problems: list[Problem] = []
         self.cautions: list[Caution] = []
+        # A section that was taken over as it is has passed; only what is said again counts.
+        self.passed = {id(section) for _, section in placed if is_frozen(section)}
 
     def required(self) -> None:
         """Report every field that must have a value and has none."""
         for path, section in self.placed:
+            if is_frozen(section):
+                continue
             for name, info in type(section).__setpoint__.fields.items():
-                if not info.required and not info.derived:
+                if info.constant or info.factory is not None:
                     continue
                 here = dotted((*path, name))
                 if here in self.doubtful or name in state_of(section).withheld:
@@ -49,8 +55,11 @@ class Checker:
     def items(self) -> None:
         """Check the ranges of items, since a list may have been changed in place."""
         for path, section in self.placed:
+            if is_frozen(section):
+                continue
+            origins = origins_of(section)
             for name, info in type(section).__setpoint__.fields.items():
-                if info.item_bounds is None or not chain_of(section, name):
+                if info.item_bounds is None or name not in origins:
                     continue
                 value: Any = value_or_missing(section, name)
                 try:
@@ -59,7 +68,7 @@ class Checker:
                     for part in error.parts:
                         relative = dotted((name, *part.at))
                         problem = Problem(relative, part.message)
-                        self.problems.append(self._complete(path, section, problem))
+                        self.problems.append(whole_problem(path, section, problem))
 
     def run(self, able: Collection[Need] = ()) -> None:
         """Run every check that needs what is at hand.
@@ -73,55 +82,41 @@ class Checker:
             if id(section) in seen:
                 continue
             seen.add(id(section))
-            info = type(section).__setpoint__
-            for name in info.checks:
-                needs = mark_of(section, name).needs
-                if bool(needs) == bool(able) and set(needs) <= set(able):
+            passed = id(section) in self.passed and not able
+            for name in type(section).__setpoint__.checks:
+                mark = mark_of(section, name)
+                if passed and not mark.cautions:
+                    continue
+                if bool(mark.needs) == bool(able) and set(mark.needs) <= set(able):
                     self._one(path, section, name)
-            for name in info.deads if not able else ():
-                self._dead(path, section, getattr(section, name))
 
     def _one(self, path: Path, section: Config, name: str) -> None:
-        try:
-            for found in getattr(section, name)():
-                problem = self._complete(path, section, found)
-                if isinstance(problem, Caution):
-                    declared = mark_of(section, name).cautions
-                    assert problem.code in declared, f"{name} does not declare {problem.code}"
-                    self.cautions.append(problem)
-                else:
-                    self.problems.append(problem)
-        except UnresolvedError:
-            # It reads a value that is itself reported as missing or wrong.
-            return
+        for found in findings_of(section, name, mark_of(section, name).cautions):
+            problem = whole_problem(path, section, found)
+            if isinstance(problem, Caution):
+                self.cautions.append(problem)
+            else:
+                self.problems.append(problem)
 
-    def _complete(self, path: Path, section: Config, problem: Problem) -> Problem:
-        value, origin = describe(section, path, problem.path)
-        also: list[str] = []
-        for name in problem.also:
-            other, where = describe(section, path, name)
-            also.append(f"{dotted((*path, *name.split('.')))} = {other} ({where})")
-        parts = tuple(part for part in problem.path.split(".") if part)
-        return problem.placed(dotted((*path, *parts)), value, origin, also)
 
-    def _dead(self, path: Path, section: Config, method: Callable[[], str | None]) -> None:
-        try:
-            reason = method()
-        except UnresolvedError:
-            return
-        if not reason:
-            return
-        names: tuple[str, ...] = getattr(method, DEAD)
-        for name in names:
-            chain = chain_of(section, name)
-            if not chain or chain[-1][0].layer in (DEFAULT, DERIVED, RECORD):
-                continue
-            # A complete file names every value; what it leaves at the default is no mistake.
-            info = type(section).__setpoint__.fields[name]
-            if not info.derived and not info.required and chain[-1][1] == info.initial():
-                continue
-            problem = Problem(name, f"has no effect: {reason}", hint="Remove it.")
-            self.problems.append(self._complete(path, section, problem))
+def whole_problem(path: Path, section: Config, problem: Problem) -> Problem:
+    """A finding about a section as the report shows it.
+
+    Arguments:
+        path: the section's path.
+        section: the section.
+        problem: the finding, with paths relative to the section.
+
+    Returns:
+        the finding with whole paths, values and origins.
+    """
+    value, origin = describe(section, path, problem.path)
+    also: list[str] = []
+    for name in problem.also:
+        other, where = describe(section, path, name)
+        also.append(f"{dotted((*path, *name.split('.')))} = {other} ({where})")
+    parts = tuple(part for part in problem.path.split(".") if part)
+    return problem.placed(dotted((*path, *parts)), value, origin, also)
 
 
 def describe(section: Config, path: Path, relative: str) -> tuple[str | None, str | None]:
@@ -138,7 +133,11 @@ def describe(section: Config, path: Path, relative: str) -> tuple[str | None, st
     node: Any = section
     chain: Any = []
     here: Path = path
-    for part in relative.split(".") if relative else ():
+    parts = relative.split(".") if relative else []
+    while parts:
+        part, keys = parts.pop(0), node
+        while isinstance(keys, dict) and part not in keys and parts:
+            part = f"{part}.{parts.pop(0)}"  # keys of a mapping may have dots of their own
         here = (*here, part)
         if isinstance(node, Config):
             if part == "type":
@@ -146,10 +145,15 @@ def describe(section: Config, path: Path, relative: str) -> tuple[str | None, st
             chain = chain_of(node, part) or chain
             try:
                 node = getattr(node, part)
-            except UnresolvedError:
+            except (UnresolvedError, AttributeError):
                 return None, None
+        elif isinstance(node, Free):
+            node = node[part]
         else:
-            node = node[part if isinstance(node, dict) else int(part)]
+            try:
+                node = node[part if isinstance(node, dict) else int(part)]
+            except (LookupError, TypeError, ValueError):
+                return None, None
     if node is section:
         return None, None
     origin = chain[-1][0].describe(here) if chain else "default"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from .base import Config
 from .copying import draft_of
 from .edit import Editor
 from .errors import Invalid, SetpointError
-from .origin import FILE, PROGRAM, Origin, Path, short_name
+from .files.limits import MAX_FILES, MAX_NESTING
+from .meta import ConfigMeta
+from .origin import FILE, PROGRAM, Origin, short_name
 from .problem import ConfigError, Problem
-from .registry import call_modifier, call_preset, presets
+from .registry import call_modifier, call_preset, call_source, preset_named
 from .resolve import resolve
 from .suggest import nearest
 
@@ -31,13 +34,30 @@ class Composition(Generic[C]):
         label: the source by name.
         problems: findings of the layers; `resolve` reports them with its own.
         failed: paths whose values could not be set.
+        sweep: the file whose table `[sweep]` describes many points; None if there is none.
+        notes: what has changed since a file of an older schema was written, in words.
     """
 
-    def __init__(self, draft: C, label: str, problems: list[Problem], failed: set[str]) -> None:
+    def __init__(
+        self,
+        draft: C,
+        label: str,
+        problems: list[Problem],
+        failed: set[str],
+        sweep: Document | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
         self.draft = draft
         self.label = label
         self.problems = problems
         self.failed = failed
+        self.sweep = sweep
+        self.notes = list(notes)
+
+    def __repr__(self) -> str:
+        count = len(self.problems)
+        state = f", {count} problem{'s' if count != 1 else ''}" if count else ""
+        return f"Composition({self.label!r}, {self.draft!r}{state})"
 
     def resolve(self) -> C:
         """Determine and check everything.
@@ -49,15 +69,21 @@ class Composition(Generic[C]):
             ConfigError: with every problem of the layers and of the resolution.
         """
         failed = sorted(self.failed)
-        return resolve(self.draft, problems=self.problems, failed=failed)
+        problems = list(self.problems)
+        if self.sweep is not None:
+            place = self.sweep.where((SWEEP,))
+            reason = "describes the points of a sweep, and this command takes one configuration"
+            hint = "Run the file with `setpoint sweep`."
+            problems.append(Problem(SWEEP, reason, hint=hint, origin=place))
+        return resolve(self.draft, problems=problems, failed=failed)
 
 
 def compose(
     root: type[C],
-    source: str | C | None = None,
+    source: str | os.PathLike[str] | C | None = None,
     *,
     modifiers: Sequence[str] = (),
-    files: Sequence[str] = (),
+    files: Sequence[str | os.PathLike[str] | Document] = (),
     environ: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
     program: Mapping[str, object] | None = None,
@@ -66,9 +92,10 @@ def compose(
 
     Arguments:
         root: the class of the configuration.
-        source: a preset's name, a file, `module:function`, a config, or None for the defaults.
+        source: a preset's name, a file, a folder with a record, `module:function`, a config, or
+            None for the defaults.
         modifiers: modifiers by name, applied in order after the preset and before the files.
-        files: further files, in order, after the source.
+        files: further files, by name or read already, in order, after the source.
         environ: environment variables; None reads none.
         flags: overrides as on the command line.
         program: dotted paths with values, set last.
@@ -77,13 +104,66 @@ def compose(
         the merged draft; what is wrong is reported when it is resolved.
 
     Raises:
-        SetpointError: if a layer cannot be read at all: a missing file, an unknown preset.
+        SetpointError: if a layer cannot be read at all: a missing file, an unknown preset; or an
+            argument is of another kind.
     """
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
+    usual = all(isinstance(each, list | tuple) for each in (modifiers, files, flags))
+    usual = usual and isinstance(cast(object, program), Mapping | None)
+    usual = usual and isinstance(cast(object, root), ConfigMeta)
+    if not (usual and isinstance(cast(object, source), str | Config | None)):
+        from .misuse import need_compose
+
+        need_compose(root, source, modifiers, files, flags, program)
+    merge = partial(_merge, root, source, modifiers, files, environ, flags, program or {})
+    broken: list[SetpointError] = []
+    try:
+        composition = merge()
+        if not composition.problems:
+            return composition
+    except ConfigError:
+        raise
+    except SetpointError as error:
+        if _plugins(broken):
+            return merge()
+        if not broken:
+            raise
+        raise SetpointError("\n".join(map(str, [error, *broken]))) from None
+    # What is not known may be what an installed package brings.
+    if _plugins(broken):
+        composition = merge()
+    composition.problems.extend(Problem("", str(error)) for error in broken)
+    return composition
+
+
+def _plugins(broken: list[SetpointError]) -> bool:
+    from .plugins import load_plugins
+
+    return load_plugins(broken)
+
+
+def _merge(
+    root: type[C],
+    source: str | C | None,
+    modifiers: Sequence[str],
+    files: Sequence[str | os.PathLike[str] | Document],
+    environ: Mapping[str, str] | None,
+    flags: Sequence[str],
+    program: Mapping[str, object],
+) -> Composition[C]:
+    for word, info in root.__setpoint__.fields.items():
+        if word in ROOT_WORDS and (word, info.annotation) != ("silence", "tuple[str, ...]"):
+            from .misdeclared import refuse_root_word
+
+            refuse_root_word(root, info)
     sources = _Sources(root)
     base, documents = sources.open(source)
-    for name in files:
-        more_base, more = sources.open_file(name)
+    for each in files:
+        file = os.fspath(each) if isinstance(each, os.PathLike) else each
+        more_base, more = sources.open_file(file)
         if more_base is not None and (base is not None or documents):
+            name = file if isinstance(file, str) else file.name
             raise SetpointError(
                 f"{name}: extends a preset, which is a whole configuration and would replace what "
                 f"comes before it; give this file as the source, or extend files alone"
@@ -100,9 +180,14 @@ def compose(
             problems.extend(error.problems)
     editor = Editor(draft)
     editor.problems = problems
+    editor.notes = sources.notes
+    sweep: Document | None = None
     for document in documents:
         values = {key: value for key, value in document.data.items() if key not in HEADERS}
-        editor.merge(values, Origin(FILE, document.name, _finder(document)))
+        if SWEEP in values and SWEEP not in root.__setpoint__.fields:
+            del values[SWEEP]
+            sweep = document
+        editor.merge(values, Origin(FILE, document.name, document.where))
     for problem in editor.problems:
         # These keys are no fields, so the search among the fields cannot find them.
         close = nearest(problem.path, HEADERS, 1)
@@ -116,20 +201,25 @@ def compose(
         from .layers.flags import apply_flags
 
         apply_flags(editor, flags)
-    for path, value in (program or {}).items():
+    for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
     label = source if isinstance(source, str) else root.__name__
-    return Composition(draft, label, editor.problems, editor.failed)
+    return Composition(draft, label, editor.problems, editor.failed, sweep, sources.notes)
 
 
 # Keys of a file that speak of the file, not of the configuration.
 HEADERS = ("extends", "$schema", "setpoint")
+# Names with a meaning of their own in a root; its sections may have fields of these names.
+ROOT_WORDS = ("tag", "sweep", "silence")
+# The table of a file that is for `setpoint sweep`, which reads it itself.
+SWEEP = "sweep"
 
 
 class _Sources(Generic[C]):
     def __init__(self, root: type[C]) -> None:
         self.root = root
         self.seen: set[str] = set()
+        self.notes: list[str] = []
 
     def open(self, source: str | C | None) -> tuple[C | None, list[Document]]:
         """The draft to start from, and the files to put onto it."""
@@ -137,36 +227,58 @@ class _Sources(Generic[C]):
             return None, []
         if not isinstance(source, str):
             return draft_of(source), []
-        if source.replace("_", "-") in presets:  # whatever lies about under the same name
+        if preset_named(source):  # whatever lies about under the same name
             return self._preset(source), []
         if source.endswith(SUFFIXES) or os.path.isfile(source):
             return self.open_file(source)
         if ":" in source and not os.path.exists(source):
             return self._function(source), []
+        if os.sep in source and not os.path.exists(source):
+            raise SetpointError(f"there is no file or folder {source}")
+        if os.path.isdir(source):
+            from .record import is_record, read_record
+
+            if is_record(source):
+                draft, header = read_record(self.root, source)
+                self.notes.extend(header["notes"])
+                return draft, []
         if os.sep in source or os.path.isdir(source):
             raise SetpointError(
                 f"{source} is not a file of a known kind ({', '.join(SUFFIXES)}), nor a preset"
             )
         return self._preset(source), []
 
-    def open_file(self, name: str, above: tuple[str, ...] = ()) -> tuple[C | None, list[Document]]:
+    def open_file(
+        self, file: str | Document, above: tuple[str, ...] = ()
+    ) -> tuple[C | None, list[Document]]:
         """A file with all that it extends, in the order in which they apply."""
         from .files.read import read
 
-        document = read(name)
+        document = read(file) if isinstance(file, str) else file
+        if "setpoint" in document.data:
+            from .migrate.document import migrated
+
+            document, notes = migrated(self.root, document)
+            self.notes.extend(notes)
+        name = document.name
         real = os.path.realpath(name)
         if real in above:
             chain = " -> ".join(short_name(file) for file in (*above, real))
             raise SetpointError(f"{name}: extends itself: {chain}")
+        if len(above) >= MAX_NESTING:
+            raise SetpointError(f"{name}: files that extend one another are {MAX_NESTING} at most")
+        if len(self.seen) >= MAX_FILES:
+            raise SetpointError(f"{name}: a configuration extends {MAX_FILES} files at most")
         base: C | None = None
         documents: list[Document] = []
         self.seen.add(real)
-        for parent in self._parents(document):
+        for index, parent in enumerate(self._parents(document)):
             if parent.endswith(SUFFIXES):
                 beside = os.path.join(os.path.dirname(name), os.path.expanduser(parent))
                 if not os.path.exists(beside):
-                    place = _place(document, ("extends",))
-                    raise SetpointError(f"{place}: extends {parent!r}, but there is no {beside}")
+                    raise SetpointError(
+                        f"{_place(document, index)}: extends {parent!r}, but there is no {beside}"
+                    )
                 whole = os.path.realpath(beside)
                 if whole in self.seen and whole not in (*above, real):
                     # Two files that extend a third: applied again, it would undo the first.
@@ -174,25 +286,22 @@ class _Sources(Generic[C]):
                 more_base, more = self.open_file(beside, (*above, real))
                 base = more_base if more_base is not None else base
                 documents.extend(more)
-            elif base is not None or documents:
-                raise SetpointError(
-                    f"{name}: extends: the preset {parent!r} must come first, since a preset is "
-                    f"a whole configuration and would replace what comes before it"
-                )
+            elif reason := _refusal(parent, base is not None, bool(documents)):
+                raise SetpointError(f"{_place(document, index)}: {reason}")
             else:
                 try:
                     base = self._preset(parent)
                 except ConfigError:
                     raise
                 except SetpointError as error:
-                    raise SetpointError(f"{_place(document, ('extends',))}: {error}") from None
+                    raise SetpointError(f"{_place(document, index)}: {error}") from None
         return base, [*documents, document]
 
     def _parents(self, document: Document) -> list[str]:
         parents = document.data.get("extends", [])
         names = cast(list[object], parents) if isinstance(parents, list) else [parents]
         if not all(isinstance(name, str) and name for name in names):
-            place = _place(document, ("extends",))
+            place = document.where(("extends",))
             raise SetpointError(f"{place}: extends must be a preset, a file, or a list of them")
         return [str(name) for name in names]
 
@@ -201,43 +310,48 @@ class _Sources(Generic[C]):
 
     def _checked(self, config: object, title: str) -> C:
         if not isinstance(config, self.root):
-            raise SetpointError(
-                f"{title} gives a {type(config).__name__}, not a {self.root.__name__}"
-            )
+            raise SetpointError(f"{title} gives {_what(config)}, not a {self.root.__name__}")
         return draft_of(config)
 
     def _function(self, source: str) -> C:
-        import inspect
+        from .user_code import find_user_function
 
-        from .user_code import call_user_function, import_user_module
-
-        module_name, _, name = source.partition(":")
-        module = import_user_module(module_name, source)
-        function = getattr(module, name, None)
-        if not callable(function):
-            close = nearest(name, [key for key in vars(module) if not key.startswith("_")])
-            meant = f" Did you mean {close[0]}?" if close else ""
-            raise SetpointError(f"{source}: {module_name} has no function {name!r}.{meant}")
-        from .origin import PRESET, running
-
-        try:
-            inspect.signature(function).bind()
-        except TypeError as error:
-            raise SetpointError(f"{source}: cannot be called without arguments: {error}") from None
-        with running(PRESET, source):
-            return self._checked(call_user_function(function, source), source)
+        name, opened, inside = source.partition("(")
+        function = find_user_function(name)
+        config = call_source(function, source, source, inside if opened else ")")
+        return self._checked(config, source)
 
 
-def _finder(document: Document) -> Callable[[Path], str]:
-    def find(path: Path) -> str:
-        return _place(document, path)
+def _place(document: Document, index: int) -> str:
+    """Where a file names what it extends: the item of a list, or the only name."""
+    several = isinstance(document.data["extends"], list)
+    return document.where(("extends", index) if several else ("extends",))
 
-    return find
+
+def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
+    """Why a file cannot extend what is no file at this place; empty if it may be a preset."""
+    if ":" in parent:
+        module, _, name = parent.partition(":")
+        hint = ""
+        if all(word.isidentifier() for word in (*module.split("."), name)):
+            preset = name.replace("_", "-")
+            hint = f" A function marked @preset is named {preset!r}, after `--import {module}`."
+        return (
+            f"extends {parent!r}: a file extends files and a preset by its name, not a function "
+            f"or a revision.{hint}"
+        )
+    whole = "a preset is a whole configuration and would replace"
+    if after_preset:
+        return f"extends a second preset, {parent!r}: {whole} the first one; give one, and files"
+    if after_file:
+        return f"extends: the preset {parent!r} must come first, since {whole} what comes before it"
+    return ""
 
 
-def _place(document: Document, path: Path) -> str:
-    place = document.locate(path)
-    return f"{document.name}:{place[0]}:{place[1]}" if place else document.name
+def _what(value: object) -> str:
+    """What a function gave instead of a config, with the article that its type's name takes."""
+    name = type(value).__name__
+    return "nothing" if value is None else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
 __all__ = ["Composition", "Invalid", "compose"]

@@ -2,72 +2,302 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .base import Chain, Config, State, chain_of, is_frozen, state_of, touched
 from .free import Free
-from .origin import DERIVED, REFERENCE
-from .types.held import CheckedDict, CheckedList, FrozenDict, FrozenList, last_change
+from .origin import DERIVED, REFERENCE, Origin
+from .problem import Caution
+from .types.held import CheckedDict, CheckedList, FrozenDict, FrozenList, last_change, title_of
+from .walk import PLAIN, sections
+
+if TYPE_CHECKING:
+    from .types.base import FieldType
 
 C = TypeVar("C", bound=Config)
+Dropped = list[tuple[str, object, Origin, str]]
+Packed = tuple[bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...]]
+# What resolve finds out by itself, and so finds out again.
+COMPUTED = (DERIVED, REFERENCE)
 
 
-def draft_of(config: C, memo: dict[int, Config] | None = None) -> C:
-    """A mutable copy that shares nothing with the original.
+class Copies(dict[int, Config]):
+    """The copies made so far, by the identity of their originals."""
+
+    # The resolved config that the draft is of, if it is of one.
+    original: Config | None = None
+    # Whether a section of it has been put into a second place of the draft.
+    tied = False
+    # Whether a draft holds a resolved section of another config.
+    foreign = False
+
+
+def draft_of(config: C) -> C:
+    """A mutable copy; no change of it reaches the original.
 
     What was computed at resolve is forgotten, so that it is computed anew; a section that stands
-    in two places of the original stands in two places of the copy.
+    in two places of the original stands in two places of the copy. Of a resolved config only the
+    fields that were set are copied: its sections and containers, which cannot change, are copied
+    when they are first looked into, and `resolve` takes over those that never were.
 
     Arguments:
         config: a draft or a resolved config.
-        memo: the copies made so far, by the identity of their originals.
 
     Returns:
         the draft.
     """
-    memo = {} if memo is None else memo
+    state = config._state  # pyright: ignore[reportPrivateUsage]
+    before = state.copies if state is not None else None
+    copies = Copies()
+    if is_frozen(config):
+        copies.original = config
+    elif before is not None:
+        copies.original, copies.tied = before.original, before.tied
+    # What stands in several places must be copied once, wherever it is looked into first.
+    lazy = state is None or not state.ties
+    draft = _copy(config, copies, lazy, source=None)
+    if before is not None:
+        copies.update(_inherited(before, copies))
+    return draft
+
+
+def _inherited(before: Copies, copies: Copies) -> dict[int, Config]:
+    """What a copy of a draft holds of the config that the draft was made of.
+
+    The identity of an earlier draft's section may be another object's by now; that of a resolved
+    section is not, since its copy keeps it alive.
+    """
+    return {
+        identity: copies[id(earlier)]
+        for identity, earlier in before.items()
+        if identity == id(state_of(earlier).source) and id(earlier) in copies
+    }
+
+
+def working_copy(draft: C, reuse: bool) -> C:
+    """The copy that `resolve` works on: sections are drafts, or resolved and reused as they are.
+
+    Arguments:
+        draft: the draft; it is not changed.
+        reuse: whether resolved sections that nobody has looked into may be taken over. Only
+            those are that stand where they stood when they were resolved, and in which nothing
+            follows from values outside of them.
+
+    Returns:
+        the copy.
+    """
+    state = draft._state  # pyright: ignore[reportPrivateUsage]
+    tied = state is not None and state.copies is not None and state.copies.tied
+    reuse = reuse and not tied
+    source = (draft if is_frozen(draft) else state.source) if state and reuse else None
+    copies = Copies()
+    copy = _copy(draft, copies, lazy=False, source=source)
+    if copies.foreign and source is not None:
+        # What somebody has put there may be part of what was taken over, and must stay one object.
+        return working_copy(draft, reuse=False)
+    return copy
+
+
+def take(draft: Config, name: str) -> Any:
+    """Copy a field of a draft that is still the resolved config's own, to be looked into.
+
+    Arguments:
+        draft: the draft.
+        name: one of the fields in its `shared`.
+
+    Returns:
+        the field's value, now a draft or a container of the draft's own.
+    """
+    state = state_of(draft)
+    held = state.shared.pop(name) if state.shared else None
+    memo = Copies() if state.copies is None else state.copies
+    value = _own(type(draft).__setpoint__.fields[name].type, held, memo)
+    object.__setattr__(draft, name, value)
+    chain = state.origins.get(name)
+    if chain:
+        chain[-1] = (chain[-1][0], value)
+    return value
+
+
+def own_sections(draft: Config, value: Any) -> Any:
+    """A value to be set, with the draft's own copies in place of sections of its original.
+
+    So a section of the original stays one in the draft, wherever it is put and whether or not it
+    was looked into before. What would then contain itself is left as it is, and so copied apart.
+
+    Arguments:
+        draft: the section of a draft that gets the value.
+        value: any value; a list, tuple or mapping may hold sections.
+
+    Returns:
+        the value; sections of other configs stay as they are.
+    """
+    state = state_of(draft)
+    memo = state.copies
+    if memo is None or memo.original is None or not _may_hold(value):
+        return value
+    try:
+        if _is_own(value):
+            return value
+        own = {id(section) for _, section in sections(memo.original)}
+        return _with_own(value, memo, own, state.source)
+    except RecursionError:
+        return value  # which contains itself, and is refused where it is read
+
+
+def _with_own(value: Any, memo: Copies, own: set[int], place: Config | None) -> Any:
+    if isinstance(value, Config):
+        above = (section for _, section in sections(value))
+        if id(value) not in own or any(section is place for section in above):
+            return value
+        memo.tied = True
+        return _copy(value, memo, lazy=True, source=None)
+    if isinstance(value, tuple | list):
+        items = cast(Iterable[Any], value)
+        return [_with_own(item, memo, own, place) for item in items]
+    if isinstance(value, dict):
+        pairs = cast(dict[str, Any], value).items()
+        return {key: _with_own(item, memo, own, place) for key, item in pairs}
+    return value
+
+
+def _copy(config: C, memo: Copies, lazy: bool, source: Config | None) -> C:
+    """A copy of one section and of what is below it.
+
+    `source` is the resolved section that stands in this place, if its parts may be reused.
+    """
     found: Any = memo.get(id(config))
     if found is not None:
         return found
     cls = type(config)
     copy = cls.__new__(cls)
-    object.__setattr__(copy, "_state", None)
     memo[id(config)] = copy
+    new = State()
+    object.__setattr__(copy, "_state", new)
     state: State | None = config._state  # pyright: ignore[reportPrivateUsage]
-    if state is not None:
-        new = State()
-        object.__setattr__(copy, "_state", new)
-        new.dropped = list(state.dropped)
-    fields = cls.__setpoint__.fields
-    for name in touched(config):
-        value: Any = getattr(config, name)
-        chain = list(chain_of(config, name))
-        if chain and chain[-1][0].layer in (DERIVED, REFERENCE):
+    if state is None:
+        state = State()
+    frozen, shared, origins = state.frozen, state.shared or {}, state.origins
+    new.dropped = state.dropped[:]
+    # Keeps what `memo` names by its identity alive as long as the copy is.
+    new.source, new.copies = (config if frozen else state.source), memo
+    put = object.__setattr__
+    for name, info in cls.__setpoint__.fields.items():
+        past = origins.get(name)
+        if past is None and info.constant:
+            continue
+        chain = past[:] if past else []
+        untouched = frozen or name in shared
+        if chain and chain[-1][0].layer in COMPUTED:
             chain.pop()
             if not chain:
                 continue
-            value = chain[-1][1]
-        if isinstance(value, Config):
-            value = draft_of(value, memo)
-        elif isinstance(value, tuple | list | dict | Free):
+            value, untouched = chain[-1][1], False
+        elif name in shared:
+            value = shared[name]
+            # What is whole stands nowhere else, unless somebody has put it there; other sections
+            # may have been copied elsewhere.
+            alone = _is_whole(info.type, value) and not (state.copies and state.copies.tied)
+            if not alone and _is_copied(info.type, value, state.copies):
+                value, untouched = take(config, name), False
+        else:
+            try:
+                value = object.__getattribute__(config, name)
+            except AttributeError:
+                continue
+        if type(value) in PLAIN:
+            put(copy, name, value)
+        elif untouched and lazy:
+            new.shared = new.shared or {}
+            new.shared[name] = value
+        elif untouched and source is not None and _is_whole(info.type, value):
+            put(copy, name, value)
+        elif isinstance(value, Config | tuple | list | dict | Free):
             changed = last_change(cast(object, value))
-            value = fields[name].type.map(value, lambda inner: draft_of(inner, memo), False)
+            below = getattr(source, name, None) if source is not None else None
+            memo.foreign = memo.foreign or not (frozen or below is value or _is_own(value))
+            value = _own(info.type, value, memo, lazy, below)
+            put(copy, name, value)
             if changed is not None:
                 chain.append((changed, value))
-        object.__setattr__(copy, name, value)
+            elif chain:
+                chain[-1] = (chain[-1][0], value)
+        else:
+            put(copy, name, value)
         if chain:
-            state_of(copy).origins[name] = chain
+            new.origins[name] = chain
     return copy
 
 
-def pack(config: Config) -> tuple[bool, dict[str, Any], dict[str, Chain]]:
+def _own(
+    kind: FieldType,
+    value: Any,
+    memo: Copies,
+    lazy: bool = True,
+    source: object = None,
+) -> Any:
+    """A copy of a field's value for the draft that will hold it."""
+    if isinstance(value, Config):
+        state = value._state  # pyright: ignore[reportPrivateUsage]
+        # A section from elsewhere is resolved anew, whatever it was part of.
+        stays = source is not None and (value is source or (state and state.source is source))
+        return _copy(value, memo, lazy, cast(Config, source) if stays else None)
+    return kind.map(value, lambda inner: _copy(inner, memo, lazy, None), False)
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a draft's value is a draft itself, with all that is directly inside."""
+    if isinstance(value, Config):
+        return not is_frozen(value)
+    if isinstance(value, Free):
+        return True
+    items = cast(dict[str, Any], value).values() if isinstance(value, dict) else value
+    return all(_is_own(item) for item in cast(Iterable[Any], items) if _may_hold(item))
+
+
+def _may_hold(value: object) -> bool:
+    return isinstance(value, Config | tuple | list | dict)
+
+
+def _is_copied(kind: FieldType, value: Any, copies: Copies | None) -> bool:
+    """Whether a draft holds a copy of a section that a value it has not looked into also holds."""
+    return bool(copies) and any(id(section) in copies for section in _inside(kind, value))
+
+
+def _is_whole(kind: FieldType, value: Any) -> bool:
+    """Whether nothing in a resolved value follows from values outside of it, or stands there."""
+    if isinstance(value, Config):
+        return value._state is not None and value._state.whole  # pyright: ignore[reportPrivateUsage]
+    return not kind.nested or all(state_of(section).whole for _, section in _sections(kind, value))
+
+
+def _sections(kind: FieldType, value: Any) -> Iterable[tuple[object, Config]]:
+    if isinstance(value, Config):
+        return (((), value),)
+    return kind.sections(value) if kind.nested and value is not None else ()
+
+
+def _inside(kind: FieldType, value: Any) -> Iterator[Config]:
+    """The sections of a resolved value, at any depth."""
+    for _, section in _sections(kind, value):
+        yield section
+        for name, info in type(section).__setpoint__.fields.items():
+            if not info.constant or chain_of(section, name):
+                inner = getattr(section, name)
+                if isinstance(inner, Config | tuple | list | dict):
+                    yield from _inside(info.type, inner)
+
+
+def pack(config: Config) -> Packed:
     """What another process needs to make an equal config; origins keep their words.
 
     Arguments:
         config: a draft or a resolved config.
 
     Returns:
-        whether it is frozen, its values, and their origins.
+        whether it is frozen, its values, their origins, what later layers have overtaken, and
+        the cautions of a resolved root.
     """
     values = {name: getattr(config, name) for name in touched(config)}
     chains = {
@@ -75,17 +305,19 @@ def pack(config: Config) -> tuple[bool, dict[str, Any], dict[str, Chain]]:
         for name in values
         if (chain := chain_of(config, name))
     }
-    return is_frozen(config), values, chains
+    state = config._state or State()  # pyright: ignore[reportPrivateUsage]
+    dropped = [(name, value, origin.fixed(name), why) for name, value, origin, why in state.dropped]
+    return state.frozen, values, chains, dropped, state.cautions
 
 
-def unpack(config: Config, packed: tuple[bool, dict[str, Any], dict[str, Chain]]) -> None:
+def unpack(config: Config, packed: Packed) -> None:
     """Fill a new instance with what `pack` gave.
 
     Arguments:
         config: an instance without any values.
         packed: the result of `pack`.
     """
-    frozen, values, chains = packed
+    frozen, values, chains, dropped, cautions = packed
     fields = type(config).__setpoint__.fields
     object.__setattr__(config, "_state", None)
     for name, value in values.items():
@@ -94,7 +326,7 @@ def unpack(config: Config, packed: tuple[bool, dict[str, Any], dict[str, Chain]]
         object.__setattr__(config, name, value)
     state = state_of(config)
     state.origins.update(chains)
-    state.frozen = frozen
+    state.frozen, state.dropped, state.cautions = frozen, dropped, cautions
 
 
 def frozen_value(value: Any) -> Any:
@@ -109,9 +341,10 @@ def frozen_value(value: Any) -> Any:
     if isinstance(value, Free):
         return value.copy(frozen=True)
     if isinstance(value, CheckedList | FrozenList):
-        return FrozenList(frozen_value(item) for item in value)
+        return FrozenList([frozen_value(item) for item in value], title_of(value))
     if isinstance(value, CheckedDict | FrozenDict):
-        return FrozenDict({key: frozen_value(item) for key, item in value.items()})
+        items = {key: frozen_value(item) for key, item in value.items()}
+        return FrozenDict(items, title_of(value))
     if isinstance(value, tuple):
         return tuple(frozen_value(item) for item in cast(tuple[Any, ...], value))
     return value

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Sequence
 from typing import Any, cast
 
-from .base import Config, chain_of, value_or_missing, withhold
-from .errors import Invalid, SetpointError, UnresolvedError
+from .base import Config, chain_of, origins_of, value_or_missing, withhold
+from .counting import count_values
+from .errors import DeclarationError, Invalid, SetpointError, UnresolvedError
+from .files.limits import MAX_COPIED
 from .free import Free
 from .origin import DERIVED, REFERENCE, Origin, Path
 from .problem import Problem
-from .reference import Reference
-from .walk import dotted
+from .reference import Reference, may_refer
+from .sharing import NOTHING, contains, item_at, missing_place, references, with_items
+from .suggest import classes_at
+from .types.base import shown_part
+from .types.containers import kind_at
+from .view import ReadOnlyError, View
+from .walk import PLAIN, dotted
 
-Key = tuple[int, str]
+# The section by identity, the field, and the path of the item inside the field's value.
+Key = tuple[int, str, Path]
+# Fields that were read: the section by identity and the field, with the section itself.
+Sources = dict[tuple[int, str], Config]
 
 
 class Pending:
@@ -22,19 +30,26 @@ class Pending:
 
     Arguments:
         section, name: the field.
-        path: its path from the root.
+        path: the value's path from the root.
         by: the reference, or the section and method that derive it.
+        inside: the path of the item inside the field's value; empty for the whole value.
     """
 
-    __slots__ = ("by", "name", "path", "section")
+    __slots__ = ("by", "inside", "name", "path", "section")
 
     def __init__(
-        self, section: Config, name: str, path: Path, by: Reference | tuple[Config, str]
+        self,
+        section: Config,
+        name: str,
+        path: Path,
+        by: Reference | tuple[Config, str],
+        inside: Path = (),
     ) -> None:
         self.section = section
         self.name = name
-        self.path = path
+        self.path = (*path, *inside)
         self.by = by
+        self.inside = inside
 
 
 class _Failed(Exception):
@@ -54,34 +69,63 @@ class Determination:
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
         self.failed: set[str] = set()
+        # The sections, by identity, in which something follows from values outside of them.
+        self.tied: set[int] = set()
+        # Whether a reference has put a section into another place.
+        self.shares = False
         self._pending: dict[Key, Pending] = {}
+        # Lists and mappings with references inside: these, and what they have come to so far.
+        self._items: dict[tuple[int, str], dict[Path, Pending]] = {}
+        self._found: dict[Key, object] = {}
+        self._overs: dict[tuple[int, str], dict[str, None]] = {}
+        self._copied = 0  # values that references to lists and mappings have repeated
         self._stack: list[Key] = []
         self._reads: list[dict[str, None]] = []
+        # What is read for the value that is being computed, and what was for those that have been.
+        self._sources: list[Sources] = []
+        self._of: dict[tuple[int, str], Sources] = {}
         for path, section in placed:
-            self._collect(path, section)
+            state = section._state  # pyright: ignore[reportPrivateUsage]
+            if state is None or not state.frozen:  # else all of it is known already
+                self._collect(path, section)
 
     def _collect(self, path: Path, section: Config) -> None:
-        cls = type(section)
+        cls, origins = type(section), origins_of(section)
         for name in cls.__setpoint__.fields:
-            chain = chain_of(section, name)
-            if chain and isinstance(chain[-1][1], Reference):
-                self._pending.setdefault(
-                    (id(section), name), Pending(section, name, (*path, name), chain[-1][1])
-                )
+            if name not in origins or type(origins[name][-1][1]) in PLAIN:
+                continue
+            value: Any = value_or_missing(section, name)
+            here = (*path, name)
+            if isinstance(value, Reference):
+                self._add(Pending(section, name, here, value))
+            elif isinstance(value, tuple | list | dict) and may_refer(cast(object, value)):
+                key = (id(section), name)
+                for inside, reference in references(value):
+                    pending = Pending(section, name, here, reference, inside)
+                    self._items.setdefault(key, {}).setdefault(inside, pending)
+                    self._add(pending)
         for relative, method in cls.__setpoint__.derives.items():
             *inner, name = relative.split(".")
             target: Any = section
             for part in inner:
-                target = value_or_missing(target, part) if isinstance(target, Config) else None
-            if not isinstance(target, Config):
-                continue  # that section is switched off, or is of another variant
-            info = type(target).__setpoint__.fields.get(name)
-            if info is None or not info.derived or chain_of(target, name):
+                known = isinstance(target, Config) and part in type(target).__setpoint__.fields
+                target = value_or_missing(target, part) if known else None
+            fields = type(target).__setpoint__.fields if isinstance(target, Config) else {}
+            info = fields.get(name)
+            if info is None or not info.derived:
+                # That section is switched off, or is of another variant.
+                if inner:
+                    _refuse_nowhere(cls, method, relative)
                 continue
-            here = (*path, *inner, name)
-            self._pending.setdefault(
-                (id(target), name), Pending(target, name, here, (section, method))
-            )
+            if chain_of(target, name):
+                continue
+            self._add(Pending(target, name, (*path, *inner, name), (section, method)))
+
+    def _add(self, pending: Pending) -> None:
+        key = (id(pending.section), pending.name, pending.inside)
+        self._pending.setdefault(key, pending)
+        if isinstance(pending.by, Reference) or pending.by[0] is not pending.section:
+            self.tied.add(id(pending.section))
 
     def run(self) -> None:
         """Compute everything; what cannot be computed becomes a problem."""
@@ -91,6 +135,11 @@ class Determination:
                     self._compute(key)
                 except _Failed:
                     continue
+        for identity, name in list(self._items):
+            try:
+                self._assemble((identity, name))
+            except _Failed:
+                continue
 
     def value(self, section: Config, name: str) -> Any:
         """A field's value, computed first if it has to be; the read is recorded.
@@ -103,15 +152,54 @@ class Determination:
             the value.
         """
         path = dotted((*self.paths[id(section)], name))
-        key = (id(section), name)
+        key = (id(section), name, ())
         if key in self._pending:
             self._compute(key)
+        elif key[:2] in self._items:
+            self._assemble(key[:2])
         if path in self.failed:
             raise _Failed
         value = getattr(section, name)
-        if self._reads and not type(section).__setpoint__.fields[name].type.nested:
-            self._reads[-1][path] = None
+        if not type(section).__setpoint__.fields[name].type.nested:
+            self._read(path)
+        if self._sources:
+            self._sources[-1][key[:2]] = section
         return value
+
+    def observe(self, section: Config, method: str) -> tuple[Any, Sources]:
+        """Call a method of a section, and see what its answer depends on.
+
+        Arguments:
+            section: the section.
+            method: the method's name; it may only read.
+
+        Returns:
+            what it returns, None if it reads a value that is itself missing or wrong; and the
+            fields that it read, those included that derived values were derived from.
+
+        Raises:
+            Exception: whatever it raises.
+        """
+        self._reads.append({})
+        self._sources.append({})
+        try:
+            answer = getattr(type(section), method)(View(self, section))
+        except (UnresolvedError, _Failed):
+            answer = None
+        finally:
+            self._reads.pop()
+            found = self._sources.pop()
+        waiting = list(found)
+        while waiting:
+            for key, source in self._of.get(waiting.pop(), {}).items():
+                if key not in found:
+                    found[key] = source
+                    waiting.append(key)
+        return answer, found
+
+    def _read(self, path: str) -> None:
+        if self._reads:
+            self._reads[-1][path] = None
 
     def _compute(self, key: Key) -> None:
         pending = self._pending[key]
@@ -120,30 +208,51 @@ class Determination:
             names = " -> ".join(dotted(self._pending[k].path) for k in cycle)
             self._fail(pending, Invalid(f"depends on itself: {names}"))
             for k in cycle:
-                self.failed.add(dotted(self._pending[k].path))
-                withhold(self._pending[k].section, self._pending[k].name)
+                self._spoil(self._pending[k])
             raise _Failed
         self._stack.append(key)
         self._reads.append({})
+        self._sources.append({})
         try:
-            self._store(pending, self._evaluate(pending))
+            value = self._evaluate(pending)
+            if pending.inside:
+                self._found[key] = self._fitting(pending, value)
+                self._overs.setdefault(key[:2], {}).update(self._reads[-1])
+            else:
+                self._store(pending, value)
         except (UnresolvedError, _Failed):
             # The missing value is reported where it is missing.
-            self.failed.add(dotted(pending.path))
-            withhold(pending.section, pending.name)
+            self._spoil(pending)
             raise _Failed from None
-        except (SetpointError, ArithmeticError) as error:
-            shown = error if isinstance(error, Invalid) else Invalid(_words(error))
+        except Exception as error:
+            known = isinstance(error, SetpointError | ArithmeticError | RecursionError)
+            if isinstance(pending.by, tuple) and (isinstance(error, ReadOnlyError) or not known):
+                shown = _mistake(pending.by, error)
+            elif known:
+                shown = error if isinstance(error, Invalid) else Invalid(_words(error))
+            else:
+                raise
             self._fail(pending, shown)
             raise _Failed from None
         finally:
             self._stack.pop()
             self._reads.pop()
+            self._of.setdefault(key[:2], {}).update(self._sources.pop())
             self._pending.pop(key, None)
 
     def _evaluate(self, pending: Pending) -> object:
         if isinstance(pending.by, Reference):
-            return pending.by.evaluate(self._look_up)
+            value: object = pending.by.evaluate(self._look_up)
+            info = type(pending.section).__setpoint__.fields[pending.name]
+            if info.type.nested and isinstance(value, Config) and contains(value, pending.section):
+                path = dotted(self.paths[id(value)]) or "the root"
+                raise Invalid(f"refers to {path}, which would then contain itself")
+            if isinstance(value, list | tuple | dict):
+                # A few references to lists of references would repeat them without end.
+                self._copied += count_values(cast(object, value), MAX_COPIED)
+                if self._copied > MAX_COPIED:
+                    raise Invalid(f"repeats lists and mappings of more than {MAX_COPIED} values")
+            return cast(object, value)
         section, method = pending.by
         function = getattr(type(section), method)
         return function(View(self, section))
@@ -155,103 +264,170 @@ class Determination:
             origin = Origin(REFERENCE, f"{pending.by.text} over {reads}")
         else:
             origin = Origin(DERIVED, f"from {reads}")
-        result = info.read(value, origin)
+        try:
+            result = info.read(value, origin)
+        except Invalid as error:
+            raise self._misfit(value, info.type.describe(), error) from None
+        if may_refer(result):
+            raise Invalid("comes to a text that holds a reference itself")
+        if isinstance(pending.by, Reference) and info.type.nested:
+            self.shares = True
         pending.section.store(pending.name, result, origin)
+
+    def _fitting(self, pending: Pending, value: object) -> object:
+        """The value of an item as its container stores it, checked."""
+        info = type(pending.section).__setpoint__.fields[pending.name]
+        kind = kind_at(info.type, pending.inside)
+        if kind is None:
+            return value  # what is possible here shows when the whole is read
+        origin = Origin(REFERENCE, str(pending.by))
+        try:
+            value = kind.read(value, origin)
+        except Invalid as error:
+            raise self._misfit(value, kind.describe(), error) from None
+        if info.item_bounds is not None and len(pending.inside) == 1:
+            info.item_bounds.check(value)
+        return value
+
+    def _assemble(self, field: tuple[int, str]) -> None:
+        """Store a list or mapping once every reference inside it has been computed."""
+        parts = self._items[field]
+        for inside in parts:
+            key = (*field, inside)
+            if key in self._pending:
+                self._compute(key)
+        pending = next(iter(parts.values()))
+        section, name = pending.section, pending.name
+        if any(dotted(part.path) in self.failed for part in parts.values()):
+            raise _Failed
+        if field not in self._items:  # meanwhile stored
+            return
+        found = {inside: self._found[(*field, inside)] for inside in parts}
+        info = type(section).__setpoint__.fields[name]
+        texts = dict.fromkeys(cast(Reference, part.by).text for part in parts.values())
+        reads = self._overs.get(field) or ("nothing else",)
+        origin = Origin(REFERENCE, f"{', '.join(texts)} over {', '.join(reads)}")
+        value = with_items(getattr(section, name), found)
+        del self._items[field]
+        try:
+            section.store(name, info.read(value, origin), origin)
+        except Invalid as error:
+            for part in error.parts:
+                culprit = next((p for at, p in parts.items() if part.at[: len(at)] == at), None)
+                if culprit is not None:
+                    wrong = found[culprit.inside]
+                    part = self._misfit(wrong, "what belongs here", part)
+                    self._fail(culprit, Invalid(part.message, part.valid, hint=part.hint))
+                else:
+                    path = (*pending.path[: -len(pending.inside)], *part.at)
+                    where = chain_of(section, name)[-1][0].describe(path)
+                    text = shown_part(value, part)
+                    self._report(dotted(path), part, text, where)
+            self._spoil(pending)
+            raise _Failed from None
+
+    def _misfit(self, value: object, wanted: str, error: Invalid) -> Invalid:
+        """The error for a reference to a section that its place cannot take."""
+        if not isinstance(value, Config) or id(value) not in self.paths:
+            return error
+        tag = type(value).__setpoint__.tag
+        kind = f"a section with type = {tag}" if tag else f"a section ({type(value).__name__})"
+        path = dotted(self.paths[id(value)]) or "the root"
+        return Invalid(f"refers to {path}, which is {kind}, not {wanted}", error.valid)
 
     def _look_up(self, path: Path) -> object:
         node: Any = self.root
+        holder: tuple[int, str] | None = None  # the field whose list or mapping is looked into
+        inside: Path = ()
         for index, part in enumerate(path):
             if isinstance(node, Config) and part in type(node).__setpoint__.fields:
-                node = self.value(node, str(part))
-            elif _has_item(node, part):
-                node = cast(Any, node)[part]
+                holder, inside = (id(node), str(part)), ()
+                if holder in self._items and index + 1 < len(path):
+                    node = getattr(node, str(part))
+                else:
+                    node = self.value(node, str(part))
             else:
-                from .suggest import place_of
-
-                name = dotted(path[: index + 1])
-                hint = place_of(type(self.root), str(part), name)
-                raise Invalid(f"refers to {name}, which does not exist", hint=hint)
-        if isinstance(node, Config | Free):
+                item = item_at(node, part)
+                if item is NOTHING:
+                    raise missing_place(self.root, path[: index + 1])
+                node, inside = item, (*inside, part)
+                key = (*holder, inside) if holder else None
+                if isinstance(node, Reference) and key is not None:
+                    node = self._item(key)
+        if holder in self._items and inside and isinstance(node, tuple | list | dict):
+            node = self._known(holder, inside, cast(object, node))
+        if isinstance(node, Free):
             raise Invalid(f"refers to {dotted(path)}, which is a section, not a value")
+        if inside or isinstance(node, Config):
+            self._read(dotted(path))
         return node
+
+    def _known(self, field: tuple[int, str], above: Path, value: object) -> object:
+        """A list or mapping inside a field's value, with its references computed."""
+        below = [inside for inside in self._items[field] if inside[: len(above)] == above]
+        found = {at: self._item((*field, at)) for at in below}
+        return cast(object, with_items(value, found, above))
+
+    def _item(self, key: Key) -> object:
+        """The value of an item that is a reference."""
+        if key in self._pending:
+            self._compute(key)
+        if key not in self._found:
+            raise _Failed
+        return self._found[key]
+
+    def _spoil(self, pending: Pending) -> None:
+        """Make a value unreadable that could not be computed."""
+        self.failed.add(dotted(pending.path))
+        if pending.inside:
+            self.failed.add(dotted(pending.path[: -len(pending.inside)]))
+        withhold(pending.section, pending.name)
 
     def _fail(self, pending: Pending, error: Invalid) -> None:
         path = dotted(pending.path)
         if path in self.failed:
             return
+        self._spoil(pending)
+        if isinstance(pending.by, tuple):
+            value, origin = None, "derivation"
+        else:
+            chain = chain_of(pending.section, pending.name)
+            value, origin = pending.by.text, chain[-1][0].describe(pending.path)
+        for part in error.parts:
+            self._report(dotted((*pending.path, *part.at)), part, value, origin)
+
+    def _report(self, path: str, error: Invalid, value: str | None, origin: str) -> None:
         self.failed.add(path)
-        withhold(pending.section, pending.name)
-        chain = chain_of(pending.section, pending.name)
-        derived_by = isinstance(pending.by, tuple)
         self.problems.append(
             Problem(
-                path,
-                error.message,
-                valid=error.valid,
-                hint=error.hint,
-                value=None if isinstance(pending.by, tuple) else pending.by.text,
-                origin="derivation" if derived_by else chain[-1][0].describe(pending.path),
+                path, error.message, valid=error.valid, hint=error.hint, value=value, origin=origin
             )
         )
 
 
-def _has_item(node: Any, part: str | int) -> bool:
-    if isinstance(node, Free):
-        return any(key == part for key, _ in node.items())
-    if isinstance(node, dict):
-        return part in node
-    return (
-        isinstance(node, tuple | list)
-        and isinstance(part, int)
-        and part < len(cast(Sequence[Any], node))
+def _mistake(by: tuple[Config, str], error: Exception) -> Invalid:
+    """A fault of the method that derives a value, with its line."""
+    from .findings import title
+    from .user_code import in_words
+
+    said = str(error) if isinstance(error, SetpointError) else in_words(error)
+    return Invalid(f"{title(getattr(type(by[0]), by[1]))} failed: {said}")
+
+
+def _refuse_nowhere(cls: type[Config], method: str, relative: str) -> None:
+    """Refuse a method that derives what no variant of the section has."""
+    *inner, name = relative.split(".")
+    for below in classes_at(cls, tuple(inner)):
+        info = below.__setpoint__.fields.get(name)
+        if info is not None and info.derived:
+            return
+    raise DeclarationError(
+        f"{cls.__name__}.{method}: @derive({relative!r}) names no field that is declared as "
+        f"derived() in any section that can stand there"
     )
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "cannot be computed: too many values depend on one another"
     return str(error) if isinstance(error, SetpointError) else f"cannot be computed: {error}"
-
-
-class View:
-    """A section as a deriving method sees it: reads are recorded and computed on demand.
-
-    Arguments:
-        determination: the running computation.
-        section: the section.
-    """
-
-    __slots__ = ("_determination", "_section")
-
-    def __init__(self, determination: Determination, section: Config) -> None:
-        self._determination = determination
-        self._section = section
-
-    def __getattr__(self, name: str) -> Any:
-        cls = type(self._section)
-        if name in cls.__setpoint__.fields:
-            return self._wrapped(self._determination.value(self._section, name))
-        attribute: Any = getattr(cls, name)
-        if isinstance(attribute, property) and attribute.fget:
-            return attribute.fget(self)
-        if isinstance(attribute, types.FunctionType):
-            return types.MethodType(attribute, self)
-        return attribute
-
-    def _wrapped(self, value: Any) -> Any:
-        """The value with every section in it, also those in lists and mappings, as a view."""
-        if isinstance(value, Config):
-            return View(self._determination, value)
-        if isinstance(value, tuple | list):
-            return tuple(map(self._wrapped, cast(Sequence[Any], value)))
-        if isinstance(value, dict):
-            items = cast(dict[str, Any], value).items()
-            return {key: self._wrapped(item) for key, item in items}
-        return value
-
-    @property
-    def __setpoint_section__(self) -> Config:
-        return self._section
-
-    @property
-    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        # Lets a deriving method ask isinstance(self.schedule, Cosine).
-        return type(self._section)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from .base import Config
-from .role import Role
-from .walk import Leaf, leaves
+from .data import json_value
+from .fingerprint import identity_leaves
+from .role import IDENTITY, Role
+from .table import Row, compare, leaf_table
 
 
 class Absent:
@@ -44,6 +46,19 @@ class Difference:
         self.right_origin = right_origin
         self.role = role
 
+    def __str__(self) -> str:
+        left, right = (
+            repr(value) + (f" ({origin})" if origin else "")
+            for value, origin in (
+                (self.left, self.left_origin),
+                (self.right, self.right_origin),
+            )
+        )
+        return f"{self.path}: {left} -> {right}"
+
+    def __repr__(self) -> str:
+        return f"Difference({self.path!r}, {self.left!r}, {self.right!r})"
+
     def to_json(self) -> dict[str, object]:
         """The difference for machines.
 
@@ -70,45 +85,40 @@ def differences(
     Returns:
         what differs, in the order of declaration.
     """
-    here = {leaf.key: leaf for leaf in leaves(left)}
-    there = {leaf.key: leaf for leaf in leaves(right)}
-    found: list[Difference] = []
-    for key in [*here, *(key for key in there if key not in here)]:
-        a, b = here.get(key), there.get(key)
-        role = (a or b or _never()).role
-        if roles is not None and role not in roles:
-            continue
-        if a is None or b is None or not same(a.value, b.value):
-            found.append(Difference(key, _value(a), _value(b), _origin(a), _origin(b), role))
-    return found
+    rows = compare([leaf_table(left, right), leaf_table(right, left)], roles)
+    return [difference_of(row) for row in rows]
 
 
-def same(left: Any, right: Any) -> bool:
-    """Whether two plain values are the same configuration.
+def difference_of(row: Row) -> Difference:
+    """A row of two tables as a difference.
 
     Arguments:
-        left, right: plain values.
+        row: from `compare` of two tables.
 
     Returns:
-        True if kind and value are equal.
+        the difference.
     """
-    # True equals 1 in Python, and 1 equals 1.0; in a configuration they are different values.
-    if isinstance(left, list) and isinstance(right, list):
-        ours, theirs = cast(list[Any], left), cast(list[Any], right)
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    if isinstance(left, dict) and isinstance(right, dict):
-        here, there = cast(dict[str, Any], left), cast(dict[str, Any], right)
-        return here.keys() == there.keys() and all(same(here[k], there[k]) for k in here)
-    return type(cast(object, left)) is type(cast(object, right)) and left == right
+    left, right = row.entries
+    return Difference(
+        row.path,
+        ABSENT if left is None else left.value,
+        ABSENT if right is None else right.value,
+        "" if left is None else left.origin,
+        "" if right is None else right.origin,
+        row.role,
+    )
 
 
-def _value(leaf: Leaf | None) -> Any:
-    return ABSENT if leaf is None else leaf.value
+def explain(left: Config, right: Config) -> list[Difference]:
+    """The values that make two fingerprints differ.
 
+    Arguments:
+        left, right: resolved configs, of the same root class.
 
-def _origin(leaf: Leaf | None) -> str:
-    return "" if leaf is None else leaf.describe_origin()
-
-
-def _never() -> Leaf:
-    raise AssertionError("a key comes from one of the two sides")
+    Returns:
+        what differs, with both origins; empty if and only if the fingerprints are equal.
+    """
+    here = {leaf.key: json_value(leaf.value) for leaf in identity_leaves(left)}
+    there = {leaf.key: json_value(leaf.value) for leaf in identity_leaves(right)}
+    counted = here.keys() | there.keys()
+    return [item for item in differences(left, right, [IDENTITY]) if item.path in counted]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import sys
+from typing import TYPE_CHECKING
 
+from .added import section_added
 from .base import Config
+
+if TYPE_CHECKING:
+    import ast
 
 
 @functools.cache
 def _classes(filename: str) -> dict[str, dict[str, str]]:
     """Field docstrings of all classes of a file, by qualified class name."""
+    import ast
     import linecache
 
     try:
@@ -35,6 +40,8 @@ def _classes(filename: str) -> dict[str, dict[str, str]]:
 
 
 def _field_docs(node: ast.ClassDef) -> dict[str, str]:
+    import ast
+
     docs: dict[str, str] = {}
     for statement, after in zip(node.body, node.body[1:], strict=False):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
@@ -58,6 +65,9 @@ def field_help(cls: type[Config], name: str) -> str:
     info = cls.__setpoint__.fields.get(name)
     if info is None:
         return ""
+    added = section_added(cls, name)
+    if added is not None:
+        return class_help(added)
     module = sys.modules.get(info.owner.__module__)
     filename = getattr(module, "__file__", None)
     if not filename:

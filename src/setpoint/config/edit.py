@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from .base import Config, State, chain_of, state_of, touched
+from .base import Config, chain_of, value_or_missing
 from .errors import Invalid
-from .field import FieldInfo
+from .field import MISSING, FieldInfo
 from .files.limits import MAX_DEPTH, TOO_DEEP
 from .files.plain import PlainScalar
 from .free import Free
-from .origin import DEFAULT, Origin, Path
-from .problem import Problem
-from .reference import Reference
-from .suggest import field_of, holds_secret, names_secret, nearest, place_of, unknown_key
+from .items import Items, single, unwrapped
+from .origin import FILE, Origin, Path
+from .problem import MOST, ConfigError, Problem
+from .reference import Reference, may_refer
+from .sharing import bind, switch
+from .suggest import (
+    classes_at,
+    former,
+    holds_secret,
+    name_here,
+    names_secret,
+    nearest,
+    place_of,
+    settable,
+    unknown_key,
+)
+from .tags import TAG
 from .types.base import FieldType, shown_part
-from .types.containers import MappingType, OptionalType, SequenceType, TupleType
-from .types.sections import SectionType
+from .types.containers import REMOVE, MappingType, SequenceType, TupleType
+from .types.scalars import (
+    BoolType,
+    EnumType,
+    FloatType,
+    IntType,
+    LiteralType,
+    PathType,
+    StrType,
+)
+from .types.sections import SectionType, tag_of
 from .types.special import FreeType
-from .walk import UNTOUCHED, dotted
+from .variant import dropped_by, keep_shared
+from .walk import dotted
+
+# Fields of these types hold one value, so that nothing can be set inside it.
+SINGLE = (IntType, FloatType, BoolType, StrType, PathType, LiteralType, EnumType)
+EXTENDS = "extends"
 
 
 class Editor:
@@ -35,16 +62,35 @@ class Editor:
         self.root = root
         self.whole = whole
         self.problems: list[Problem] = []
+        self.fragment_count = 0  # how many files were read for sections
         self.failed: set[str] = set()
+        # What has changed since a fragment of an older schema was written.
+        self.notes: list[str] = []
+        self.items = Items(self)
+        # By what path a layer has set a field; a section may stand in several places.
+        self.written: dict[tuple[int, str, int], Path] = {}
+        # The fragments that are being read, so that none can extend itself.
+        self.reading: list[str] = []
 
     def merge(self, values: Mapping[str, object], origin: Origin) -> None:
         """Put a whole mapping onto the root, as a file does.
+
+        A tag sets the fields that the mapping does not set by their own names.
 
         Arguments:
             values: nested plain data.
             origin: where it comes from.
         """
-        self._merge(self.root, values, origin, ())
+        tags = values.get(TAG) if TAG not in type(self.root).__setpoint__.fields else None
+        named: Mapping[str, object] = {}
+        if isinstance(tags, Mapping):
+            named = cast(Mapping[str, object], tags)
+        rest = {key: value for key, value in values.items() if key != TAG} if named else values
+        self.merge_section(self.root, rest, origin, ())
+        for tag, value in named.items():
+            self.set_tag(str(tag), value, origin, unless=lambda other: other is origin)
+        if may_refer(values):
+            bind(self.root)
 
     def set(self, path: Sequence[str], value: object, origin: Origin) -> None:
         """Put one value at a dotted path, as a flag does.
@@ -58,9 +104,44 @@ class Editor:
         try:
             if len(keys) > MAX_DEPTH:
                 raise Invalid(TOO_DEEP)
-            self._descend(self.root, keys, (), value, origin)
+            if len(keys) == 2 and keys[0] == TAG and TAG not in type(self.root).__setpoint__.fields:
+                self.set_tag(keys[1], value, origin)
+                return
+            self.descend(self.root, keys, (), value, origin)
+            if may_refer(value):
+                bind(self.root)
         except Invalid as error:
             self.report(keys, value, origin, error)
+
+    def set_tag(
+        self,
+        tag: str,
+        value: object,
+        origin: Origin,
+        unless: Callable[[Origin], bool] = lambda _: False,
+    ) -> None:
+        """Set every field that carries a tag.
+
+        Arguments:
+            tag: the tag as written.
+            value: the value.
+            origin: where it comes from.
+            unless: whether a field stays as it is, given the origin that its value has.
+        """
+        from .tags import reached, unknown_tag
+
+        name = tag.replace("-", "_")
+        found = list(reached(self.root, name))
+        if not found:
+            self.report((TAG, tag), value, origin, unknown_tag(type(self.root), name))
+        for path, section, info in found:
+            chain = chain_of(section, info.name)
+            if chain and unless(chain[-1][0]):
+                continue
+            try:
+                self._assign(section, info, value, origin, path)
+            except Invalid as error:
+                self.report(path, value, origin, error)
 
     def report(
         self, path: Path, value: object, origin: Origin, error: Invalid, meant: str = ""
@@ -73,11 +154,17 @@ class Editor:
             origin: where it comes from.
             error: what is wrong, perhaps in several places inside the value.
             meant: what is suggested for an unknown key; looked for in the whole tree if empty.
+
+        Raises:
+            ConfigError: with what was found so far, when it is more than anybody reads.
         """
         for part in error.parts:
             full = (*path, *part.at)
             hint, text = part.hint, shown_part(value, part)
             if part.message.startswith("unknown key"):
+                file = origin.label if origin.layer == FILE else None
+                gone = former(type(self.root), dotted(full), file)
+                meant = gone or name_here(type(self.root), str(full[-1])) or meant
                 hint = meant or place_of(type(self.root), str(full[-1]), dotted(full)) or hint
                 if names_secret(type(self.root), str(full[-1])):
                     text = "***"
@@ -92,10 +179,20 @@ class Editor:
                     origin=origin.describe(full),
                 )
             )
+        if len(self.problems) >= MOST:
+            raise ConfigError(self.problems)
 
-    def _merge(
+    def merge_section(
         self, section: Config, values: Mapping[str, object], origin: Origin, path: Path
     ) -> None:
+        """Put a mapping onto one section.
+
+        Arguments:
+            section: the section.
+            values: its fields.
+            origin: where the mapping comes from.
+            path: the section's path.
+        """
         for key, value in values.items():
             here = (*path, str(key))
             try:
@@ -105,7 +202,7 @@ class Editor:
                 self.report(here, value, origin, error)
 
     def _field(self, section: Config, key: str) -> FieldInfo:
-        info = field_of(type(section), key)
+        info = settable(type(section), key)
         if info is None:
             raise unknown_key(type(section), key)
         return info
@@ -113,21 +210,29 @@ class Editor:
     def _assign(
         self, section: Config, info: FieldInfo, value: object, origin: Origin, path: Path
     ) -> None:
-        name = info.name
-        kind = _unwrapped(info.type)
-        structured = isinstance(kind, SectionType | MappingType | FreeType)
-        if structured and isinstance(value, PlainScalar) and value.startswith("{"):
-            from .layers.flow import parse_flow
+        try:
+            self._assign_value(section, info, value, origin, path)
+        except Invalid as error:
+            from .spelling import explained
 
-            try:
-                value = parse_flow(value)
-            except Invalid as error:
-                raise Invalid(error.message, secret=holds_secret(kind)) from None
+            raise explained(info, value, error, path) from None
+
+    def _assign_value(
+        self, section: Config, info: FieldInfo, value: object, origin: Origin, path: Path
+    ) -> None:
+        kind = unwrapped(info.type)
+        if isinstance(kind, SINGLE):
+            self._put(section, info, value, origin, path)
+            return
+        structured = isinstance(kind, SectionType | MappingType | FreeType)
+        if structured or isinstance(kind, SequenceType | TupleType):
+            value = mapping_in(kind, value)
         if isinstance(kind, SectionType) and isinstance(value, Mapping):
             entries = cast(Mapping[str, object], value)
-            inner = self._section(section, info, kind, origin, path, entries.get("type"))
-            rest = {key: item for key, item in entries.items() if key != "type"}
-            self._merge(inner, rest, origin, path)
+            for fragment, place in self.fragments(entries, origin, path):
+                self._assign(section, info, fragment, place, path)
+            inner = self._section(section, info, kind, origin, path, tag_of(entries))
+            self.merge_section(inner, _fields(entries), origin, path)
             return
         named = isinstance(value, str) and value != "null" and "${" not in value
         if isinstance(kind, SectionType) and (named or isinstance(value, int | float)):
@@ -135,7 +240,18 @@ class Editor:
                 raise kind.refuse(value)
             self._section(section, info, kind, origin, path, value)
             return
-        current: Any = _current(section, info) if structured else None
+        listed = isinstance(kind, SequenceType | TupleType) and not kind.is_secret()
+        if listed and isinstance(value, Mapping):
+            edits = cast(Mapping[str, object], value)
+            self.items.edit(section, info, edits, origin, path)
+            return
+        if isinstance(kind, MappingType) and isinstance(value, Mapping) and REMOVE in value:
+            edits = cast(Mapping[str, object], value)
+            self.items.set(section, info, (REMOVE,), path, edits[REMOVE], origin)
+            value = {key: item for key, item in edits.items() if key != REMOVE}
+            if not value:
+                return
+        current: Any = self.current(section, info) if structured else None
         if isinstance(current, Free) and isinstance(value, Mapping):
             for key, item in cast(Mapping[object, object], value).items():
                 try:
@@ -146,7 +262,20 @@ class Editor:
         if isinstance(current, dict) and isinstance(value, Mapping) and not self.whole:
             held = cast(dict[object, object], current)
             value = {**held, **cast(Mapping[object, object], value)}
-        section.store(name, info.read(cast(object, value), origin), origin)
+        self._put(section, info, cast(object, value), origin, path)
+
+    def _put(
+        self, section: Config, info: FieldInfo, value: object, origin: Origin, path: Path
+    ) -> None:
+        name = info.name
+        stored = info.read(value, origin)
+        before = self.written.setdefault((id(section), name, id(origin)), path)
+        if before != path and stored != getattr(section, name):
+            raise Invalid(
+                f"is the same value as {dotted(before)}, to which the same file gives another "
+                f"value: the section stands in both places"
+            )
+        section.store(name, stored, origin)
 
     def _section(
         self,
@@ -158,7 +287,15 @@ class Editor:
         tag: object = None,
     ) -> Config:
         """The section that stands in a field, made or switched to another variant if need be."""
-        current: Any = _current(parent, info)
+        current: Any = self.current(parent, info)
+        if isinstance(current, Reference):
+            bind(self.root)
+            current = self.current(parent, info)
+        if isinstance(current, Reference) and tag is None:
+            raise Invalid(
+                f"is the reference {current.text}, which leads to no section; set fields there, or "
+                f"set this one to null first"
+            )
         if tag is None:
             if isinstance(current, Config):
                 return current
@@ -173,26 +310,120 @@ class Editor:
                 cls = kind.find(tag)
             except Invalid as error:
                 raise error.inside("type") from None
-            if type(current) is cls:
+            if isinstance(current, Config) and type(current).__setpoint__.cls is cls:
                 parent.store(info.name, current, origin)
                 return current
         fresh = cls()
         if isinstance(current, Config):
             keep_shared(current, fresh)
+            self._refuse_dropped(fresh, origin, path)
+            switch(self.root, current, fresh)
         parent.store(info.name, fresh, origin)
         return fresh
 
-    def _descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
+    def _refuse_dropped(self, section: Config, switch: Origin, path: Path) -> None:
+        """Report values that the layer which switches the variant had set itself.
+
+        What an earlier layer set is only named as dropped: it was meant for the other variant.
+        """
+        for name, value, origin in dropped_by(section, switch):
+            tag = type(section).__setpoint__.tag
+            error = Invalid(f"has no effect: type = {tag} has no such field", hint="Remove it.")
+            self.report((*path, name), value, origin, error)
+
+    def replaced(
+        self, held: Config, kind: FieldType, value: object, origin: Origin, path: Path
+    ) -> Config:
+        """What an item that is a section becomes: changed in place, or of another variant.
+
+        Arguments:
+            held: the section as it is.
+            kind: the type of the item.
+            value: a mapping, the name of a variant, or a section.
+            origin: where it comes from.
+            path: the item's path.
+
+        Returns:
+            the section that belongs into the item.
+
+        Raises:
+            Invalid: if it is none of these.
+        """
+        value = mapping_in(kind, value)
+        if not isinstance(value, Mapping):
+            fresh: Config = kind.read(value, origin)
+            if fresh is not value:
+                keep_shared(held, fresh)
+                self._refuse_dropped(fresh, origin, path)
+                switch(self.root, held, fresh)
+            return fresh
+        entries = cast(Mapping[str, object], value)
+        for fragment, place in self.fragments(entries, origin, path):
+            held = self.replaced(held, kind, fragment, place, path)
+        tag = tag_of(entries)
+        inner = held if tag is None or tag == type(held).__setpoint__.tag else None
+        if inner is None:
+            inner = self.replaced(held, kind, tag, origin, path)
+        self.merge_section(inner, _fields(entries), origin, path)
+        return inner
+
+    def fragments(
+        self, values: Mapping[str, object], origin: Origin, path: Path
+    ) -> Iterator[tuple[dict[str, object], Origin]]:
+        """What the files hold that a section extends.
+
+        Arguments:
+            values: the section as a layer gives it.
+            origin: where that comes from.
+            path: the section's path.
+
+        Returns:
+            the fields of each file, with the file as their origin.
+        """
+        if EXTENDS not in values:
+            return iter(())
+        if self.whole:
+            raise Invalid("a record is read without any other file").inside(EXTENDS)
+        from .fragment import fragments
+
+        return fragments(self, values[EXTENDS], origin, path)
+
+    def current(self, section: Config, info: FieldInfo) -> Any:
+        """What stands in a field before the edit.
+
+        Arguments:
+            section: the section.
+            info: its field.
+
+        Returns:
+            the value; None for a required or derived field that nothing has set.
+        """
+        value = value_or_missing(section, info.name)
+        return None if value is MISSING else value
+
+    def descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
+        """Follow a path to where a value belongs, and set it there.
+
+        Arguments:
+            node: the section, or free area, that the path starts from.
+            rest: the path from there on.
+            done: the path that leads there.
+            value: the value.
+            origin: where it comes from.
+
+        Raises:
+            Invalid: if the path cannot be followed, or the value does not fit.
+        """
         key = str(rest[0])
         here = (*done, key)
         if isinstance(node, Free):
             if len(rest) == 1:
                 node.put(key, value, origin)
             else:
-                self._descend(node[key], rest[1:], here, value, origin)
+                self.descend(node.inside(key), rest[1:], here, value, origin)
             return
         if not isinstance(node, Config):
-            raise Invalid(_single(done, key))
+            raise Invalid(single(done, key))
         fields = type(node).__setpoint__.fields
         if key == "type" and len(rest) == 1 and "type" not in fields:
             raise Invalid("the root has no variants, so no type can be chosen")
@@ -201,13 +432,16 @@ class Editor:
         except Invalid as error:
             # Named with its whole path, so that the hint can search the whole tree.
             close = nearest(key, type(node).__setpoint__.fields, 1) if len(rest) > 1 else []
-            meant = f"Did you mean {dotted((*done, *close, *rest[1:]))}?" if close else ""
+            whole = (*close, *rest[1:])
+            there = classes_at(type(node), whole[:-1]) if close else []
+            exists = any(settable(cls, str(whole[-1])) for cls in there)
+            meant = f"Did you mean {dotted((*done, *whole))}?" if exists else ""
             self.report((*done, *rest), value, origin, error, meant)
             return
         if len(rest) == 1:
             self._assign(node, info, value, origin, here)
             return
-        kind = _unwrapped(info.type)
+        kind = unwrapped(info.type)
         if isinstance(kind, SectionType):
             if rest[1] == "type" and len(rest) == 2:
                 chosen = {"type": value}
@@ -216,139 +450,42 @@ class Editor:
                 except Invalid as error:
                     self.report(here, chosen, origin, error)
                 return
+            if rest[1] == EXTENDS and len(rest) == 2:
+                self._assign(node, info, {EXTENDS: value}, origin, here)
+                return
             inner = self._section(node, info, kind, origin, here)
-            self._descend(inner, rest[1:], here, value, origin)
+            self.descend(inner, rest[1:], here, value, origin)
         elif kind.is_container():
-            self._set_item(node, info, rest[1:], here, value, origin)
+            self.items.set(node, info, rest[1:], here, value, origin)
         elif isinstance(kind, FreeType):
-            self._descend(_current(node, info), rest[1:], here, value, origin)
+            self.descend(self.current(node, info), rest[1:], here, value, origin)
         else:
-            raise Invalid(_single(here, str(rest[1])), secret=kind.is_secret())
-
-    def _set_item(
-        self, node: Config, info: FieldInfo, rest: Path, done: Path, value: object, origin: Origin
-    ) -> None:
-        """Set one item of a list or mapping, or something inside an item."""
-        held: Any = _current(node, info)
-        try:
-            changed = self._changed(info.type, held, rest, done, value, origin)
-            if changed is not held:
-                node.store(info.name, info.read(changed, origin), origin)
-        except Invalid as error:
-            # The error's own path leads through the items; the value is what was to go there.
-            for part in error.parts:
-                inside = part.at[len(rest) :]
-                shown = Invalid(part.message, part.valid, inside, part.hint, part.secret)
-                place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
-                self.report((*done, *place), value, origin, shown)
-
-    def _changed(
-        self, kind: FieldType, held: Any, rest: Path, done: Path, value: object, origin: Origin
-    ) -> Any:
-        """What a value becomes when something inside it is set; errors lead to it from outside."""
-        kind = _unwrapped(kind)
-        if isinstance(held, Config):
-            if rest and rest != ("type",):
-                self._descend(held, rest, done, value, origin)
-                return held
-            fresh = kind.read(value, origin)
-            if isinstance(fresh, Config) and not isinstance(value, Mapping):
-                keep_shared(held, fresh)
-            return fresh
-        if not rest:
-            return kind.read(value, origin)
-        if isinstance(held, Reference):
-            reason = f"is the reference {held.text}, whose items are not known yet"
-            raise Invalid(f"{dotted(done)} {reason}")
-        key, item = rest[0], None
-        if isinstance(kind, MappingType):
-            items: Any = dict(held or {})
-            key, item = kind.check_key(str(key)), kind.item
-        elif isinstance(kind, SequenceType | TupleType):
-            items = list(held or ())
-            key = _index(str(key), len(items), dotted(done))
-            item = kind.items[key] if isinstance(kind, TupleType) else kind.item
-        else:
-            raise Invalid(_single(done, str(key)))
-        if len(rest) > 1 and isinstance(items, dict) and key not in items:
-            known = tuple(map(str, cast(dict[str, Any], items)))
-            raise Invalid(f"{dotted(done)} has no item {key!r}", known)
-        before: Any = cast(Any, items).get(key) if isinstance(items, dict) else items[key]
-        try:
-            items[key] = self._changed(item, before, rest[1:], (*done, key), value, origin)
-        except Invalid as error:
-            raise error.inside(key) from None
-        # A section is changed in place; the list that holds it stays the same.
-        return held if isinstance(before, Config) and items[key] is before else cast(Any, items)
+            raise Invalid(single(here, str(rest[1])), secret=kind.is_secret())
 
 
-def keep_shared(old: Config, new: Config) -> None:
-    """Carry the values that were set over to another variant, where it has the same fields.
+def mapping_in(kind: FieldType, value: object) -> object:
+    """A mapping that is given as a text, as on the command line; other values as they are.
 
     Arguments:
-        old: the section that is replaced.
-        new: a fresh section of the other variant; what it cannot take is remembered as dropped.
-    """
-    fields = type(new).__setpoint__.fields
-    state: State = state_of(new)
-    for name in touched(old):
-        chain = chain_of(old, name)
-        value: Any = getattr(old, name)
-        if chain and chain[-1][0].layer == DEFAULT:
-            continue
-        if not chain and not is_changed(value):
-            continue
-        origin = chain[-1][0] if chain else UNTOUCHED
-        try:
-            if name not in fields:
-                raise Invalid("the new variant has no such field")
-            object.__setattr__(new, name, fields[name].read(value, origin))
-            state.origins[name] = list(chain)
-        except Invalid:
-            state.dropped.append((name, value, origin))
-
-
-def is_changed(value: object) -> bool:
-    """Whether something was set inside a value that itself stands at its default.
-
-    Arguments:
-        value: a stored value.
+        kind: the type of what it is meant for.
+        value: the value as it came.
 
     Returns:
-        True for a section, or a free area, in which a field was set.
+        the mapping, its values unread, or the value.
+
+    Raises:
+        Invalid: if the text begins like a mapping and cannot be read as one.
     """
-    if isinstance(value, Config):
-        return any(
-            chain_of(value, name) or is_changed(getattr(value, name)) for name in touched(value)
-        )
-    return isinstance(value, Free) and any(True for _ in value.items())
+    if not isinstance(value, PlainScalar) or not value.startswith("{"):
+        return value
+    from .layers.flow import parse_flow
 
-
-def _unwrapped(kind: FieldType) -> FieldType:
-    while isinstance(kind, OptionalType):
-        kind = kind.inner
-    return kind
-
-
-def _current(section: Config, info: FieldInfo) -> Any:
-    if info.required or info.derived:
-        chain = chain_of(section, info.name)
-        return chain[-1][1] if chain else None
-    return getattr(section, info.name)
-
-
-def _index(text: str, length: int, path: str) -> int:
     try:
-        index = int(text)
-    except ValueError:
-        raise Invalid(f"{path} is a list; {text!r} is not an index") from None
-    if not -length <= index < length:
-        raise Invalid(
-            f"{path} has {length} item{'s' * (length != 1)}; there is no item {index}",
-            tuple(map(str, range(length))),
-        )
-    return index % length
+        return parse_flow(value)
+    except Invalid as error:
+        raise Invalid(error.message, secret=holds_secret(kind)) from None
 
 
-def _single(path: Path, key: str) -> str:
-    return f"{dotted(path)} is a single value; it has no {key!r} inside"
+def _fields(values: Mapping[str, object]) -> dict[str, object]:
+    """A section as a layer gives it, without the words of the engine."""
+    return {key: value for key, value in values.items() if key not in ("type", EXTENDS)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .credentials import hide_secrets
+
 
 def printable(text: str) -> str:
     """A text that any terminal can take: what does not print is escaped, line breaks stay.
@@ -29,7 +31,7 @@ class SetpointError(Exception):
     status = 2
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return printable(hide_secrets(super().__str__()))
 
 
 class RunError(SetpointError):
@@ -39,7 +41,9 @@ class RunError(SetpointError):
 
 
 class Invalid(SetpointError):
-    """One value that its field cannot take; the caller knows the field and adds where it came from.
+    """One value that cannot be taken: by a field, or by `Period`, `ref` and the like in Python.
+
+    Who reads a field adds its name and where the value came from.
 
     Arguments:
         message: what is wrong, without the field's name.
@@ -64,9 +68,30 @@ class Invalid(SetpointError):
         self.hint = hint
         self.secret = secret
         self.parts: tuple[Invalid, ...] = (self,)
+        # What a program has called itself, since no report of a configuration will name the value.
+        self.call = ""
 
     def __str__(self) -> str:
-        return printable(self.message)
+        if not self.call:
+            return printable(hide_secrets(self.message))
+        valid = f". Valid: {', '.join(self.valid)}" if self.valid else ""
+        hint = f". {self.hint}" if self.hint else ""
+        return printable(hide_secrets(f"{self.call} {self.message}{valid}{hint}"))
+
+    def called(self, name: str, value: object) -> Invalid:
+        """The same error, with the call that raised it in its text.
+
+        Arguments:
+            name: the class or function.
+            value: its argument.
+
+        Returns:
+            this error.
+        """
+        whole = isinstance(value, int) and value.bit_length() > 1000  # too long to be written out
+        text = "a whole number" if whole else repr(value)
+        self.call = f"{name}({text if len(text) <= 100 else text[:97] + '...'})"
+        return self
 
     def inside(self, key: str | int) -> Invalid:
         """The same error, seen from one level further out.
@@ -97,6 +122,10 @@ def several(errors: list[Invalid]) -> Invalid:
     whole = Invalid(first.message, first.valid, first.at, first.hint, first.secret)
     whole.parts = tuple(part for error in errors for part in error.parts)
     return whole
+
+
+class DeclarationError(SetpointError, TypeError):
+    """A class that cannot be configured as it is declared; it and the field are named."""
 
 
 class UnresolvedError(SetpointError):

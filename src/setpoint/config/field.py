@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from .errors import Invalid, several
+from .reference import Reference
 from .role import Role
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ class Missing:
 
 
 MISSING = Missing()
+
+
+INFINITIES = (float("inf"), float("-inf"))
+
+
+LIMITS = (type(None), int, float)
 
 
 class Bounds:
@@ -52,8 +59,40 @@ class Bounds:
         self.pattern = pattern
 
     def __bool__(self) -> bool:
-        return any(
-            limit is not None for limit in (self.gt, self.ge, self.lt, self.le, self.pattern)
+        return self.pattern is not None or self.limited
+
+    @property
+    def possible(self) -> bool:
+        """Whether the limits are numbers that leave room for a value."""
+        gt, ge, lt, le = self.gt, self.ge, self.lt, self.le
+        for limit in (gt, ge, lt, le):
+            if limit.__class__ not in LIMITS and int not in limit.__class__.__mro__:
+                return False
+        if lt is not None and ((gt is not None and gt >= lt) or (ge is not None and ge >= lt)):
+            return False
+        if le is not None and ((gt is not None and gt >= le) or (ge is not None and ge > le)):
+            return False
+        return self.pattern is None or self.pattern.__class__ is str
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit for numbers."""
+        return any(limit is not None for limit in (self.gt, self.ge, self.lt, self.le))
+
+    def takes(self, value: float) -> bool:
+        """Whether a number lies inside.
+
+        Arguments:
+            value: any number.
+
+        Returns:
+            True if it does.
+        """
+        return (
+            (self.gt is None or value > self.gt)
+            and (self.ge is None or value >= self.ge)
+            and (self.lt is None or value < self.lt)
+            and (self.le is None or value <= self.le)
         )
 
     def describe(self) -> str:
@@ -63,7 +102,9 @@ class Bounds:
             for instance `> 0, < 1`.
         """
         signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
-        parts = [f"{sign} {limit:g}" for sign, limit in signs if limit is not None]
+        parts = [f"{sign} {limit:g}" for sign, limit in signs if limit not in (None, *INFINITIES)]
+        if self.lt == float("inf") or self.gt == float("-inf"):
+            parts.append("finite")
         if self.pattern is not None:
             parts.append(f"a text like {self.pattern}")
         return ", ".join(parts)
@@ -78,13 +119,7 @@ class Bounds:
         Raises:
             Invalid: if the value lies outside.
         """
-        inside = not isinstance(value, int | float) or (
-            (self.gt is None or value > self.gt)
-            and (self.ge is None or value >= self.ge)
-            and (self.lt is None or value < self.lt)
-            and (self.le is None or value <= self.le)
-        )
-        if not inside:
+        if isinstance(value, int | float) and not self.takes(value):
             raise Invalid(f"is out of range: it must be {self.describe()}")
         if self.pattern is not None and isinstance(value, str):
             import re
@@ -105,15 +140,17 @@ class FieldInfo:
         role: identity, budget or runtime; None takes the class's.
         tags: marks by which fields of several sections are set or swept together.
         also_called: what other systems call this field; answered with its name, never taken for it.
+        values_also_called: what other systems call its values, by value; answered likewise.
+        before: what a run had before this field existed, in plain data; MISSING for the first ones.
     """
 
     __slots__ = (
         "_type",
         "also_called",
         "annotation",
+        "before",
         "bounds",
         "constant",
-        "default",
         "derived",
         "factory",
         "item_bounds",
@@ -121,7 +158,10 @@ class FieldInfo:
         "namespace",
         "owner",
         "role",
+        "settled",
         "tags",
+        "values_also_called",
+        "written",
     )
 
     def __init__(
@@ -134,8 +174,13 @@ class FieldInfo:
         role: Role | None = None,
         tags: Sequence[str] = (),
         also_called: Sequence[str] = (),
+        before: object = MISSING,
+        values_also_called: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.default = default
+        # The default as it stands in the class, and whether that, or what the factory makes, is
+        # known to be what the field would have read.
+        self.written = default
+        self.settled = False
         # Whether every instance begins with the same object, which can hold no section.
         self.constant = default is not MISSING and factory is None
         self.factory = factory
@@ -143,8 +188,13 @@ class FieldInfo:
         self.bounds = bounds
         self.item_bounds = item_bounds
         self.role = role
-        self.tags = tuple(tags)
-        self.also_called = tuple(also_called)
+        # What is no list of texts is left as it is, for the class to refuse with the field's name.
+        self.tags = tuple(tags) if isinstance(tags, list | tuple) else tags
+        self.also_called = (
+            tuple(also_called) if isinstance(also_called, list | tuple) else also_called
+        )
+        self.before = before
+        self.values_also_called = values_also_called or {}
         self.name = ""
         self.annotation: object = None
         self.owner: type = object
@@ -152,9 +202,27 @@ class FieldInfo:
         self._type: FieldType | None = None
 
     @property
+    def default(self) -> Any:
+        """The default as the field stores it, read by its type when first asked for."""
+        if not self.settled and self.constant:
+            from .types.default import settle
+
+            settle(self)
+        return self.written
+
+    @default.setter
+    def default(self, value: object) -> None:
+        self.written, self.settled = value, False
+
+    @property
     def required(self) -> bool:
         """Whether a value must be given: there is no default, and nothing derives one."""
-        return self.default is MISSING and self.factory is None and not self.derived
+        return self.written is MISSING and self.factory is None and not self.derived
+
+    @property
+    def full_name(self) -> str:
+        """The field with its class and module, for errors about the declaration."""
+        return f"{self.owner.__module__}.{self.owner.__qualname__}.{self.name}"
 
     @property
     def type(self) -> FieldType:
@@ -173,15 +241,16 @@ class FieldInfo:
         """
         if self.factory is None:
             return self.default
-        if isinstance(self.factory, type):
-            return self.type.adopt(self.factory())
+        if self.settled and isinstance(self.factory, type):
+            return self.type.adopt(self.factory())  # always of one kind, which has been read once
         from .copying import draft_of
         from .origin import DEFAULT, running
+        from .types.default import made
 
         # What the factory sets is a default, whoever asks for it first; and it may hand out the
         # same object each time, so that a copy is taken.
         with running(DEFAULT, ""):
-            value = self.type.adopt(self.factory())
+            value = made(self, self.factory())
         return self.type.map(value, draft_of, False)
 
     def read(self, value: object, origin: Origin) -> Any:
@@ -197,8 +266,7 @@ class FieldInfo:
         Raises:
             Invalid: if the field cannot take it.
         """
-        if isinstance(value, str) and "${" in value:
-            from .reference import Reference
+        if isinstance(value, Reference) or (isinstance(value, str) and "${" in value):
             from .types.item import read_item
 
             result = read_item(self.type, value, origin)
@@ -222,9 +290,13 @@ class FieldInfo:
             return
         if self.bounds is not None:
             self.bounds.check(value)
-        if self.item_bounds is not None:
+        if self.item_bounds is not None and isinstance(value, Mapping | list | tuple):
             named = isinstance(value, Mapping)
-            pairs = cast(Mapping[Any, Any], value).items() if named else enumerate(value)
+            pairs = (
+                cast(Mapping[Any, Any], value).items()
+                if named
+                else enumerate(cast(Sequence[Any], value))
+            )
             errors: list[Invalid] = []
             for key, item in pairs:
                 try:  # a reference is no number, so the limits say nothing about it yet
@@ -251,6 +323,8 @@ def field(
     item_le: float | None = None,
     tags: Sequence[str] = (),
     also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
 ) -> T: ...
 @overload
 def field(
@@ -263,6 +337,8 @@ def field(
     item_le: float | None = None,
     tags: Sequence[str] = (),
     also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
 ) -> T: ...
 @overload
 def field(
@@ -279,6 +355,8 @@ def field(
     item_le: float | None = None,
     tags: Sequence[str] = (),
     also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
 ) -> Any: ...
 def field(
     *,
@@ -296,6 +374,8 @@ def field(
     item_le: float | None = None,
     tags: Sequence[str] = (),
     also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
 
@@ -303,11 +383,16 @@ def field(
         default: the default value; for sections, lists and mappings give `factory` instead.
         factory: called for each new config, so that no two configs share the value.
         role: `IDENTITY`, `BUDGET` or `RUNTIME`; the class's `role=` if not given.
-        gt, ge, lt, le: limits of the value, exclusive and inclusive.
+        gt, ge, lt, le: limits of the value, exclusive and inclusive. `lt=float("inf")` makes
+            it finite.
         pattern: a regular expression that a text must match as a whole.
         item_gt, item_ge, item_lt, item_le: limits of each item of a tuple, list or mapping.
         tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
         also_called: names of this field in other systems; who types one is told ours.
+        before: for a field that is added later: what runs effectively had before it existed, in
+            plain data. While it has this value it is not in the fingerprint, so that older runs
+            keep theirs.
+        values_also_called: the same for its values, as in `{"cuda": ("gpu",)}`.
 
     Returns:
         a marker that the config class replaces; typed as the field's value for type checkers.
@@ -315,7 +400,16 @@ def field(
     bounds = Bounds(gt, ge, lt, le, pattern)
     items = Bounds(item_gt, item_ge, item_lt, item_le)
     return FieldInfo(
-        default, factory, False, bounds or None, items or None, role, tags, also_called
+        default,
+        factory,
+        False,
+        bounds or None,
+        items or None,
+        role,
+        tags,
+        also_called,
+        before,
+        values_also_called,
     )
 
 
@@ -328,6 +422,8 @@ def derived(
     le: float | None = None,
     tags: Sequence[str] = (),
     also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
     """Declare a field that is computed once all layers are merged, unless it is set.
 
@@ -336,10 +432,18 @@ def derived(
     Arguments:
         role: as for `field`.
         gt, ge, lt, le: limits that a given and a computed value must keep.
-        tags, also_called: as for `field`.
+        tags, also_called, before, values_also_called: as for `field`.
 
     Returns:
         a marker that the config class replaces.
     """
     bounds = Bounds(gt, ge, lt, le) or None
-    return FieldInfo(derived=True, bounds=bounds, role=role, tags=tags, also_called=also_called)
+    return FieldInfo(
+        derived=True,
+        bounds=bounds,
+        role=role,
+        tags=tags,
+        also_called=also_called,
+        before=before,
+        values_also_called=values_also_called,
+    )

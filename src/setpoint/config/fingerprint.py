@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from .base import Config, is_frozen
+from .data import json_value, same
 from .errors import SetpointError
+from .meta import newer
 from .role import IDENTITY
 from .walk import Leaf, leaves
 
@@ -16,15 +19,40 @@ SHORT = 8
 
 
 def identity_leaves(config: Config) -> list[Leaf]:
-    """The values that are part of what is learned.
+    """The values that the fingerprint is taken of.
 
     Arguments:
         config: a resolved config.
 
     Returns:
-        the leaves whose role, with the roles of the fields above them, is identity.
+        the leaves whose role, with the roles of the fields above them, is identity; without those
+        of fields that were added later and hold what runs had before, so that older runs keep
+        their fingerprint.
     """
-    return [leaf for leaf in leaves(config) if leaf.role is IDENTITY]
+    return [
+        leaf for leaf in leaves(config) if leaf.role is IDENTITY and not as_before(config, leaf)
+    ]
+
+
+def as_before(config: Config, leaf: Leaf) -> bool:
+    """Whether a field was added later and holds what every run had before.
+
+    Arguments:
+        config: the root.
+        leaf: one of its leaves.
+
+    Returns:
+        True for what is left out of the fingerprint.
+    """
+    # The tag of a section speaks for the field that holds the section.
+    path = leaf.path[:-1] if leaf.path[-1] == "type" else leaf.path
+    if not path or path[-1] not in newer:
+        return False
+    node: Any = config
+    for part in path[:-1]:
+        node = getattr(node, str(part)) if isinstance(node, Config) else node[part]
+    info = type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Config) else None
+    return info is not None and same(json_value(leaf.value), info.before)
 
 
 def canonical(config: Config) -> str:
@@ -38,7 +66,18 @@ def canonical(config: Config) -> str:
         in their shortest exact form. Free of the order of fields, of the machine and of Python's
         version.
     """
-    values = {leaf.key: json_value(leaf.value) for leaf in identity_leaves(config)}
+    return canonical_json({leaf.key: json_value(leaf.value) for leaf in identity_leaves(config)})
+
+
+def canonical_json(values: Mapping[str, object]) -> str:
+    """The canonical form of values by dotted path.
+
+    Arguments:
+        values: plain data.
+
+    Returns:
+        see `canonical`.
+    """
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -54,37 +93,28 @@ def fingerprint(config: Config) -> str:
     Raises:
         SetpointError: for a draft, whose values are not determined yet.
     """
+    if not isinstance(config, Config):  # pyright: ignore[reportUnnecessaryIsInstance]
+        from .misuse import need_config
+
+        need_config(config, "fingerprint")
     if not is_frozen(config):
         raise SetpointError("only a resolved configuration has a fingerprint; resolve the draft")
-    return _sha256(canonical(config).encode("ascii"))
+    return sha256(canonical(config).encode("ascii"))
 
 
-def _sha256(data: bytes) -> str:
+def sha256(data: bytes) -> str:
     """The digest by CPython's own code, or by OpenSSL where that is left out.
 
     Loading OpenSSL, as `hashlib` does, costs a tenth of a whole `setpoint check`.
+
+    Arguments:
+        data: any bytes.
+
+    Returns:
+        64 hexadecimal digits.
     """
     try:
         module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     except ImportError:
         module = import_module("hashlib")
     return module.sha256(data).hexdigest()
-
-
-def json_value(value: Any) -> Any:
-    """A plain value as JSON can hold it.
-
-    Arguments:
-        value: a leaf's value.
-
-    Returns:
-        the value, with infinities as the texts that a number's type reads back.
-    """
-    # JSON has no infinities, and json.dumps would write them as words that no reader takes.
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, list):
-        return [json_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, dict):
-        return {key: json_value(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return value

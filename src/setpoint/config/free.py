@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
+from .credentials import refuse_credentials
 from .errors import Invalid, SetpointError
-from .files.limits import is_text
+from .files.limits import MAX_DEPTH, TOO_DEEP, is_text
 from .files.plain import PlainScalar, guess
 from .origin import python_origin
-from .types.base import MAX_BITS, shown
+from .types.base import MAX_BITS, plain_number, shown
 
 if TYPE_CHECKING:
     from .origin import Origin
@@ -68,8 +69,7 @@ class Free:
         """
         if self._frozen:
             raise SetpointError(f"user.{key} cannot be set: a resolved configuration is immutable")
-        if not key or "." in key or key.startswith("_") or not is_text(key):
-            raise Invalid(f"{key!r} cannot be a key: it is empty, dotted or begins with _")
+        _check_key(key)
         if isinstance(value, Free):
             value = value.dump()
         if isinstance(value, PlainScalar) and value.startswith(("{", "[")):
@@ -77,6 +77,7 @@ class Free:
 
             value = parse_flow(value)
         if isinstance(value, Mapping):
+            _refuse_depth(cast(object, value))
             inner = self._values.get(key)
             if not isinstance(inner, Free):
                 inner = self._values[key] = Free()
@@ -89,6 +90,21 @@ class Free:
         stored = plain_value(value)
         self._values[key] = stored
         self._origins.setdefault(key, []).append((origin, stored))
+
+    def inside(self, key: str) -> Any:
+        """What stands under a key, an empty area if nothing does yet.
+
+        Arguments:
+            key: any text without a dot.
+
+        Returns:
+            an area or a value.
+
+        Raises:
+            Invalid: if no key is like that.
+        """
+        _check_key(key)
+        return self[key]
 
     @classmethod
     def read(cls, value: object, origin: Origin) -> Free:
@@ -180,7 +196,7 @@ class Free:
         Returns:
             nested dicts and lists.
         """
-        return {k: v.dump() if isinstance(v, Free) else _listed(v) for k, v in self.items()}
+        return {k: v.dump() if isinstance(v, Free) else listed(v) for k, v in self.items()}
 
     def __eq__(self, other: object) -> bool:
         return self.dump() == other.dump() if isinstance(other, Free) else NotImplemented
@@ -190,6 +206,22 @@ class Free:
 
     def __repr__(self) -> str:
         return f"Free({', '.join(f'{key}={value!r}' for key, value in self.items())})"
+
+
+def _refuse_depth(value: object) -> None:
+    """Refuse lists and mappings that no file could hold, or that contain themselves."""
+    level = {id(value): value}
+    for _ in range(MAX_DEPTH):
+        below: dict[int, object] = {}
+        for item in level.values():
+            if isinstance(item, Mapping):
+                item = list(cast(Mapping[object, object], item).values())
+            if isinstance(item, list | tuple):
+                below.update((id(one), one) for one in cast(list[object], item))
+        if not below:
+            return
+        level = below
+    raise Invalid(f"is {TOO_DEEP}, or contains itself")
 
 
 def plain_value(value: object) -> Any:
@@ -216,6 +248,7 @@ def plain_value(value: object) -> Any:
     if isinstance(value, str):
         if not is_text(value):
             raise Invalid("holds bytes that are no characters, so that no file could record it")
+        refuse_credentials(value)
         return None if value == "null" else str(value)
     if isinstance(value, float):
         if value - value != 0:
@@ -225,20 +258,47 @@ def plain_value(value: object) -> Any:
         raise Invalid("has more digits than can be written to a file")
     if value is None or isinstance(value, bool | int):
         return value
-    if isinstance(value, list | tuple):
-        items = cast(list[object], value)
-        return tuple(plain_value(item) for item in items)
-    if isinstance(value, Mapping):
-        from .types.held import FrozenDict
-
-        entries = cast(Mapping[object, object], value)
-        return FrozenDict({str(key): plain_value(item) for key, item in entries.items()})
+    if plain_number(value) is not value:
+        return plain_value(plain_number(value))
+    if isinstance(value, list | tuple | Mapping):
+        _refuse_depth(cast(object, value))
+        return _plain_items(cast(Any, value))
     raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
 
 
-def _listed(value: Any) -> Any:
+def _plain_items(value: list[object] | tuple[object, ...] | Mapping[object, object]) -> Any:
+    if not isinstance(value, Mapping):
+        return tuple(map(_plain_item, value))
+    from .types.held import FrozenDict
+
+    for key in value:
+        refuse_credentials(str(key))
+    return FrozenDict({str(key): _plain_item(item) for key, item in value.items()})
+
+
+def _plain_item(item: object) -> Any:
+    if isinstance(item, list | tuple | Mapping):
+        return _plain_items(cast(Any, item))
+    return plain_value(item)
+
+
+def listed(value: Any) -> Any:
+    """Stored plain data as a file has it, with lists for tuples.
+
+    Arguments:
+        value: a stored value without sections in it.
+
+    Returns:
+        dicts, lists and scalars.
+    """
     if isinstance(value, tuple):
-        return [_listed(item) for item in cast(tuple[Any, ...], value)]
+        return [listed(item) for item in cast(tuple[Any, ...], value)]
     if isinstance(value, dict):
-        return {key: _listed(item) for key, item in cast(dict[str, Any], value).items()}
+        return {key: listed(item) for key, item in cast(dict[str, Any], value).items()}
     return value
+
+
+def _check_key(key: str) -> None:
+    if not key or "." in key or key.startswith("_") or not is_text(key):
+        raise Invalid(f"{key!r} cannot be a key: it is empty, dotted or begins with _")
+    refuse_credentials(key)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar, get_args, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, cast, get_args, overload
 
 from .problem import Problem
 
@@ -44,12 +44,12 @@ class CheckMark:
 
     Arguments:
         needs: what it cannot be run without; `resolve` runs those that need nothing.
-        cautions: the codes of the warnings that it may yield.
+        cautions: the codes of the warnings that it may yield, each with what it means.
     """
 
     __slots__ = ("cautions", "needs")
 
-    def __init__(self, needs: tuple[Need, ...], cautions: tuple[str, ...]) -> None:
+    def __init__(self, needs: tuple[Need, ...], cautions: Mapping[str, str]) -> None:
         self.needs = needs
         self.cautions = cautions
 
@@ -58,14 +58,14 @@ class CheckMark:
 def check(function: Check, /) -> Check: ...
 @overload
 def check(
-    *, needs: Need | tuple[Need, ...] = (), cautions: tuple[str, ...] = ()
+    *, needs: Need | tuple[Need, ...] = (), cautions: Mapping[str, str] | None = None
 ) -> Callable[[Check], Check]: ...
 def check(
     function: Any = None,
     /,
     *,
     needs: Need | tuple[Need, ...] = (),
-    cautions: tuple[str, ...] = (),
+    cautions: Mapping[str, str] | None = None,
 ) -> Any:
     """Mark a method that yields the problems of a config whose values are all known.
 
@@ -75,7 +75,8 @@ def check(
             The first line of its docstring says what a check with needs verifies.
         needs: `"files"`, `"network"`, `"import"` (of what the configuration names) or `"torch"`;
             such a check runs where that is at hand, and is named as skipped elsewhere.
-        cautions: the codes of the cautions it may yield, so that they can be silenced by name.
+        cautions: the codes of the cautions it may yield, each with a sentence that says what it
+            means, so that they can be listed and silenced by name.
 
     Returns:
         the method itself, or a decorator.
@@ -83,7 +84,7 @@ def check(
     Raises:
         TypeError: if a need is none of these, or such a check does not say what it verifies.
     """
-    mark = CheckMark((needs,) if isinstance(needs, str) else needs, cautions)
+    mark = CheckMark((needs,) if isinstance(needs, str) else needs, _sentences(cautions))
     unknown = set(mark.needs) - set(NEEDS)
     if unknown:
         raise TypeError(f"a check needs one of {', '.join(NEEDS)}; got {sorted(unknown)}")
@@ -95,6 +96,15 @@ def check(
         return function
 
     return decorate if function is None else decorate(function)
+
+
+def _sentences(cautions: Any) -> Mapping[str, str]:
+    given: Any = {} if cautions is None else cautions
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f'cautions says what each code means, as in {{"code": "sentence"}}; got {given!r}'
+        )
+    return cast(Mapping[str, str], given)
 
 
 def dead(*names: str) -> Callable[[F], F]:

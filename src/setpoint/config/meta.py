@@ -7,11 +7,20 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast, dataclass_transform
 
+from .component import component
+from .errors import DeclarationError
 from .field import MISSING, FieldInfo, field
 from .hooks import CHECK, DEAD, DERIVE
 from .role import IDENTITY, Role
+from .types.default import is_settled, stored_default
 
-RESERVED = frozenset({"type", "build", "evolve", "set_field", "store"})
+# The roots that have migrations; whoever meets an unknown key may have to ask theirs.
+versioned: list[Any] = []
+SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
+# The names of the fields that were added later; see `field(before=...)`.
+newer: set[str] = set()
+ROLES = (type(None), Role)
+RESERVED = frozenset({"type", "extends", "setpoint", "build", "evolve", "set_field", "store"})
 
 
 class ClassInfo:
@@ -30,8 +39,10 @@ class ClassInfo:
         "deads",
         "derives",
         "fields",
+        "migrations",
         "owner",
         "role",
+        "schema",
         "tag",
         "variants",
     )
@@ -41,6 +52,10 @@ class ClassInfo:
         self.tag = tag
         self.owner = owner
         self.role = role
+        # Of a root: the version of its whole tree, which records carry, and the module that says
+        # how configs of older versions become ones of today.
+        self.schema = 1
+        self.migrations: str | None = None
         self.fields: dict[str, FieldInfo] = {}
         self.variants: dict[str, type] = {}
         self.derives: dict[str, str] = {}
@@ -62,7 +77,7 @@ def _annotations(namespace: Mapping[str, Any]) -> Mapping[str, object]:
 
 # `derived` is no specifier: type checkers take its call for a default, so that constructors do not
 # ask for what is going to be computed.
-@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, component))
 class ConfigMeta(type):
     """Turns annotations into slots and field descriptions; the rest happens when it is needed."""
 
@@ -77,6 +92,8 @@ class ConfigMeta(type):
         type: str | None = None,
         role: Role | None = None,
         owner: str | None = None,
+        schema: int | None = None,
+        migrations: str | None = None,
     ) -> Any:
         """Make a config class.
 
@@ -86,6 +103,8 @@ class ConfigMeta(type):
             role: the role of fields that declare none; inherited.
             owner: `"module:name"` of what `build` constructs; a class nested in its owner as
                 `Config` needs none.
+            schema: the version of a root and of all that is below it; inherited.
+            migrations: the module with the migrations from older versions; inherited.
 
         Returns:
             the class.
@@ -95,8 +114,12 @@ class ConfigMeta(type):
         """
         inherited = [base for base in bases if isinstance(base, ConfigMeta)]
         fields = _own_fields(name, namespace, inherited)
-        known = {f for base in inherited for f in base.__setpoint__.fields}
-        namespace.setdefault("__slots__", tuple(key for key in fields if key not in known))
+        if inherited and wrong_class(namespace, type, role, owner):
+            from .misdeclared import class_fault
+
+            raise DeclarationError(f"{name}{class_fault(namespace, type, role, owner)}")
+        # Values stand in the dictionary of the instance, so that any two classes can be mixed.
+        namespace.setdefault("__slots__", ())
         cls: Any = super().__new__(mcls, name, bases, namespace)
         qualified: str = namespace["__qualname__"]
         if owner is None and name == "Config" and "." in qualified and inherited:
@@ -105,9 +128,16 @@ class ConfigMeta(type):
                 owner = f"{namespace['__module__']}:{parent}"
         if role is None:
             role = inherited[0].__setpoint__.role if inherited else IDENTITY
-        if owner is None and inherited:
-            owner = inherited[0].__setpoint__.owner
+        if owner is None:
+            owner = next((o for base in inherited if (o := base.__setpoint__.owner)), None)
         info = ClassInfo(cls, type, owner, role)
+        if inherited:
+            info.schema = inherited[0].__setpoint__.schema
+            info.migrations = inherited[0].__setpoint__.migrations
+        info.schema = info.schema if schema is None else schema
+        info.migrations = migrations or info.migrations
+        if migrations is not None:
+            versioned.append(cls)
         cls.__setpoint__ = info
         for base in reversed(inherited):
             info.fields.update(base.__setpoint__.fields)
@@ -121,7 +151,14 @@ class ConfigMeta(type):
             declared.name, declared.owner, declared.namespace = key, cls, local_names
             declared.role = declared.role or role
             info.fields[key] = declared
+            if declared.before is not MISSING:
+                newer.add(key)
         _collect_hooks(info, namespace)
+        alike = len({key.lower() for key in info.fields}) < len(info.fields)
+        if alike or len(bases) > 1 or any(hasattr(base, key) for base in bases for key in fields):
+            from .misdeclared import refuse_clashes
+
+            refuse_clashes(cls)
         if type is not None:
             _register_variant(cls, type)
         return cls
@@ -135,6 +172,8 @@ class ConfigMeta(type):
         type: str | None = None,
         role: Role | None = None,
         owner: str | None = None,
+        schema: int | None = None,
+        migrations: str | None = None,
     ) -> None:
         super().__init__(name, bases, namespace)
 
@@ -145,34 +184,104 @@ def _own_fields(
     fields: dict[str, FieldInfo] = {}
     for key, annotation in _annotations(namespace).items():
         text = annotation if isinstance(annotation, str) else repr(annotation)
-        if key.startswith("_") or "ClassVar" in text:
+        if text.partition("[")[0].endswith("ClassVar") or key.startswith("__"):
             continue
-        if key in RESERVED:
-            raise TypeError(f"{name}.{key}: {key!r} is a word of the engine; choose another name")
-        default = namespace.pop(key, MISSING)
-        info = default if isinstance(default, FieldInfo) else FieldInfo(default)
-        if _is_mutable(info.default):
-            kind = info.default.__class__.__name__
-            raise TypeError(
-                f"{name}.{key}: a {kind} as default would be shared by all configs; write "
-                f"field(factory=...)"
+        if key in RESERVED or key.startswith("_"):
+            reason = "begins with an underscore" if key[0] == "_" else "is a word of the engine"
+            hint = "; write ClassVar[...] if it is no field" if key[0] == "_" else ""
+            raise DeclarationError(
+                f"{name}.{key}: {key!r} {reason}, so that no field can have this name; choose "
+                f"another one{hint}"
             )
+        default = namespace.pop(key, MISSING)
+        declared = isinstance(default, FieldInfo)
+        info = default if declared else FieldInfo(default)
+        if declared and wrong_field(info):
+            from .misdeclared import field_fault
+
+            raise DeclarationError(f"{name}.{key}: {field_fault(info)}")
+        if info.written.__class__ not in SCALARS:
+            if is_mutable(info.written):
+                kind = info.written.__class__.__name__
+                raise DeclarationError(
+                    f"{name}.{key}: a {kind} as default would be shared by all configs; write "
+                    f"field(factory=...)"
+                )
+            info.written = stored_default(info.written, f"{name}.{key}")
         info.annotation = annotation
+        info.settled = info.constant and is_settled(info)
         fields[key] = info
     known = {f for base in inherited for f in base.__setpoint__.fields}
     for key, value in namespace.items():
         if isinstance(value, FieldInfo):
-            raise TypeError(f"{name}.{key}: a field needs a type annotation")
+            raise DeclarationError(f"{name}.{key}: a field needs a type annotation")
+        if value.__class__.__name__ == "cached_property":
+            raise DeclarationError(
+                f"{name}.{key}: a cached_property would keep what it first saw of a draft, which "
+                f"changes; write property"
+            )
         if key in known:
-            raise TypeError(f"{name}.{key}: give the type again to change an inherited field")
+            raise DeclarationError(
+                f"{name}.{key}: give the type again to change an inherited field"
+            )
     return fields
 
 
-def _is_mutable(default: object) -> bool:
+def wrong_field(info: FieldInfo) -> bool:
+    """Whether something about a declaration is wrong whatever the type is; quick, since most are.
+
+    Arguments:
+        info: the field.
+
+    Returns:
+        True if `misdeclared.field_fault` can say what it is.
+    """
+    factory, bounds, items = info.factory, info.bounds, info.item_bounds
+    return (
+        info.role.__class__ not in ROLES
+        or not (isinstance(info.tags, tuple) and isinstance(info.also_called, tuple))
+        or (factory is not None and (info.written is not MISSING or not callable(factory)))
+        or (bounds is not None and not bounds.possible)
+        or (items is not None and not items.possible)
+    )
+
+
+def wrong_class(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> bool:
+    """Whether something about a class statement is wrong; quick, since most are right.
+
+    Arguments:
+        namespace: the body of the class.
+        tag, role, owner: its keywords.
+
+    Returns:
+        True if `misdeclared.class_fault` can say what it is.
+    """
+    return (
+        not (role is None or isinstance(role, Role))
+        or not (owner is None or (isinstance(owner, str) and ":" in owner))
+        or not (tag is None or (isinstance(tag, str) and _is_tag(tag)))
+        or "__init__" in namespace
+        or "__post_init__" in namespace
+    )
+
+
+def _is_tag(tag: str) -> bool:
+    return tag not in ("", "null") and f"_{tag}".replace("-", "_").isidentifier()
+
+
+def is_mutable(default: object) -> bool:
+    """Whether instances that share a value could change it for one another.
+
+    Arguments:
+        default: a default.
+
+    Returns:
+        True for lists, mappings, sets, free areas and sections, also inside a tuple.
+    """
     from .free import Free
 
     if isinstance(default, tuple):
-        return any(_is_mutable(item) for item in cast(tuple[object, ...], default))
+        return any(is_mutable(item) for item in cast(tuple[object, ...], default))
     return isinstance(default, list | dict | set | Free) or isinstance(type(default), ConfigMeta)
 
 
@@ -184,13 +293,21 @@ def _enclosing_locals(qualified: str) -> Mapping[str, object] | None:
 
 
 def _collect_hooks(info: ClassInfo, namespace: Mapping[str, Any]) -> None:
+    own: dict[str, str] = {}
     for name, value in namespace.items():
         if not callable(value):
             continue
         marked: Callable[..., Any] = value
         path = getattr(marked, DERIVE, None)
         if path is not None:
-            info.derives[path] = name
+            if path in own:
+                raise DeclarationError(
+                    f"{info.cls.__name__}.{path} is derived twice: by {own[path]} and by {name}"
+                )
+            _refuse_unknown(info, "derive", name, path)
+            info.derives[path] = own[path] = name
+        for path in getattr(marked, DEAD, ()):
+            _refuse_unknown(info, "dead", name, path)
         for mark, group in (
             (CHECK, info.checks),
             (DEAD, info.deads),
@@ -199,10 +316,23 @@ def _collect_hooks(info: ClassInfo, namespace: Mapping[str, Any]) -> None:
                 group.append(name)
 
 
+def _refuse_unknown(info: ClassInfo, mark: str, method: str, path: object) -> None:
+    """Refuse a mark that names no field; what lies below a section is looked for at resolve."""
+    first, _, below = path.partition(".") if isinstance(path, str) else ("", "", "")
+    known = info.fields.get(first)
+    if known is None or not (below or mark == "dead" or known.derived):
+        from .misdeclared import mark_fault
+
+        raise DeclarationError(f"{info.cls.__name__}.{method}: {mark_fault(info, mark, path)}")
+
+
 def _register_variant(cls: Any, tag: str) -> None:
     for base in cls.__mro__:
         # Tags are unique within a family; what all configs share is none.
         if not any(isinstance(above, ConfigMeta) for above in base.__bases__):
+            continue
+        # Nor do foreign components: each family has its own variant for them.
+        if "__setpoint_open__" in base.__dict__:
             continue
         variants = base.__setpoint__.variants
         other = variants.get(tag)
@@ -210,7 +340,7 @@ def _register_variant(cls: Any, tag: str) -> None:
             cls.__module__,
             cls.__qualname__,
         ):
-            raise TypeError(
+            raise DeclarationError(
                 f"{cls.__module__}.{cls.__qualname__}: {base.__name__} has a variant {tag!r} "
                 f"already: {other.__module__}.{other.__qualname__}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from itertools import islice
@@ -19,12 +20,16 @@ MODIFIER = "modifier"
 FILE = "file"
 ENVIRONMENT = "environment"
 COMMAND_LINE = "command line"
+SWEEP = "sweep"
 PROGRAM = "program"
 DERIVED = "derived"
 REFERENCE = "reference"
 RECORD = "record"
 
 KERNEL = __name__.rpartition(".")[0] + "."
+
+
+_count = itertools.count()
 
 
 class Fixed:
@@ -52,13 +57,15 @@ class Origin:
         find: finds `file:line[:column]` for a path inside the source; called only when shown.
     """
 
-    __slots__ = ("_find", "label", "layer")
+    __slots__ = ("_find", "label", "layer", "order")
 
     def __init__(
         self, layer: str, label: str = "", find: Callable[[Path], str | None] | None = None
     ) -> None:
         self.layer = layer
         self.label = label
+        # Layers are applied one after another, so that the later one has the higher number.
+        self.order: float = next(_count)
         self._find = find
 
     def place(self, path: Path) -> str | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Self
 
+from .credentials import hide_secrets
 from .errors import SetpointError
 
+MOST = 1000  # problems that a report shows, and after which no more are looked for in the layers
+PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
 WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
 
 
@@ -74,7 +78,7 @@ class Problem:
         lines.append(f"    {_short(self.message)}")
         lines.extend(f"    with {other}" for other in self.also)
         if self.valid:
-            lines.append(f"    valid: {', '.join(self.valid)}")
+            lines.append(wrapped_list("    valid: ", self.valid))
         if self.hint:
             lines.append(f"    {self.hint}")
         return "\n".join(lines)
@@ -86,14 +90,17 @@ class Problem:
             a mapping of plain values.
         """
         return {
-            "path": self.path,
-            "message": self.message,
-            "value": self.value,
+            "path": hide_secrets(self.path),
+            "message": hide_secrets(self.message),
+            "value": self.value and hide_secrets(self.value),
             "origin": self.origin,
             "valid": list(self.valid),
             "also": list(self.also),
             "hint": self.hint,
         }
+
+    def __str__(self) -> str:
+        return self.render()
 
     def __repr__(self) -> str:
         return f"Problem({self.path!r}, {self.message!r})"
@@ -128,7 +135,19 @@ class Caution(Problem):
 
     def render(self) -> str:
         """See `Problem.render`; the code is in the last line."""
-        return f"{super().render()}\n    silence it with --silence {self.code}"
+        return f"{super().render()}\n    silence it with --silence.append {self.code}"
+
+    def __repr__(self) -> str:
+        return f"Caution({self.code!r}, {self.path!r}, {self.message!r})"
+
+    def line(self) -> str:
+        """The caution on one line, for logs.
+
+        Returns:
+            for instance `schedule.warmup_steps = 700: ... (warmup-longer-than-run)`.
+        """
+        value = f" = {self.value}" if self.value is not None else ""
+        return f"{_short(self.path)}{value}: {_short(self.message)} ({self.code})"
 
     def to_json(self) -> dict[str, object]:
         """See `Problem.to_json`."""
@@ -158,7 +177,36 @@ class ConfigError(SetpointError):
         """
         count = len(self.problems)
         head = f"{count} problem{'s' if count != 1 else ''} in the configuration"
-        return "\n\n".join([head, *(problem.render() for problem in self.problems)])
+        parts = [head, *(problem.render() for problem in self.problems[:MOST])]
+        if count > MOST:
+            parts.append(f"... and {count - MOST} more")
+        return "\n\n".join(parts)
+
+
+def wrapped_list(before: str, words: Sequence[str]) -> str:
+    """Words with commas, broken at the width of the terminal, or of a page where there is none.
+
+    Arguments:
+        before: the beginning of the first line; the others are indented as far as it reaches.
+        words: each of them stays whole.
+
+    Returns:
+        the lines, without a trailing newline.
+    """
+    width = PAGE
+    if sys.stderr is not None and sys.stderr.isatty():
+        from shutil import get_terminal_size
+
+        width = max(get_terminal_size().columns, 40)
+    lines = [before]
+    for index, word in enumerate(words):
+        comma = "," if index < len(words) - 1 else ""
+        empty = len(lines[-1]) == len(before)
+        if not empty and len(lines[-1]) + len(word) + len(comma) + 1 > width:
+            lines.append(" " * len(before))
+            empty = True
+        lines[-1] += ("" if empty else " ") + word + comma
+    return "\n".join(lines)
 
 
 def _short(text: str) -> str:

@@ -6,6 +6,7 @@ import re
 from typing import Self
 
 from .errors import Invalid
+from .suggest import did_you_mean
 from .types.base import shown
 
 UNITS = {
@@ -27,6 +28,11 @@ EXAMPLES = ('"100 steps"', '"0.25 epochs"', '"10 min"', '"1e9 tokens"')
 LONGEST = 100  # signs of a text, or bits of a number, that can be meant
 ORDER = ("steps", "epochs", "tokens", "seconds")
 WORDS = ("last_step", "never")
+# For JSON Schema, in the part of the language that Python and ECMA-262 share.
+MEASURE = (
+    r"\s*([0-9][0-9_]*\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+)"
+    rf"\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
+)
 
 
 def _measure(value: object) -> tuple[int | float, str, str]:
@@ -41,7 +47,8 @@ def _measure(value: object) -> tuple[int | float, str, str]:
     digits, unit = match[1].replace("_", ""), match[2] or "steps"
     if unit not in UNITS and unit not in SECONDS:
         known = ("steps", "epochs", "tokens", "s", "min", "h", "days")
-        raise Invalid(f"has an unknown unit {unit!r}", known)
+        every = [*UNITS, *SECONDS]
+        raise Invalid(f"has an unknown unit {unit!r}", known, hint=did_you_mean(unit, every))
     number = float(digits)
     if not 0 < number < float("inf"):
         raise Invalid(f"must be a positive count: got {shown(value)}", EXAMPLES)
@@ -51,7 +58,9 @@ def _measure(value: object) -> tuple[int | float, str, str]:
     # Beyond 2**53 a float would not be exact.
     exact = int(digits) if digits.isdecimal() else int(number) if number.is_integer() else number
     unit = UNITS[unit]
-    if unit != "epochs" and not isinstance(exact, int):
+    # A bare 1.0 is a share that somebody meant, the ratio of a warm-up, rather than one step.
+    share = not match[2] and "." in digits and "e" not in digits.lower()
+    if unit != "epochs" and (share or not isinstance(exact, int)):
         raise Invalid(f"must be a whole count of {unit}: got {shown(value)}", EXAMPLES)
     return exact, unit, f"{exact} {unit}"
 
@@ -76,6 +85,11 @@ class Period:
 
     __slots__ = ("_text", "count", "unit")
     __setpoint_scalar__ = "a period such as 100, '100 steps', '10 min', 'last_step' or 'never'"
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": ["integer", "string"],
+        "minimum": 1,
+        "pattern": f"^({MEASURE}|{'|'.join(WORDS)})$",
+    }
 
     count: int | float
     unit: str
@@ -87,7 +101,9 @@ class Period:
         try:
             self.count, self.unit, self._text = _measure(text)
         except Invalid as error:
-            raise Invalid(error.message, (*error.valid, *WORDS)) from None
+            hint = error.hint or (did_you_mean(text, WORDS) if isinstance(text, str) else "")
+            whole = Invalid(error.message, (*error.valid, *WORDS), hint=hint)
+            raise whole.called("Period", text) from None
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -144,6 +160,18 @@ class Limit:
         self.count, self.unit, self.text = _measure(text)
 
 
+def _in_order(texts: tuple[str | int, ...]) -> tuple[Limit, ...]:
+    # One order for all, so that equal durations are recorded alike.
+    limits = tuple(sorted(map(Limit, texts), key=lambda limit: ORDER.index(limit.unit)))
+    units = [limit.unit for limit in limits]
+    if not units:
+        raise Invalid("needs at least one limit", EXAMPLES)
+    for unit in units:
+        if units.count(unit) > 1:
+            raise Invalid(f"has two limits in {unit}; give the one that is meant")
+    return limits
+
+
 class Duration:
     """How long training lasts: one limit or several, of which the first to be reached ends it.
 
@@ -156,18 +184,22 @@ class Duration:
 
     __slots__ = ("limits",)
     __setpoint_scalar__ = "a duration such as '300 steps', '2 epochs', '30 min', or a list of them"
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": ["integer", "string", "array"],
+        "minimum": 1,
+        # Several may stand in one text: `300 steps, 30 min`.
+        "pattern": rf"^({MEASURE}|[\s\S]*,[\s\S]*|\[[\s\S]*)$",
+        "items": {"type": ["integer", "string"], "minimum": 1, "pattern": f"^{MEASURE}$"},
+        "minItems": 1,
+    }
 
     limits: tuple[Limit, ...]
 
     def __init__(self, *limits: str | int) -> None:
-        # One order for all, so that equal durations are recorded alike.
-        self.limits = tuple(sorted(map(Limit, limits), key=lambda limit: ORDER.index(limit.unit)))
-        units = [limit.unit for limit in self.limits]
-        if not units:
-            raise Invalid("needs at least one limit", EXAMPLES)
-        for unit in units:
-            if units.count(unit) > 1:
-                raise Invalid(f"has two limits in {unit}; give the one that is meant")
+        try:
+            self.limits = _in_order(limits)
+        except Invalid as error:
+            raise error.called("Duration", limits[0] if len(limits) == 1 else limits) from None
 
     def in_unit(self, unit: str) -> int | float | None:
         """The limit in one unit.

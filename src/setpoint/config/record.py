@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar, cast
 
 from .base import Chain, Config
-from .difference import ABSENT, Difference, same
+from .data import json_value, same
+from .difference import ABSENT, Difference
 from .edit import Editor
-from .errors import SetpointError
-from .files.document import Document
-from .fingerprint import fingerprint, json_value
+from .errors import Invalid, SetpointError
+from .field import FieldInfo
+from .fingerprint import as_before, fingerprint
+from .integrity import AS_BEFORE
+from .literal import LiteralText, escaped
 from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Path, Recorded
 from .plain import to_minimal, to_plain
 from .problem import ConfigError
-from .reference import Reference
-from .role import BUDGET, IDENTITY, RUNTIME
+from .recorded import CONFIG, HEADER, ORIGINS, ROLES, load_record
+from .recorded import is_record as is_record
+from .reference import Reference, may_refer
+from .role import IDENTITY
+from .sharing import item_at
+from .types.base import shown_plain
+from .user_code import importable_name
 from .walk import Leaf, leaves, sections
 
 C = TypeVar("C", bound=Config)
-SCHEMA_VERSION = 1
-CONFIG = "config.json"
-ORIGINS = "origins.json"
 MINIMAL = "config.toml"
-HEADER = "setpoint"
-ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
 
 
 def record_files(config: Config) -> dict[str, str]:
@@ -44,21 +46,24 @@ def record_files(config: Config) -> dict[str, str]:
     from .files.write_json import write as write_json
 
     header = {
-        "schema": SCHEMA_VERSION,
+        "schema": type(config).__setpoint__.schema,
         "fingerprint": fingerprint(config),
         "modules": _foreign_modules(config),
     }
     chains: dict[str, object] = {}
     for leaf in leaves(config):
-        chains[leaf.key] = {
+        entry: dict[str, object] = {
             "value": json_value(leaf.value),
             "role": leaf.role.name,
             "layers": _layers(leaf),
         }
+        if leaf.role is IDENTITY and as_before(config, leaf):
+            entry[AS_BEFORE] = True
+        chains[leaf.key] = entry
     return {
-        CONFIG: write_json({HEADER: header, **to_plain(config)}),
+        CONFIG: write_json({HEADER: header, **to_plain(config, whole=True)}),
         ORIGINS: write_json(chains),
-        MINIMAL: minimal_toml(config),
+        MINIMAL: f"{HEADER} = {{schema = {header['schema']}}}\n\n{minimal_toml(config)}",
     }
 
 
@@ -73,59 +78,48 @@ def minimal_toml(config: Config) -> str:
     """
     from .files.write_toml import write
 
-    comments = {leaf.path: leaf.describe_origin() for leaf in leaves(config) if leaf.chain}
+    comments = {leaf.path: _comment(leaf) for leaf in leaves(config) if leaf.chain}
     return write(to_minimal(config), comments)
 
 
-def is_record(path: str) -> bool:
-    """Whether a path is a folder with a recorded config.
-
-    Arguments:
-        path: any path.
-
-    Returns:
-        True if `config.json` lies in it.
-    """
-    return os.path.isfile(os.path.join(path, CONFIG))
+def _comment(leaf: Leaf) -> str:
+    if leaf.origin.layer == REFERENCE and len(leaf.chain) > 1:
+        return f"= {shown_plain(leaf.value)}, {leaf.chain[-2][0].describe(leaf.path)}"
+    return leaf.describe_origin()
 
 
 def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
     """The draft that a record describes, with derived values left to be derived again.
 
     Every recorded value is kept, also where today's default is another one: a record says what
-    the run was, whatever has become of the defaults since. Each keeps the origins it had.
+    the run was, whatever has become of the defaults since. Each keeps the origins it had. A record
+    of an older schema is taken to today's one in memory.
 
     Arguments:
         root: the class of the configuration.
         folder: a folder with `config.json` and `origins.json`.
 
     Returns:
-        the draft and the record's header (`schema`, `fingerprint`).
+        the draft, and the record's header (`schema`, `fingerprint`) with `notes`: what has
+        changed in a record of an older schema, in words.
 
     Raises:
         SetpointError: if the folder holds no record, or one that cannot be read.
         ConfigError: if today's classes cannot take the recorded values.
     """
-    from .files.read import read
-
-    if not is_record(folder):
-        raise SetpointError(f"{folder} is not a run directory: it has no {CONFIG}")
-    document = read(os.path.join(folder, CONFIG))
-    header = cast(dict[str, Any], document.data.get(HEADER))
-    if not isinstance(header, dict) or header.get("schema") != SCHEMA_VERSION:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SetpointError(
-            f"{document.name}: this is not a record of schema {SCHEMA_VERSION}, which is the one "
-            f"that this version of Setpoint reads"
-        )
-    recorded = _read_origins(os.path.join(folder, ORIGINS))
+    record = load_record(root, folder)
+    recorded = record.origins
     derived = {key for key, entry in recorded.items() if entry["layers"][-1]["layer"] == DERIVED}
-    values = {key: value for key, value in document.data.items() if key != HEADER}
-    origin = Origin(RECORD, folder, _finder(document))
+    origin = Origin(RECORD, folder, record.find)
     draft = root()
     editor = Editor(draft, whole=True)
-    editor.merge(_without(values, derived, ""), origin)
+    editor.merge(_without(record.values, derived, ""), origin)
     if editor.problems:
-        missing = [m for m in header.get("modules", []) if m not in sys.modules]
+        modules: Any = record.header.get("modules")
+        names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
+        # What is shown may be pasted into a shell, so that it must be names and nothing else.
+        wanted = [name for name in names if all(map(str.isidentifier, name.split(".")))]
+        missing = [name for name in wanted if name not in sys.modules]
         if missing:
             raise SetpointError(
                 f"{folder}: the record uses config classes of {', '.join(missing)}; records are "
@@ -135,8 +129,9 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
         raise ConfigError(editor.problems)
     for leaf in leaves(draft):
         if leaf.chain and leaf.key in recorded:
-            leaf.chain[:] = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1])
-    return draft, header
+            info = _field_at(draft, leaf.path)
+            leaf.chain[:] = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1], info)
+    return draft, {**record.header, "notes": record.notes}
 
 
 def recorded_differences(folder: str, config: Config) -> list[Difference]:
@@ -157,7 +152,7 @@ def recorded_differences(folder: str, config: Config) -> list[Difference]:
     """
     here = {leaf.key: leaf for leaf in leaves(config)}
     found: list[Difference] = []
-    recorded = _read_origins(os.path.join(folder, ORIGINS))
+    recorded = load_record(type(config), folder).origins
     for path in [*recorded, *(key for key in here if key not in recorded)]:
         entry, leaf = recorded.get(path), here.get(path)
         left = ABSENT if entry is None else entry["value"]
@@ -171,21 +166,9 @@ def recorded_differences(folder: str, config: Config) -> list[Difference]:
     return found
 
 
-def _read_origins(name: str) -> dict[str, dict[str, Any]]:
-    from .files.read import read
-
-    chains: Any = read(name).data
-    try:
-        for entry in chains.values():
-            _ = entry["value"], ROLES[entry["role"]], entry["layers"][-1]["layer"]
-    except (LookupError, TypeError, AttributeError):
-        raise SetpointError(f"{name}: these are not the origins of a record") from None
-    return chains
-
-
 def _foreign_modules(config: Config) -> list[str]:
     """The modules of config classes that Setpoint does not bring itself."""
-    modules = {type(section).__module__ for _, section in sections(config)}
+    modules = {importable_name(type(section).__module__) for _, section in sections(config)}
     return sorted(name for name in modules if name.partition(".")[0] != "setpoint")
 
 
@@ -199,14 +182,29 @@ def _layers(leaf: Leaf) -> list[dict[str, object]]:
     return layers
 
 
-def _chain(layers: Sequence[Mapping[str, Any]], value: object) -> Chain:
+def _chain(layers: Sequence[Mapping[str, Any]], value: object, info: FieldInfo | None) -> Chain:
     """The layers that once touched a value, with the value itself at the end."""
     chain: Chain = [(Recorded(str(e["layer"]), str(e["origin"])), e["value"]) for e in layers]
-    chain[-1] = (chain[-1][0], value)
-    if chain[-1][0].layer == REFERENCE and len(chain) > 1:
-        # Like a derived value, it is computed again.
-        chain[-2] = (chain[-2][0], Reference(str(chain[-2][1])))
+    last = chain[-1][0]
+    chain[-1] = (last, value)
+    if last.layer == REFERENCE:
+        # Like a derived value, it is computed again, from the references as they were given.
+        try:
+            given = info.read(chain[-2][1], last) if info is not None and len(chain) > 1 else None
+        except Invalid:
+            given = None
+        if may_refer(given):
+            chain[-2] = (chain[-2][0], given)
+        else:
+            chain[-1] = (Recorded(RECORD, last.describe(())), value)
     return chain
+
+
+def _field_at(root: Config, path: Path) -> FieldInfo | None:
+    node: Any = root
+    for part in path[:-1]:
+        node = getattr(node, str(part)) if isinstance(node, Config) else item_at(node, part)
+    return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Config) else None
 
 
 def _without(values: Mapping[str, Any], derived: set[str], prefix: str) -> dict[str, Any]:
@@ -229,14 +227,6 @@ def _without(values: Mapping[str, Any], derived: set[str], prefix: str) -> dict[
     return result
 
 
-def _finder(document: Document) -> Callable[[Path], str]:
-    def find(path: Path) -> str:
-        place = document.locate(path)
-        return f"{document.name}:{place[0]}" if place else document.name
-
-    return find
-
-
 def _text(value: object) -> object:
     if isinstance(value, Config):
         return type(value).__setpoint__.tag or type(value).__name__
@@ -249,6 +239,10 @@ def _text(value: object) -> object:
         return {key: _text(item) for key, item in cast(dict[str, object], value).items()}
     if isinstance(value, Enum):
         return value.name
+    if isinstance(value, LiteralText):
+        return escaped(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return str(value)
+    if isinstance(value, Reference):
+        return value.text
+    return escaped(getattr(value, "pattern", None) or str(value))

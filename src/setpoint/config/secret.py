@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self, SupportsIndex
 
+from .credentials import HIDDEN
 from .errors import Invalid, SetpointError
+
+
+class Revealed(str):
+    """A secret in use: an ordinary text that does not show itself.
+
+    Its `repr`, which debuggers, tracebacks and logs of whole objects print, hides it, and it cannot
+    be pickled. Formatted into another text it is itself, since that is how it is used.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Revealed({HIDDEN!r})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        raise SetpointError("a revealed secret cannot be pickled; pass on the Secret instead")
 
 
 class Secret:
@@ -21,6 +38,10 @@ class Secret:
     __slots__ = ("reference",)
     __setpoint_scalar__ = "a reference to a secret: 'env:NAME' or 'file:PATH'"
     __setpoint_secret__ = True
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": "string",
+        "pattern": r"^(env|file):[\s\S]*\S",
+    }
 
     def __init__(self, reference: str) -> None:
         kind, separator, name = reference.partition(":")
@@ -58,11 +79,11 @@ class Secret:
         """
         return self.reference
 
-    def reveal(self) -> str:
+    def reveal(self) -> Revealed:
         """Read the secret.
 
         Returns:
-            the text, without surrounding white space.
+            the text, without surrounding white space; it hides itself where it is shown.
 
         Raises:
             SetpointError: if the variable is not set or the file cannot be read.
@@ -73,15 +94,36 @@ class Secret:
         if kind == "env":
             if not os.environ.get(name):
                 raise SetpointError(f"the environment variable {name}, named by a secret, is unset")
-            return os.environ[name].strip()
+            return Revealed(os.environ[name].strip())
         try:
             with open(os.path.expanduser(name), encoding="utf-8") as file:
-                return file.readline().strip()
+                return Revealed(file.readline().strip())
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise SetpointError(f"the secret's file {name} cannot be read: {reason}") from None
         except ValueError:
             raise SetpointError(f"the secret's file {name} is not a text in UTF-8") from None
+
+    def login(self, url: str, user: str = "") -> Revealed:
+        """Put the secret into a URL, at the moment it is used; configurations hold the two apart.
+
+        Arguments:
+            url: an address such as `https://host/path`, without a login.
+            user: the name that goes with the secret; some services want none.
+
+        Returns:
+            `https://user:secret@host/path`, with both quoted; it hides itself where it is shown.
+
+        Raises:
+            SetpointError: if it is no such address, or the secret cannot be read.
+        """
+        from urllib.parse import quote, urlsplit, urlunsplit
+
+        parts = urlsplit(url)
+        if not parts.scheme or not parts.netloc or "@" in parts.netloc:
+            raise SetpointError(f"{url!r} is not an address without a login, as in https://host")
+        login = f"{quote(user, safe='')}:{quote(self.reveal(), safe='')}"
+        return Revealed(urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc}")))
 
     def __repr__(self) -> str:
         return f"Secret({self.reference!r})"

@@ -36,8 +36,30 @@ def nearest(
     word = name.lower().replace("-", "_")
     options = list(dict.fromkeys(candidates))
     close = difflib.get_close_matches(word, options, n=count, cutoff=likeness)
-    inside = [o for o in options if len(word) > 2 and (word in o or (o in word and len(o) > 2))]
+    # A part of the name as typed, or whole words of it: `data` is not meant by `dataloader`.
+    words = f"_{word.replace('.', '_')}_"
+    inside = [
+        option
+        for option in options
+        if len(word) > 2
+        and (word in option or (len(option) > 2 and f"_{option.replace('.', '_')}_" in words))
+    ]
     return list(dict.fromkeys([*close, *inside]))[:count]
+
+
+def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
+    """A sentence that asks whether the nearest of the valid names was meant.
+
+    Arguments:
+        name: what was typed.
+        candidates: the valid names.
+        before: what stands before the sentence, such as the space after another one.
+
+    Returns:
+        for instance `Did you mean lr?`; the empty text, without `before`, where nothing is close.
+    """
+    close = nearest(name, candidates, 1)
+    return f"{before}Did you mean {close[0]}?" if close else ""
 
 
 def section_classes(kind: FieldType) -> list[type[Config]]:
@@ -94,6 +116,24 @@ def field_of(cls: type[Config], key: str) -> FieldInfo | None:
     return fields.get(key) or fields.get(key.replace("-", "_"))
 
 
+def settable(cls: type[Config], key: str) -> FieldInfo | None:
+    """The field that a key sets; a foreign component takes keys that its class does not declare.
+
+    Arguments:
+        cls: the section's class.
+        key: the key as written.
+
+    Returns:
+        the field, or None.
+
+    Raises:
+        Invalid: if the key cannot be the name of an argument.
+    """
+    found = field_of(cls, key)
+    opened = getattr(cls, "__setpoint_open__", None)
+    return opened(key) if found is None and opened is not None else found
+
+
 def schema(
     cls: type[Config], prefix: str = "", above: tuple[type[Config], ...] = ()
 ) -> Iterator[tuple[str, FieldInfo]]:
@@ -129,7 +169,7 @@ def unknown_key(cls: type[Config], key: str) -> Invalid:
     """
     names = list(cls.__setpoint__.fields)
     close = nearest(key, names, 1)
-    hint = f"Did you mean {close[0]}?" if close else ""
+    hint = former_in(cls, key) or (f"Did you mean {close[0]}?" if close else "")
     tag = cls.__setpoint__.tag
     title = f"{cls.__name__} (type = {tag})" if tag else cls.__name__
     # What was written under a misspelt key may be the secret that the right key refers to.
@@ -150,6 +190,9 @@ def place_of(root: type[Config], key: str, path: str) -> str:
     Returns:
         the sentence, or the empty string where nothing is close.
     """
+    gone = former(root, path)
+    if gone:
+        return gone
     section, _, last = path.rpartition(".")
     parents = tuple(section.split(".")) if section else ()
     here = [cls for cls in classes_at(root, parents) if field_of(cls, last)]
@@ -160,13 +203,86 @@ def place_of(root: type[Config], key: str, path: str) -> str:
     paths = list(dict.fromkeys(path for path, _ in schema(root)))
     exact = [p for p in paths if p.rpartition(".")[2] == word]
     if not exact:
+        foreign = name_here(root, key)
+        if foreign:
+            return foreign
         beside = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.fields]
         close = nearest(word, beside, 1)
         if close:
             return f"Did you mean {section + '.' if section else ''}{close[0]}?"
-        everywhere = nearest(word, [p.rpartition(".")[2] for p in paths], 1, likeness=0.75)
+        everywhere = nearest(word, [p.rpartition(".")[2] for p in paths], 1, likeness=0.8)
         exact = [p for p in paths if everywhere and p.rpartition(".")[2] == everywhere[0]]
+    if not exact:
+        exact = _called_nearly(root, word)
     return f"Did you mean {' or '.join(exact[:3])}?" if exact else ""
+
+
+def _called_nearly(root: type[Config], word: str) -> list[str]:
+    """The fields that other systems call nearly so: a misspelt name of somebody else's."""
+    import difflib
+
+    every = list(schema(root))
+    names = [name for _, info in every for name in info.also_called]
+    # Many names invite chance likenesses.
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.85)
+    return list(
+        dict.fromkeys(path for path, info in every if close and close[0] in info.also_called)
+    )
+
+
+def former(root: type[Config], path: str, file: str | None = None) -> str:
+    """What became of a key that older schemas of a root had.
+
+    Arguments:
+        root: the root class.
+        path: the unknown path.
+        file: the file that holds it; None for flags, variables and Python.
+
+    Returns:
+        a sentence that says what to do, or the empty string.
+    """
+    if root.__setpoint__.migrations is None:
+        return ""
+    from .migrate.tombstone import tombstone
+
+    return tombstone(root, path, file)
+
+
+def former_in(cls: type[Config], key: str) -> str:
+    """What became of a key that older schemas had in a section; see `former`.
+
+    Arguments:
+        cls: the section's class.
+        key: the unknown key.
+
+    Returns:
+        a sentence, or the empty string.
+    """
+    from .meta import versioned
+
+    if not versioned:
+        return ""
+    from .migrate.tombstone import tombstone_in
+
+    return tombstone_in(cls, key)
+
+
+def name_here(root: type[Config], key: str) -> str:
+    """A sentence that says what a field is called here that other systems call by another name.
+
+    Arguments:
+        root: the root class.
+        key: the last word of the unknown path.
+
+    Returns:
+        the sentence; the empty string where no field is `also_called` that, or one has that name.
+    """
+    word = key.lower().replace("-", "_")
+    every = list(schema(root))
+    if any(info.name == word for _, info in every):
+        return ""
+    paths = list(dict.fromkeys(path for path, info in every if word in info.also_called))
+    return f"Here it is called {' or '.join(paths)}." if paths else ""
 
 
 def names_secret(root: type[Config], key: str) -> bool:

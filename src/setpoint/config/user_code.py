@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .errors import SetpointError
+from .errors import Invalid, SetpointError
 from .origin import short_name
 
 
-def import_user_module(name: str, source: str) -> ModuleType:
+def import_user_module(name: str, source: str, *, trusted: bool = True) -> ModuleType:
     """Import a module that somebody named, from the working folder as well.
 
     Arguments:
         name: the module.
         source: what was typed, for errors.
+        trusted: whether naming it allows configurations to name what is in its package, too.
 
     Returns:
         the module.
@@ -28,6 +28,9 @@ def import_user_module(name: str, source: str) -> ModuleType:
     """
     import importlib
 
+    if not name or name.startswith("."):
+        wanted = "expected module:function" if ":" in source else "give one such as package.module"
+        raise SetpointError(f"{source}: {name!r} is not a module; {wanted}")
     try:
         here = os.getcwd()
     except OSError as error:
@@ -36,19 +39,89 @@ def import_user_module(name: str, source: str) -> ModuleType:
             f"read: {error.strerror}"
         ) from None
     if not {"", here} & set(sys.path):
-        sys.path.insert(0, here)
+        # Last, so that a file such as random.py here cannot stand in for the standard library.
+        sys.path.append(here)
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        package = name.partition(".")[0]
+        if trusted and package != "setpoint":  # which has functions that import anything
+            from .foreign.allow import allow_imports
+
+            allow_imports(package)
+        return module
     except SetpointError:
         raise
     except ModuleNotFoundError as error:
-        raise SetpointError(f"{source}: there is no module {error.name!r}") from None
+        raise SetpointError(f"{source}: {_not_there(name, error)}") from None
+    except SyntaxError as error:
+        place = f"{short_name(error.filename)}:{error.lineno}: " if error.filename else ""
+        raise SetpointError(
+            f"{source}: importing {name} failed: {place}{type(error).__name__}: {error.msg}"
+        ) from None
     except Exception as error:
-        if isinstance(error, ValueError | TypeError) and (not name or name.startswith(".")):
-            raise SetpointError(
-                f"{source}: {name!r} is not a module; expected module:function"
-            ) from None
         raise SetpointError(f"{source}: importing {name} failed: {in_words(error)}") from error
+
+
+def _not_there(name: str, error: ModuleNotFoundError) -> str:
+    """Which module is missing: the one that was named, or one that it imports itself."""
+    missing = error.name or ""
+    if missing and name != missing and not name.startswith(f"{missing}."):
+        import traceback
+
+        frames = traceback.extract_tb(error.__traceback__)
+        user = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+        place = f"{short_name(user[-1].filename)}:{user[-1].lineno}"
+        return f"importing {name} failed: there is no module {missing!r}, which {place} imports"
+    if name.endswith(".py"):
+        module = name.removesuffix(".py").replace("/", ".")
+        return f"a module is named without .py: did you mean {module}?"
+    return f"there is no module {missing or name!r}"
+
+
+def find_user_function(source: str) -> Callable[..., Any]:
+    """Import the function that `module:function` names.
+
+    Arguments:
+        source: as typed, without parameters.
+
+    Returns:
+        the function.
+
+    Raises:
+        SetpointError: if there is no such module, or no such function in it.
+    """
+    module_name, _, name = source.partition(":")
+    module = import_user_module(module_name, source)
+    function = getattr(module, name, None)
+    if function is not None and not callable(function):
+        kind = type(function).__name__
+        raise SetpointError(f"{source}: {name} in {module_name} is no function, but of type {kind}")
+    if function is None:
+        from .suggest import did_you_mean
+
+        meant = did_you_mean(name, _functions(module), " ")
+        raise SetpointError(f"{source}: {module_name} has no function {name!r}.{meant}")
+    return function
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value) and name[:1] != "_"]
+
+
+def importable_name(module: str) -> str:
+    """The name under which a module can be imported in another process.
+
+    Arguments:
+        module: of a class; that of a script that runs is `__main__`.
+
+    Returns:
+        for a script that `setpoint.run` has made known by its own name, that name.
+    """
+    if module != "__main__":
+        return module
+    script = sys.modules[module]
+    names = (name for name, other in sys.modules.items() if other is script and name != module)
+    return next(names, module)
 
 
 def call_user_function(function: Callable[..., Any], title: str, *args: Any, **kwargs: Any) -> Any:
@@ -67,6 +140,10 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
     """
     try:
         return function(*args, **kwargs)
+    except Invalid as error:
+        # It knows a value, and neither the field nor who gave it.
+        valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
+        raise SetpointError(f"{title}: {error.message}{valid}{place_of(error)}") from None
     except SetpointError:
         raise
     except Exception as error:
@@ -82,6 +159,22 @@ def in_words(error: Exception) -> str:
     Returns:
         for instance `ZeroDivisionError: division by zero (own.py:12)`.
     """
+    return f"{type(error).__name__}: {error}{place_of(error)}"
+
+
+def place_of(error: Exception) -> str:
+    """The line that raised an exception, or called what did inside the configuration's engine.
+
+    Arguments:
+        error: any exception.
+
+    Returns:
+        for instance ` (own.py:12)`; the empty text where nothing is known.
+    """
+    import traceback  # it brings the tokenizer, and most users' code works
+
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({short_name(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    if isinstance(error, SetpointError):
+        engine = os.path.dirname(__file__) + os.sep
+        frames = [frame for frame in frames if not frame.filename.startswith(engine)]
+    return f" ({short_name(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""

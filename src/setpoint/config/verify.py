@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import cast
 
 from .base import Config, state_of
 from .checker import Checker, mark_of
+from .errors import SetpointError
 from .hooks import NEEDS, Need
 from .problem import Caution, Problem
-from .suggest import nearest, section_classes
+from .suggest import did_you_mean, section_classes
 from .walk import dotted, sections
 
 
@@ -32,6 +34,9 @@ class Skipped:
         place = f"{self.path}: " if self.path else ""
         return f"{place}{self.what} (needs {' and '.join(self.needs)})"
 
+    def __repr__(self) -> str:
+        return f"Skipped({str(self)!r})"
+
 
 class Verification:
     """What the checks found that need more than the values.
@@ -51,6 +56,15 @@ class Verification:
         self.cautions = cautions
         self.skipped = skipped
 
+    def __str__(self) -> str:
+        parts = [*map(str, self.problems)]
+        parts += [f"  caution: {caution.render().lstrip()}" for caution in self.cautions]
+        parts += [f"  skipped: {check}" for check in self.skipped]
+        return "\n\n".join(parts) or "nothing was found"
+
+    def __repr__(self) -> str:
+        return f"Verification({self.problems!r}, {self.cautions!r}, {self.skipped!r})"
+
 
 def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
     """Run the checks that need something, as far as it is at hand.
@@ -61,8 +75,21 @@ def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
 
     Returns:
         what was found, and what was skipped.
+
+    Raises:
+        SetpointError: for a draft, and for a need that there is not.
     """
+    from .misuse import need_resolved
     from .resolve import silenced_codes
+
+    need_resolved(config, "verify")
+    words: Collection[str] = (able,) if isinstance(able, str) else able
+    for word in words:
+        if word not in NEEDS:
+            meant = did_you_mean(str(word), NEEDS, " ")
+            known = ", ".join(NEEDS)
+            raise SetpointError(f"verify: what is at hand is among {known}; got {word!r}.{meant}")
+    able = cast(Collection[Need], words)
 
     placed = list(sections(config))
     checker = Checker(placed, set())
@@ -77,7 +104,8 @@ def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
             missing: tuple[Need, ...] = tuple(need for need in needs if need not in able)
             if missing:
                 what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
-                skipped.append(Skipped(dotted(path), what.rstrip("."), missing))
+                what = what[:1].lower() + what[1:].rstrip(".")
+                skipped.append(Skipped(dotted(path), what, missing))
     return Verification(checker.problems, [*cautions_of(config), *heard], skipped)
 
 
@@ -89,7 +117,13 @@ def cautions_of(config: Config) -> tuple[Caution, ...]:
 
     Returns:
         the cautions, in the order of the sections.
+
+    Raises:
+        SetpointError: for a draft.
     """
+    from .misuse import need_resolved
+
+    need_resolved(config, "cautions_of")
     return state_of(config).cautions
 
 
@@ -102,19 +136,31 @@ def known_codes(root: type[Config]) -> list[str]:
     Returns:
         the codes, sorted.
     """
-    return sorted(set(_codes(root, set())))
+    return list(known_cautions(root))
 
 
-def _codes(cls: type[Config], seen: set[type[Config]]) -> Iterator[str]:
+def known_cautions(root: type[Config]) -> dict[str, str]:
+    """All cautions that the checks of a tree may yield.
+
+    Arguments:
+        root: the root's class.
+
+    Returns:
+        what each means, by code, sorted.
+    """
+    return dict(sorted(_declared(root, set())))
+
+
+def _declared(cls: type[Config], seen: set[type[Config]]) -> Iterator[tuple[str, str]]:
     if cls in seen:
         return
     seen.add(cls)
     info = cls.__setpoint__
     for name in info.checks:
-        yield from mark_of(cls, name).cautions
+        yield from mark_of(cls, name).cautions.items()
     for described in info.fields.values():
         for section in section_classes(described.type):
-            yield from _codes(section, seen)
+            yield from _declared(section, seen)
 
 
 def unknown_codes(root: Config, silenced: Sequence[str]) -> Iterator[Problem]:
@@ -134,7 +180,6 @@ def unknown_codes(root: Config, silenced: Sequence[str]) -> Iterator[Problem]:
         if code not in known:
             path = f"silence.{index}"
             value, origin = describe(root, (), path)
-            close = nearest(code, known, 1)
-            hint = f"Did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(code, known)
             message = "is not the code of a caution"
             yield Problem(path, message, valid=known, hint=hint, value=value, origin=origin)

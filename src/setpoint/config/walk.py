@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
-from .base import Chain, Config, chain_of, value_or_missing
+from .base import Chain, Config, origins_of, value_or_missing
 from .errors import SetpointError
 from .field import MISSING
+from .files.limits import MAX_DEPTH, TOO_DEEP
 from .free import Free
 from .origin import DEFAULT, Origin, Path
-from .reference import Reference
+from .reference import Reference, reference_to
 from .role import BUDGET, IDENTITY, RUNTIME, Role
 from .suggest import section_classes
 from .types.base import FieldType, shown_plain
+from .types.containers import items_of
 
-DEPTH = 64  # deeper than any file can be; only a section that contains itself gets there
 UNTOUCHED = Origin(DEFAULT)
 # Every type dumps these as they are, so it need not be worked out from the annotation.
 PLAIN = frozenset({int, float, bool, str, type(None)})
@@ -67,7 +68,23 @@ def dotted(path: Path) -> str:
     Returns:
         for instance `data.sources.0.type`.
     """
-    return ".".join(map(str, path))
+    try:
+        return ".".join(cast(tuple[str, ...], path))  # most paths hold names only
+    except TypeError:
+        return ".".join(map(str, path))
+
+
+def within(path: str, section: str) -> bool:
+    """Whether a path is that of a section or field, or leads into it.
+
+    Arguments:
+        path: a dotted path.
+        section: another one.
+
+    Returns:
+        True for `model.dim` and `model`, not for `models`.
+    """
+    return path == section or path.startswith(f"{section}.")
 
 
 def narrower(outer: Role, inner: Role) -> Role:
@@ -86,77 +103,200 @@ def narrower(outer: Role, inner: Role) -> Role:
     return IDENTITY
 
 
-def sections(config: Config, path: Path = ()) -> Iterator[tuple[Path, Config]]:
+def sections(
+    config: Config, path: Path = (), again: list[tuple[Path, Config]] | None = None
+) -> Iterator[tuple[Path, Config]]:
     """Every section of a tree, the root first.
 
     Arguments:
         config: the root.
         path: the root's own path.
+        again: gets the further places of sections that stand in several.
 
     Returns:
-        pairs of path and section; a section that stands in two places comes twice.
+        pairs of path and section; a section that stands in several places comes once, at the
+        first of them.
 
     Raises:
         SetpointError: if a section contains itself.
     """
-    if len(path) > DEPTH:
+    return _sections(config, path, {}, [] if again is None else again)
+
+
+def _sections(
+    config: Config, path: Path, open_: dict[int, bool], again: list[tuple[Path, Config]]
+) -> Iterator[tuple[Path, Config]]:
+    if len(path) >= MAX_DEPTH:
         raise SetpointError(
-            f"{type(config).__name__} contains itself: {dotted(path[:3])} and so on without end"
+            f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} holds sections without "
+            f"end, or with too many inside one another"
         )
     yield path, config
+    state = config._state  # pyright: ignore[reportPrivateUsage]
+    if state is not None and state.whole:
+        if state.below is None:  # what is below a resolved section is found out once
+            state.below = list(_parts(config, (), {}, []))
+        if not any(id(section) in open_ for _, section in state.below):
+            open_[id(config)] = False
+            for inside, section in state.below:
+                open_[id(section)] = False
+                yield (*path, *inside), section
+            return
+    yield from _parts(config, path, open_, again)
+
+
+def _parts(
+    config: Config, path: Path, open_: dict[int, bool], again: list[tuple[Path, Config]]
+) -> Iterator[tuple[Path, Config]]:
+    open_[id(config)] = True
+    origins = origins_of(config)
     for name, info in type(config).__setpoint__.fields.items():
+        if info.constant and name not in origins:
+            continue  # a default that all instances have in common holds no sections
         value: Any = value_or_missing(config, name)
         if isinstance(value, Config):
-            yield from sections(value, (*path, name))
+            found: Iterable[tuple[Path, Config]] = (((), value),)
         elif isinstance(value, tuple | list | dict) and info.type.nested:
-            for inner, section in info.type.sections(value):
-                yield from sections(section, (*path, name, *inner))
+            found = info.type.sections(value)
+        else:
+            continue
+        for inside, section in found:
+            here = (*path, name, *inside)
+            if id(section) not in open_:
+                yield from _sections(section, here, open_, again)
+            elif open_[id(section)]:
+                raise SetpointError(
+                    f"{type(section).__name__} contains itself: it stands in its own {dotted(here)}"
+                )
+            else:
+                again.append((here, section))
+    open_[id(config)] = False
 
 
-def leaves(config: Config, path: Path = (), role: Role = IDENTITY) -> Iterator[Leaf]:
+def leaves(
+    config: Config, path: Path = (), role: Role = IDENTITY, beside: Config | None = None
+) -> Iterator[Leaf]:
     """Every value of a tree, in order of declaration.
 
     Lists of plain values are one leaf; lists of sections are walked into. A null section is a
-    leaf. The tag of a variant is a leaf named `type`.
+    leaf. The tag of a variant is a leaf named `type`. Where a section stands in several places,
+    its values are leaves of the first one; each of the others is one leaf, whose value is the
+    reference to the first: that both are one object is part of the configuration.
 
     Arguments:
         config: the root.
         path: the root's own path.
         role: the role of the field that holds the root.
+        beside: another config; what is plainly the same in both is left out, so that only what
+            may differ has to be compared.
 
     Returns:
         the leaves; those without a value yet are left out.
     """
-    for name, info in type(config).__setpoint__.fields.items():
-        value: Any = value_or_missing(config, name)
-        if value is MISSING:
-            continue
-        here: Path = (*path, name)
-        own = narrower(role, info.role or IDENTITY)
-        chain = chain_of(config, name)
-        if isinstance(value, Config):
-            yield from _section_leaves(value, here, own, chain)
+    walk = _Walk({})
+    found = list(walk.leaves(config, path, role, None, beside))
+    while walk.wider:
+        # A later place counts for more than the first one, so the values do as well.
+        walk = _Walk({**walk.roles, **walk.wider})
+        found = list(walk.leaves(config, path, role, None, beside))
+    return iter(found)
+
+
+class _Walk:
+    """One walk over the values of a tree.
+
+    Arguments:
+        roles: the roles that sections have by other places than their first, by identity.
+    """
+
+    def __init__(self, roles: dict[int, Role]) -> None:
+        self.roles = roles
+        self.wider: dict[int, Role] = {}
+        self.first: dict[int, tuple[Path, Role, Chain]] = {}
+
+    def leaves(
+        self,
+        config: Config,
+        path: Path,
+        role: Role,
+        chain: Chain | None = None,
+        beside: object = None,
+    ) -> Iterator[Leaf]:
+        self.first[id(config)] = path, role, chain or []
+        origins = origins_of(config)
+        other = beside if type(beside) is type(config) else None
+        for name, info in type(config).__setpoint__.fields.items():
+            value: Any = value_or_missing(config, name)
+            if value is MISSING:
+                continue
+            theirs = value_or_missing(other, name) if other is not None else MISSING
+            if theirs is not MISSING and _is_same(value, theirs):
+                continue
+            here: Path = (*path, name)
+            own = narrower(role, info.role) if info.role not in (None, role) else role
+            layers = origins.get(name) or []
+            if value is not None and type(value) in PLAIN:
+                yield Leaf(here, value, own, layers)
+            elif isinstance(value, Config):
+                yield from self.section(value, here, own, layers, theirs)
+            else:
+                yield from self.value(info.type, value, here, own, layers)
+
+    def value(
+        self, kind: FieldType, value: Any, path: Path, role: Role, chain: Chain
+    ) -> Iterator[Leaf]:
+        if value is not None and type(cast(object, value)) in PLAIN:
+            yield Leaf(path, value, role, chain)
+        elif isinstance(value, Config):
+            yield from self.section(value, path, role, chain)
         elif isinstance(value, Free):
-            yield from _free_leaves(value, here, own)
+            yield from _free_leaves(value, path, role)
         elif isinstance(value, Reference):
-            yield Leaf(here, value.text, own, chain)
-        elif value and isinstance(value, tuple | list | dict) and info.type.nested:
-            for inner, section in info.type.sections(value):
-                yield from _section_leaves(section, (*here, *inner), own, chain)
-        elif value is not None and type(cast(object, value)) in PLAIN:
-            yield Leaf(here, value, own, chain)
+            yield Leaf(path, value.text, role, chain)
+        elif kind.nested:
+            if value:
+                items = items_of(kind, value)
+                if isinstance(value, dict):  # whose order means nothing
+                    items = sorted(items, key=lambda item: item[0])
+                for key, item, inner in items:
+                    yield from self.value(inner, item, (*path, key), role, chain)
+            else:
+                yield Leaf(path, kind.dump(value), _role_of_absence(kind, role), chain)
         else:
-            if info.type.nested:
-                own = _role_of_absence(info.type, own)
-            yield Leaf(here, info.type.dump(value), own, chain)
+            yield Leaf(path, kind.dump(value), role, chain)
+
+    def section(
+        self, section: Config, path: Path, role: Role, chain: Chain, beside: object = None
+    ) -> Iterator[Leaf]:
+        cls = type(section).__setpoint__
+        before = self.first.get(id(section))
+        if before is not None:
+            first, known, declared = before
+            if narrower(role, known) is not role and role is not known:
+                self.wider[id(section)] = role
+            # A reference to a later place was given at the first one.
+            yield Leaf(path, reference_to(first), narrower(role, cls.role), chain or declared)
+            return
+        wider = self.roles.get(id(section), role)
+        role = wider if narrower(role, wider) is role else role
+        if cls.tag is not None and type(beside) is not type(section):
+            yield Leaf((*path, "type"), cls.tag, narrower(role, cls.role), chain)
+        elif cls.tag is None and not cls.fields:
+            # Nothing else would say that it is there.
+            yield Leaf(path, {}, narrower(role, cls.role), chain)
+        yield from self.leaves(section, path, role, chain, beside)
 
 
-def _section_leaves(section: Config, path: Path, role: Role, chain: Chain) -> Iterator[Leaf]:
-    tag = type(section).__setpoint__.tag
-    if tag is not None:
-        own = narrower(role, type(section).__setpoint__.role)
-        yield Leaf((*path, "type"), tag, own, chain)
-    yield from leaves(section, path, role)
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two values need no comparison: equal plain values, or one section of both."""
+    if type(value) in PLAIN:
+        return type(other) is type(value) and other == value
+    return value is other and isinstance(value, Config) and _is_whole(value)
+
+
+def _is_whole(section: Config) -> bool:
+    state = section._state  # pyright: ignore[reportPrivateUsage]
+    return state is not None and state.whole
 
 
 def _role_of_absence(kind: FieldType, role: Role) -> Role:
@@ -175,7 +315,7 @@ def _free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
 
 
 def dropped(config: Config) -> Iterator[str]:
-    """The values that a switch of variant could not keep, since the new one has no such field.
+    """The values that a later layer has overtaken, since it leaves no place or no effect to them.
 
     Arguments:
         config: the root.
@@ -185,10 +325,6 @@ def dropped(config: Config) -> Iterator[str]:
     """
     for path, section in sections(config):
         state = section._state  # pyright: ignore[reportPrivateUsage]
-        for name, value, origin in state.dropped if state else ():
+        for name, value, origin, reason in state.dropped if state else ():
             here = (*path, name)
-            tag = type(section).__setpoint__.tag
-            yield (
-                f"{dotted(here)} = {shown_plain(value)}, from {origin.describe(here)}: "
-                f"type = {tag} has no such field"
-            )
+            yield f"{dotted(here)} = {shown_plain(value)}, from {origin.describe(here)}: {reason}"

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import keyword
 from typing import TYPE_CHECKING, Any, cast
 
-from .base import Config, chain_of, value_or_missing
+from .base import Config
 from .field import MISSING
 from .free import Free
-from .origin import DERIVED
-from .plain import minimal_items, to_minimal
+from .literal import LiteralText, escaped
+from .plain import given, minimal_items, to_minimal
 from .reference import Reference
+from .sharing import shared_places
+from .user_code import importable_name
+from .walk import sections
 
 if TYPE_CHECKING:
+    from .origin import Path
     from .types.base import FieldType
 
 WIDTH = 96
+INDENT = "    "
+RESERVED = frozenset({"Free", "Path", "float", "preset", "re", "ref"})
 
 
 def to_python(config: Config, name: str = "my_preset") -> str:
     """Write a function whose result composes to an equal config.
 
-    Only what differs from the defaults is written; derived values are left to be derived.
+    Only what differs from the defaults is written; derived values are left to be derived, and
+    references are written as such. A section that stands in several places is a local variable.
 
     Arguments:
         config: a draft or a resolved config.
@@ -29,78 +37,135 @@ def to_python(config: Config, name: str = "my_preset") -> str:
     Returns:
         a module with its imports.
     """
-    imports: set[tuple[str, str]] = {("setpoint.config", "preset")}
-    body = _call(config, 1, imports)
+    writer = _Writer(config)
+    body = writer.call(config, 1)
     root = type(config).__name__
-    modules = sorted({module for module, _ in imports})
-    lines = [
-        f"from {module} import {', '.join(sorted(s for m, s in imports if m == module))}"
-        for module in modules
-    ]
-    return "\n".join(
-        [*lines, "", "", "@preset", f"def {name}() -> {root}:", f"    return {body}", ""]
-    )
+    imports = writer.imports | {("setpoint.config", "preset")}
+    lines = sorted(f"import {module}" for module, symbol in imports if not symbol)
+    for module in sorted({module for module, symbol in imports if symbol}):
+        symbols = sorted(symbol for m, symbol in imports if m == module and symbol)
+        lines.append(f"from {module} import {', '.join(symbols)}")
+    shared = [f"{INDENT}{variable} = {text}" for variable, text in writer.variables.values()]
+    head = [*lines, "", "", "@preset", f"def {name}() -> {root}:"]
+    return "\n".join([*head, *shared, f"{INDENT}return {body}", ""])
 
 
-def _call(config: Config, depth: int, imports: set[tuple[str, str]]) -> str:
-    cls = type(config)
-    imports.add((cls.__module__, cls.__qualname__.partition(".")[0]))
-    arguments: list[str] = []
-    for field, info in cls.__setpoint__.fields.items():
-        value = value_or_missing(config, field)
-        chain = chain_of(config, field)
-        if value is MISSING or (chain and chain[-1][0].layer == DERIVED):
-            continue
-        standard = info.initial()
-        # Compared with what stands here by default, which may not be what its class has by default.
-        if standard is not MISSING and _same(info.type, value, standard):
-            continue
-        arguments.append(f"{field}={_literal(value, depth + 1, imports)}")
-    return _bracketed(f"{cls.__qualname__}(", arguments, ")", depth)
+class _Writer:
+    """Writes the sections of one tree.
 
+    Arguments:
+        root: the root of the tree.
+    """
 
-def _same(kind: FieldType, value: Any, standard: Any) -> bool:
-    if isinstance(value, Reference):
-        return False
-    if isinstance(value, Config) and isinstance(standard, Config):
-        return type(value) is type(standard) and not to_minimal(value, standard)
-    return minimal_items(kind, value) == minimal_items(kind, standard)
+    def __init__(self, root: Config) -> None:
+        self.imports: set[tuple[str, str]] = set()
+        # Shared sections by identity, with the variable and the expression, inner ones first.
+        self.variables: dict[int, tuple[str, str]] = {}
+        places = dict(sections(root))
+        firsts = set(shared_places(root).values())
+        self.shared = {id(places[path]): path for path in firsts}
+        self.taken = {type(section).__qualname__.partition(".")[0] for section in places.values()}
 
+    def call(self, config: Config, depth: int) -> str:
+        cls = type(config)
+        self._import(cls)
+        arguments: list[str] = []
+        for field, info in cls.__setpoint__.fields.items():
+            value = given(config, field)
+            if value is MISSING:
+                continue
+            standard = info.initial()
+            # Compared with what stands here by default, not with what its class has by default.
+            if standard is MISSING or not self._same(info.type, value, standard):
+                literal = self._value(value, depth + 1)
+                arguments.append(f"{field}={literal}")
+        return _bracketed(f"{cls.__qualname__}(", arguments, ")", depth)
 
-def _literal(value: Any, depth: int, imports: set[tuple[str, str]]) -> str:
-    if isinstance(value, Config):
-        return _call(value, depth, imports)
-    if isinstance(value, Reference):
-        return _quoted(value.text)
-    if isinstance(value, Free):
-        imports.add(("setpoint.config", "Free"))
-        return _bracketed("Free(", [f"**{_literal(value.dump(), depth + 1, imports)}"], ")", depth)
-    if isinstance(value, tuple | list):
-        sequence = cast(list[Any] | tuple[Any, ...], value)
-        items = [_literal(item, depth + 1, imports) for item in sequence]
-        if isinstance(value, list):
-            return _bracketed("[", items, "]", depth)
-        return f"({items[0]},)" if len(items) == 1 else _bracketed("(", items, ")", depth)
-    if isinstance(value, dict):
-        entries = cast(dict[str, Any], value)
-        pairs = [f"{_quoted(key)}: {_literal(v, depth + 1, imports)}" for key, v in entries.items()]
-        return _bracketed("{", pairs, "}", depth)
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return f"float({str(value)!r})"
-    cls: Any = type(cast(object, value))
-    if cls is str:
-        return _quoted(cast(str, value))
-    if cls in (bool, int, float, type(None)):
+    def _same(self, kind: FieldType, value: Any, standard: Any) -> bool:
+        if isinstance(value, Reference) or (self.shared and self._holds_shared(kind, value)):
+            return False
+        if isinstance(value, Config) and isinstance(standard, Config):
+            return type(value) is type(standard) and not to_minimal(value, standard)
+        return minimal_items(kind, value) == minimal_items(kind, standard)
+
+    def _holds_shared(self, kind: FieldType, value: Any) -> bool:
+        inside = (((), value),) if isinstance(value, Config) else ()
+        if isinstance(value, tuple | list | dict) and kind.nested:
+            inside = kind.sections(value)
+        return any(id(part) in self.shared for _, top in inside for _, part in sections(top))
+
+    def _section(self, section: Config, depth: int) -> str:
+        path = self.shared.get(id(section))
+        if path is None:
+            return self.call(section, depth)
+        if id(section) not in self.variables:
+            text = self.call(section, 1)
+            self.variables[id(section)] = self._variable(path), text
+        return self.variables[id(section)][0]
+
+    def _variable(self, path: Path) -> str:
+        """A name for a local variable: that of the field that first holds the section."""
+        parts = [part for part in map(str, path) if part.isascii() and part.isidentifier()]
+        stem = name = (parts or ["shared"])[-1]
+        number = 1
+        taken = self.taken | {variable for variable, _ in self.variables.values()}
+        while name in taken or keyword.iskeyword(name) or name in RESERVED:
+            number += 1
+            name = f"{stem}_{number}"
+        return name
+
+    def _import(self, cls: type) -> None:
+        name = cls.__qualname__.partition(".")[0]
+        module = importable_name(cls.__module__)
+        if module.startswith("setpoint.config."):
+            import setpoint.config as package
+
+            module = "setpoint.config" if name in package.__all__ else module
+        self.imports.add((module, name))
+
+    def _value(self, value: Any, depth: int) -> str:
+        """The expression for a value of a field, or for an item of one."""
+        if isinstance(value, Config):
+            return self._section(value, depth)
+        if isinstance(value, dict):
+            entries = cast(dict[str, Any], value).items()
+            pairs = [f"{_quoted(key)}: {self._value(item, depth + 1)}" for key, item in entries]
+            return _bracketed("{", pairs, "}", depth)
+        if isinstance(value, tuple | list):
+            sequence = cast(list[Any] | tuple[Any, ...], value)
+            items = [self._value(item, depth + 1) for item in sequence]
+            if isinstance(value, list):
+                return _bracketed("[", items, "]", depth)
+            return f"({items[0]},)" if len(items) == 1 else _bracketed("(", items, ")", depth)
+        return self._literal(value, depth)
+
+    def _literal(self, value: Any, depth: int) -> str:
+        if isinstance(value, Reference):
+            self.imports.add(("setpoint.config", "ref"))
+            return f"ref({_quoted(value.text.strip()[2:-1].strip())})"
+        if isinstance(value, Free):
+            self.imports.add(("setpoint.config", "Free"))
+            inner = self._value(value.dump(), depth + 1)
+            return _bracketed("Free(", [f"**{inner}"], ")", depth)
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            return f"float({str(value)!r})"
+        cls: Any = type(cast(object, value))
+        if cls is str:
+            return _quoted(cast(str, value))
+        if cls is LiteralText:
+            return _quoted(escaped(cast(str, value)))
+        if cls in (bool, int, float, type(None)):
+            return repr(value)
+        if cls.__module__.partition(".")[0] == "pathlib":
+            self.imports.add(("pathlib", "Path"))
+            return f"Path({_quoted(str(value))})"
+        if cls.__module__ == "re":
+            self.imports.add(("re", ""))
+            return f"re.compile({_quoted(cast(Any, value).pattern)})"
+        self._import(cls)
+        if hasattr(cls, "__members__"):
+            return f"{cls.__qualname__}.{cast(Any, value).name}"
         return repr(value)
-    if cls.__module__.partition(".")[0] == "pathlib":
-        imports.add(("pathlib", "Path"))
-        return f"Path({_quoted(str(value))})"
-    # Enums and the kernel's own value classes; the latter are offered by the package itself.
-    module = "setpoint.config" if cls.__module__.startswith("setpoint.config.") else cls.__module__
-    imports.add((module, cls.__qualname__.partition(".")[0]))
-    if hasattr(cls, "__members__"):
-        return f"{cls.__qualname__}.{cast(Any, value).name}"
-    return repr(value)
 
 
 def _quoted(text: str) -> str:
@@ -115,5 +180,5 @@ def _bracketed(head: str, items: list[str], tail: str, depth: int) -> str:
     line = head + ", ".join(items) + tail
     if "\n" not in line and len(line) + 4 * depth <= WIDTH:
         return line
-    pad = "    " * (depth + 1)
-    return head + "\n" + "".join(f"{pad}{item},\n" for item in items) + "    " * depth + tail
+    pad = INDENT * (depth + 1)
+    return head + "\n" + "".join(f"{pad}{item},\n" for item in items) + INDENT * depth + tail

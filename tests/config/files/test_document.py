@@ -19,6 +19,7 @@ def test_positions_are_lazy():
     assert document.locate(("a", 1, "deeper")) == (3, 1)
     assert document.locate(("b",)) is None
     assert document.locate(()) is None
+    assert [document.where(("a", 0)), document.where(("b",))] == ["f:3:3", "f"]
     assert len(calls) == 1
 
 

@@ -73,7 +73,7 @@ def test_any_text_and_bytes(format):
     def run(data):
         if isinstance(data, bytes):
             try:
-                data = decode(data, "f")
+                data = decode(data, format, "f")
             except FileError as error:
                 assert "UTF-" in str(error)
                 return

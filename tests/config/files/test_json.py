@@ -96,3 +96,9 @@ def test_empty():
     for text in ("", " \r\n", "\ufeff", "{}"):
         assert parse(text, "json", "f").data == {}
         assert parse(text, "json", "f").locate(("a",)) is None
+
+
+def test_a_number_beyond_floats_is_refused():
+    for text in ('{"a": 1e999}', '{"a": [1, {"b": -1e999}]}', '{"a": 1' + "0" * 400 + ".5}"):
+        with pytest.raises(FileError, match="is too large for a floating-point number"):
+            parse(text, "json", "f")

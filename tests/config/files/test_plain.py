@@ -55,3 +55,10 @@ def test_huge_numbers_are_refused(prefix):
     with pytest.raises(SetpointError) as caught:
         guess(PlainScalar(prefix + "1" * 4301))
     assert str(caught.value) == "a number of 4301 digits is refused; at most 4300 are read"
+
+
+def test_a_number_beyond_floats_is_refused():
+    for text in ("1e999", "-1e999", "1" + "0" * 400 + "."):
+        with pytest.raises(SetpointError, match="too large for a floating-point number"):
+            guess(PlainScalar(text))
+    assert guess(PlainScalar("-.inf")) == -math.inf

@@ -141,3 +141,10 @@ def test_empty():
     for text in ("", "\n", "# only a comment", "\ufeff"):
         assert parse(text, "toml", "f").data == {}
         assert parse(text, "toml", "f").locate(("a",)) is None
+
+
+def test_a_number_beyond_floats_is_refused_and_an_infinity_is_not():
+    for text in ("a = 1e999", "a = [1, {b = -1e999}]", "a = 1" + "0" * 400 + ".0"):
+        with pytest.raises(FileError, match="the number is too large for a floating-point number"):
+            parse(text, "toml", "f")
+    assert parse("a = [inf, -inf]", "toml", "f").data == {"a": [float("inf"), -float("inf")]}

@@ -167,3 +167,9 @@ def test_empty():
     for text in ("", "\n", "# only a comment", "---\n", "--- # x\n...\n", "\ufeff", "{}"):
         assert parse(text, "yaml", "f").data == {}
         assert parse(text, "yaml", "f").locate(("a",)) is None
+
+
+def test_an_anchor_given_anew_inside_its_own_value_is_the_later_one():
+    assert parse("a: &b\n  c: &b x\nd: *b\n", "yaml", "f").data == {"a": {"c": "x"}, "d": "x"}
+    with pytest.raises(FileError, match="used inside itself"):
+        parse("a: &b 1\nb: &b [*b]\n", "yaml", "f")

@@ -61,3 +61,58 @@ def test_unknown_variables_are_problems() -> None:
     problems = problems_of(lambda: compose(Job, environ=environ).resolve())
     assert [problem.path for problem in problems] == ["", ".", "lr", "optimizer"]
     assert all(str(problem.origin).startswith("environment variable") for problem in problems)
+
+
+def test_a_variable_with_one_underscore_that_means_a_field_is_a_problem() -> None:
+    environ = {"SETPOINT_OPTIMIZER_LR": "1", "setpoint_batch__sequence_length": "8",
+               "SETPOINT_SEED": "1", "SETPOINT_SOURCES": "", "SETPOINT_TRACKER_TOKEN": "hush",
+               "SETPOINT_HOME": "/", "SETPOINT_": "", "SETPOINT": "", "SETPOINT_LR": "1",
+               "SETPOINT_SEED_X": "1"}  # fmt: skip
+    problems = problems_of(lambda: compose(Job, environ=environ).resolve())
+    assert [problem.path for problem in problems] == [
+        "batch.sequence_length", "optimizer.lr", "seed", "sources", "tracker.token",
+    ]  # fmt: skip
+    assert "hush" not in str(problems[-1].value)
+    assert problems[1].message == (
+        "two underscores stand before each name: SETPOINT_OPTIMIZER_LR sets nothing"
+    )
+    assert "Did you mean SETPOINT__OPTIMIZER__LR?" in problems[1].hint
+
+
+def test_one_field_by_two_variables_is_a_problem() -> None:
+    environ = {"SETPOINT__SEED": "1", "setpoint__seed": "1", "Setpoint__Batch__Size": "3"}
+    (problem,) = problems_of(lambda: compose(Job, environ=environ).resolve())
+    assert (problem.path, problem.message) == (
+        "seed",
+        "is set by the variable SETPOINT__SEED as well",
+    )
+    assert problem.origin == "environment variable setpoint__seed"
+
+
+def test_an_empty_value_is_a_value() -> None:
+    assert compose(Job, environ={"SETPOINT__TAGS": ""}).resolve().tags == []
+    assert compose(Job, environ={"SETPOINT__USER__A": ""}).resolve().user.dump() == {"a": ""}
+    for name in ("SETPOINT__SEED", "SETPOINT__OPTIMIZER", "SETPOINT__FOLDER", "SETPOINT__NAME"):
+        environ = {name: ""}
+        (problem,) = problems_of(lambda environ=environ: compose(Job, environ=environ).resolve())
+        assert problem.origin == f"environment variable {name}"
+
+
+def test_thousands_of_variables() -> None:
+    environ = {f"SETPOINT__USER__K{i}": "1" for i in range(5000)}
+    environ |= {f"SETPOINT_OTHER_{i}": "1" for i in range(5000)}
+    assert len(compose(Job, environ=environ).resolve().user.dump()) == 5000
+
+
+def test_files_of_variables_are_not_read(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".env", ".env.local", "setpoint.env", ".setpoint"):
+        (tmp_path / name).write_text("SETPOINT__SEED=7\n")
+    assert compose(Job, environ={"HOME": str(tmp_path)}).resolve().seed == 1234
+
+
+def test_a_variable_with_an_underscore_too_few_is_answered_with_the_right_one() -> None:
+    environ = {"SETPOINT__OPTIMIZER_LR": "7"}
+    (problem,) = problems_of(lambda: compose(Job, environ=environ).resolve())
+    assert problem.path == "optimizer_lr"
+    assert problem.hint == "Did you mean SETPOINT__OPTIMIZER__LR?"

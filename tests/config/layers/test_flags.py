@@ -57,7 +57,7 @@ def test_a_negative_number_is_a_value() -> None:
         (["-x=3"], "unexpected argument '-x=3'"),
         (["=3"], "unexpected argument '=3'"),
         ([""], "unexpected argument ''"),
-        (["--deterministic", "maybe"], "unexpected argument 'maybe'"),
+        (["--no-deterministic", "maybe"], "--no-deterministic takes no value, got 'maybe'"),
     ],
 )
 def test_what_is_no_override(flags: list[str], message: str) -> None:

@@ -1,14 +1,18 @@
-from typing import Annotated, Any, Optional, Union
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NewType, Optional, TypeVar, Union
 
 import pytest
 
-from setpoint.config import Config, Free, Period
+from setpoint.config import Config, Free, Period, SetpointError, resolve
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.types.containers import AnyOfType, OptionalType
 from setpoint.config.types.scalars import IntType, LiteralType, StrType
 from setpoint.config.types.sections import SectionType
 from setpoint.config.types.special import AnyType, FreeType, ScalarType
 
+from ...snapshots import compare
 from ..sample import AdamW, Batch, Experts, Sgd
 
 
@@ -64,3 +68,56 @@ def test_a_name_that_is_not_there_at_run_time_is_explained() -> None:
 
     with pytest.raises(TypeError, match=r"Root\.x: the annotation 'Nowhere' names 'Nowhere'"):
         _ = Root.__setpoint__.fields["x"].type
+
+
+Uid = NewType("Uid", int)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "same"),
+    [
+        (Sequence[int], tuple[int, ...]),
+        (Sequence, tuple[Any, ...]),
+        (tuple, tuple[Any, ...]),
+        (list, list[Any]),
+        (dict, dict[str, Any]),
+        (Mapping, dict[str, Any]),
+        (Uid, int),
+    ],
+)
+def test_other_words_for_the_same(annotation: Any, same: Any) -> None:
+    kind, other = compile_annotation(annotation, "here"), compile_annotation(same, "here")
+    assert (type(kind), kind.describe()) == (type(other), other.describe())
+    assert getattr(kind, "mutable", None) == getattr(other, "mutable", None)
+
+
+@dataclasses.dataclass
+class Data:
+    x: int = 1
+
+
+def test_what_is_valid_instead() -> None:
+    kinds: list[Any] = [
+        *(set, set[int], bytes, complex, Data, TypeVar("T"), dict[int, str]),
+        *(datetime.date, Iterator[int], type(None), int | bytes),
+    ]
+    texts: list[str] = []
+    for kind in kinds:
+        with pytest.raises(TypeError) as caught:
+            compile_annotation(kind, "Job.x")
+        assert isinstance(caught.value, SetpointError)
+        texts.append(str(caught.value))
+    compare("config/annotations", "\n".join(texts))
+
+
+@pytest.mark.parametrize("text", ["Nowhere", "int[3]", "list[set[int]] | None", "bytes"])
+def test_an_annotation_is_looked_at_although_nobody_sets_the_field(text: str) -> None:
+    namespace = {
+        "__module__": __name__,
+        "__qualname__": "Wrong",
+        "__annotations__": {"x": f"{text}"},
+        "x": None,
+    }
+    meta: Any = type(Config)
+    with pytest.raises(SetpointError, match=r"Wrong\.x: "):
+        resolve(meta("Wrong", (Config,), namespace)())

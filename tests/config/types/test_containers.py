@@ -3,12 +3,13 @@ from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import Config, Duration, Invalid, Period, field, resolve
+from setpoint.config import Config, Duration, Invalid, Period, Secret, field, resolve
 from setpoint.config.compose import compose
 from setpoint.config.files.plain import PlainScalar
 from setpoint.config.origin import PROGRAM, Origin
 from setpoint.config.plain import to_plain
 from setpoint.config.types.compiler import compile_annotation
+from setpoint.config.types.containers import items_of, kind_at
 
 from ..sample import Batch
 
@@ -79,7 +80,8 @@ def test_what_is_taken(annotation: Any, value: object, stored: object) -> None:
         (dict[str, Batch], W("{a: {size: 0"), (), "is not closed"),
         (int | Literal["auto"], W("aut"), (), "is not a whole number or one of: auto: got aut"),
         (tuple[tuple[int, ...], ...], [[1], [2, "x"]], (1, 1), "is not a whole number"),
-        (tuple[int, ...], ["${a}"], (0,), "is not a whole number: got '${a}'"),
+        (tuple[int, ...], ["${a}$"], (0,), "is not a reference: it must be the whole value"),
+        (tuple[Secret, ...], ["${a}"], (0,), "is not a reference to a secret"),
     ],
 )
 def test_what_is_refused(annotation: Any, value: object, at: object, message: str) -> None:
@@ -95,10 +97,17 @@ def test_every_wrong_item_is_named() -> None:
     assert [part.at for part in caught.value.parts] == [("a", 1), ("b", 0), ("b", 1), ()]
 
 
-def test_a_reference_in_an_item_is_explained() -> None:
-    with pytest.raises(Invalid) as caught:
-        read(tuple[int, ...], ["${a}"])
-    assert "must be the whole value of a field" in caught.value.parts[0].hint
+def test_the_items_with_their_types() -> None:
+    kind = compile_annotation(tuple[int, tuple[Batch, ...] | None, dict[str, str]], "here")
+    assert [(key, item) for key, item, _ in items_of(kind, (1, None, {}))] == [
+        (0, 1), (1, None), (2, {}),
+    ]  # fmt: skip
+    kinds = [inner.describe() for _, _, inner in items_of(kind, (1, None, {}))]
+    assert kinds[0] == "a whole number"
+    named = kind_at(kind, (2, "a"))
+    assert named is not None and named.describe() == "a text"
+    assert kind_at(kind, (1, 3, "size")) is None
+    assert list(items_of(compile_annotation(int, "here"), 3)) == []
 
 
 class Root(Config):

@@ -81,7 +81,10 @@ def test_a_wrong_field_of_an_item_is_named() -> None:
     evaluations = Job().evaluations
     with pytest.raises(ConfigError) as caught:
         evaluations["q"] = {"size": 0, "sise": 1}
-    assert [problem.path for problem in caught.value.problems] == ["(item).sise", "(item).size"]
+    assert [problem.path for problem in caught.value.problems] == [
+        "Job.evaluations.q.sise",
+        "Job.evaluations.q.size",
+    ]
     evaluations["q"] = {"size": 2}
     assert evaluations["q"] == Batch(size=2)
 

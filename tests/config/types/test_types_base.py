@@ -21,7 +21,7 @@ from setpoint.config.types.base import FieldType, shown, shown_part
         (7.0, "7.0"),
         ([1, "a", [None]], "[1, 'a', [null]]"),
         ({"a": 1}, "{a: 1}"),
-        (object, "type <class 'object'>"),
+        (object, "the class object"),
         ("x" * 1000, "'" + "x" * 96 + "..."),
         (list(range(10**5)), None),
     ],

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .error import FileError
-from .limits import HALF_PAIR, MAX_BYTES, TOO_LARGE, is_text
+from .limits import HALF_PAIR, MAX_BYTES, is_text, too_large
+
+if TYPE_CHECKING:
+    from .document import Format
 
 
-def decode(data: bytes, name: str) -> str:
+def decode(data: bytes, format: Format, name: str) -> str:
     """Decode UTF-8, with or without a byte order mark.
 
     Arguments:
         data: the whole file.
+        format: what it is to be read as, which says how large it may be.
         name: the file as it is shown to people.
 
     Returns:
@@ -19,8 +25,8 @@ def decode(data: bytes, name: str) -> str:
     Raises:
         FileError: too many bytes, or bytes that are not UTF-8.
     """
-    if len(data) > MAX_BYTES:
-        raise FileError(name, None, None, TOO_LARGE.format(len(data)))
+    if len(data) > MAX_BYTES[format]:
+        raise FileError(name, None, None, too_large(len(data), format))
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -34,11 +40,12 @@ def decode(data: bytes, name: str) -> str:
     raise FileError(name, data.count(b"\n", 0, start) + 1, column, message)
 
 
-def check_text(text: str, name: str) -> str:
+def check_text(text: str, format: Format, name: str) -> str:
     """Hold a text that did not come from bytes to the same rules.
 
     Arguments:
         text: the whole text.
+        format: what it is to be read as, which says how large it may be.
         name: the source as it is shown to people.
 
     Returns:
@@ -50,6 +57,7 @@ def check_text(text: str, name: str) -> str:
     if not is_text(text):
         raise FileError(name, None, None, HALF_PAIR)
     # A character takes one to four bytes, so most texts need no counting.
-    if len(text) * 4 > MAX_BYTES and len(text.encode()) > MAX_BYTES:
-        raise FileError(name, None, None, TOO_LARGE.format(len(text.encode())))
+    limit = MAX_BYTES[format]
+    if len(text) * 4 > limit and len(text.encode()) > limit:
+        raise FileError(name, None, None, too_large(len(text.encode()), format))
     return text.removeprefix("\ufeff")

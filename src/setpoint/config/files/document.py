@@ -86,7 +86,7 @@ class Document:
         scan: Callable[[], Place],
     ) -> None:
         self.name = name
-        self.format = format
+        self.format: Format = format
         self.data = data
         self.text = text
         self._scan = scan
@@ -112,6 +112,18 @@ class Document:
                 break
             place = child
         return None if place is self._places else self._position(place.offset)
+
+    def where(self, path: tuple[str | int, ...]) -> str:
+        """Where a value's key stands, in words.
+
+        Arguments:
+            path: keys and indices from the top level down.
+
+        Returns:
+            `file:line:column`; the name of the file alone for what is not there.
+        """
+        place = self.locate(path)
+        return f"{self.name}:{place[0]}:{place[1]}" if place else self.name
 
     def _position(self, offset: int) -> tuple[int, int]:
         from bisect import bisect_right

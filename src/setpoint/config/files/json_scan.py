@@ -6,7 +6,7 @@ import re
 
 from .document import Place
 from .error import FileError, describe, error_at, named
-from .limits import HALF_PAIR, MAX_DIGITS, TOO_LONG, is_text
+from .limits import HALF_PAIR, MAX_DIGITS, TOO_BIG, TOO_LONG, is_text
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
@@ -141,6 +141,8 @@ class _Scanner:
             raise self._expected("a number")
         if len(match[0]) > MAX_DIGITS and len(match[0].lstrip("-")) > MAX_DIGITS:
             raise self._error(TOO_LONG.format(len(match[0].lstrip("-"))))
+        if not match[0].lstrip("-").isdigit() and abs(float(match[0])) == float("inf"):
+            raise self._error(f"{describe(self.text, self.offset)} {TOO_BIG}")
         self.offset = match.end()
 
     def _string(self) -> str:

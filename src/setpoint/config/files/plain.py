@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import SetpointError
-from .limits import MAX_DIGITS, TOO_LONG
+from .limits import MAX_DIGITS, TOO_BIG, TOO_LONG
 
 
 class PlainScalar(str):
@@ -39,7 +39,8 @@ def guess(text: PlainScalar) -> bool | int | float | str:
         a truth value, a whole number, a float, or the same text as a plain `str`.
 
     Raises:
-        SetpointError: the text is a whole number of more than 4,300 digits.
+        SetpointError: the text is a whole number of more than 4,300 digits, or a number beyond
+            the largest float, which must not become infinite unseen.
 
     Source: the core schema of YAML 1.2.2, section 10.3.2; its nulls are taken by the reader.
     """
@@ -56,7 +57,12 @@ def guess(text: PlainScalar) -> bool | int | float | str:
         return _integer(text[2:], 8)
     if unsigned and not unsigned.strip(_DIGITS):
         return _integer(text, 10)
-    return float(text) if _is_float(unsigned) else str(text)
+    if not _is_float(unsigned):
+        return str(text)
+    number = float(text)
+    if abs(number) == float("inf"):
+        raise SetpointError(TOO_BIG)
+    return number
 
 
 def _integer(text: str, base: int) -> int:

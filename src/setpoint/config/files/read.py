@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from .decode import check_text, decode
 from .document import Document
 from .error import FileError
-from .limits import MAX_BYTES, TOO_LARGE
+from .limits import MAX_BYTES, too_large
+from .opening import read_plain_file
 
 if TYPE_CHECKING:
     from .document import Format
@@ -30,28 +31,32 @@ def read(path: str) -> Document:
         FileError: it is not there, not a file, not readable, or not what its suffix says.
     """
     import os
-    import stat
 
     format = FORMATS.get(os.path.splitext(path)[1].lower())
     if format is None:
-        raise FileError(path, None, None, f"expected a file that ends in {', '.join(FORMATS)}")
-    try:
-        # Opening a pipe or a device could wait for ever, so that only plain files are opened.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            kind = "a directory" if os.path.isdir(path) else "not a regular file"
-            raise FileError(path, None, None, f"expected a file; this is {kind}")
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise FileError(path, None, None, TOO_LARGE.format(os.fstat(file.fileno()).st_size))
-    except FileNotFoundError:
-        raise FileError(path, None, None, _missing(path)) from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise FileError(path, None, None, f"cannot be read: {reason}") from None
-    except ValueError:  # a NUL character, or what the file system's encoding cannot express
-        raise FileError(repr(path), None, None, "no file can have this name") from None
-    return _parse(decode(data, path), format, path)
+        message = f"expected a file that ends in {', '.join(FORMATS)}"
+        if path.startswith(("/dev/", "/proc/")):
+            message += "; --config-from-stdin reads standard input"
+        raise FileError(path, None, None, message)
+    data = read_plain_file(path, MAX_BYTES[format], lambda size: too_large(size, format), _missing)
+    return _parse(decode(data, format, path), format, path)
+
+
+def parse_bytes(data: bytes, format: Format, name: str) -> Document:
+    """Read what came from elsewhere than a file, standard input for instance.
+
+    Arguments:
+        data: all of it.
+        format: `"toml"`, `"yaml"` or `"json"`.
+        name: what errors call it.
+
+    Returns:
+        the document.
+
+    Raises:
+        FileError: it is not UTF-8 or not of that format, or breaks one of the limits.
+    """
+    return _parse(decode(data, format, name), format, name)
 
 
 def parse(text: str, format: Format, name: str) -> Document:
@@ -68,7 +73,7 @@ def parse(text: str, format: Format, name: str) -> Document:
     Raises:
         FileError: the text is not of that format, or breaks one of the limits.
     """
-    return _parse(check_text(text, name), format, name)
+    return _parse(check_text(text, format, name), format, name)
 
 
 def _parse(text: str, format: Format, name: str) -> Document:
@@ -93,6 +98,8 @@ def _missing(path: str) -> str:
     from itertools import islice
 
     folder, wanted = os.path.split(path)
+    if os.path.islink(path):
+        return f"no such file: it is a link to '{os.readlink(path)}', where there is nothing"
     try:
         with os.scandir(folder or ".") as entries:
             names = [entry.name for entry in islice(entries, _MAX_LISTED)]

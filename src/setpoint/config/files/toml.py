@@ -6,13 +6,27 @@ from typing import TYPE_CHECKING
 
 from .document import Document, Place, is_list, is_mapping
 from .error import FileError
-from .limits import MAX_DEPTH, TOO_DEEP, has_long_number
+from .limits import MAX_DEPTH, MAX_NODES, TOO_BIG, TOO_DEEP, has_long_number
 
 if TYPE_CHECKING:
     Path = tuple[str | int, ...]
 
 # By name, so that `datetime` need not be imported to ask.
-_REFUSED = {"date": "date", "datetime": "date with a time", "time": "time of day"}
+_REFUSED = {
+    name: f"a {kind} is not a type that fields have; put it in quotes"
+    for name, kind in (
+        ("date", "date"),
+        ("datetime", "date with a time"),
+        ("time", "time of day"),
+    )
+}
+
+
+class _TooBig(float):
+    """A number that was not written as infinite, and would become so unseen."""
+
+
+_REFUSED[_TooBig.__name__] = f"the number {TOO_BIG}"
 
 
 def parse_toml(text: str, name: str) -> Document:
@@ -40,7 +54,7 @@ def parse_toml(text: str, name: str) -> Document:
 
         refuse_extremes(text, name)
     try:
-        data = tomllib.loads(text)
+        data = tomllib.loads(text, parse_float=_float)
     except ValueError as error:
         from .toml_errors import explain
 
@@ -52,10 +66,17 @@ def parse_toml(text: str, name: str) -> Document:
 
 def _may_be_extreme(text: str) -> bool:
     """A cheap test that no ordinary file fails, before the exact one."""
-    if text.count("[") + text.count("{") > MAX_DEPTH or has_long_number(text):
+    opening, dots = text.count("[") + text.count("{"), text.count(".")
+    # Twice the brackets: an item follows each, and each may itself be one.
+    nodes = 2 * opening + 2 * text.count("=") + text.count(",") + dots
+    if opening > MAX_DEPTH or nodes > MAX_NODES["toml"] or has_long_number(text):
         return True
-    dots = text.count(".") > MAX_DEPTH
-    return dots and any(line.count(".") >= MAX_DEPTH for line in text.split("\n"))
+    return dots > MAX_DEPTH and any(line.count(".") >= MAX_DEPTH for line in text.split("\n"))
+
+
+def _float(literal: str) -> float:
+    number = float(literal)
+    return _TooBig(number) if abs(number) == float("inf") and "inf" not in literal else number
 
 
 def _check(document: Document, value: object, path: Path, depth: int) -> None:
@@ -69,8 +90,7 @@ def _check(document: Document, value: object, path: Path, depth: int) -> None:
         for index, item in enumerate(value):
             _check(document, item, (*path, index), depth + 1)
     elif type(value).__name__ in _REFUSED:
-        kind = _REFUSED[type(value).__name__]
-        raise _error(document, path, f"a {kind} is not a type that fields have; put it in quotes")
+        raise _error(document, path, _REFUSED[type(value).__name__])
 
 
 def _error(document: Document, path: Path, message: str) -> FileError:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .error import error_at
-from .limits import MAX_DEPTH, MAX_DIGITS, TOO_DEEP, TOO_LONG
+from .limits import MAX_DEPTH, MAX_DIGITS, MAX_NODES, TOO_DEEP, TOO_LONG, TOO_MANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def refuse_extremes(text: str, name: str) -> None:
-    """Refuse what would exhaust the standard library's reader: depth, dotted keys, long numbers.
+    """Refuse what would exhaust the standard library's reader: depth, size, long numbers.
 
     Arguments:
         text: the whole text.
@@ -68,8 +68,15 @@ def refuse_extremes(text: str, name: str) -> None:
     Raises:
         FileError: one of the limits is broken.
     """
-    depth = dots = 0
+    depth = dots = nodes = 0
+    before = ""
     for token in tokens(text):
+        # A number with a fraction is three tokens, and one value.
+        if token.kind in ("bare", "string") or token.text in ("[", "{"):
+            nodes += not (before == "." and token.text[0].isdigit())
+        before = token.text
+        if nodes > MAX_NODES["toml"]:
+            raise error_at(name, text, token.offset, TOO_MANY.format(MAX_NODES["toml"]))
         if token.kind == "bare":
             digits = len(token.text.lstrip("+-").replace("_", ""))
             if digits > MAX_DIGITS and token.text.lstrip("+-")[0].isdigit():

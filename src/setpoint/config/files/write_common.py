@@ -44,6 +44,8 @@ def quoted(text: str) -> str:
     Returns:
         one line that JSON, TOML and YAML 1.2 read as that text.
     """
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'  # nearly every text, and ten times as fast
     return f'"{text.translate(_ESCAPES)}"'
 
 
@@ -51,13 +53,15 @@ def remark(comments: list[str]) -> str:
     """Comments as they stand at the end of a line.
 
     Arguments:
-        comments: texts, in order; line breaks and what cannot be printed become spaces.
+        comments: texts, in order; line breaks and what cannot be printed become spaces. What is
+            said twice is written once.
 
     Returns:
         `"  # one; two"`, or the empty string if nothing is left to say.
     """
     cleaned = ["".join(c if c.isprintable() else " " for c in text) for text in comments]
-    text = "; ".join(filter(None, (" ".join(words.split()) for words in cleaned)))
+    texts = dict.fromkeys(" ".join(words.split()) for words in cleaned)
+    text = "; ".join(filter(None, texts))
     return f"  # {text}" if text else ""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import SetpointError
 from .document import Document, Place, is_list, is_mapping
 from .error import FileError, error_at, named
-from .limits import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, MAX_NODES, TOO_DEEP, is_text
+from .limits import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, MAX_NODES, TOO_DEEP, TOO_MANY, is_text
 from .plain import PlainScalar, guess
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class _Builder:
 
     def _count(self, nodes: int, event: Event) -> None:
         self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            message = f"more than {MAX_NODES} keys and values, aliases written out"
+        if self._nodes > MAX_NODES["yaml"]:
+            message = f"{TOO_MANY.format(MAX_NODES['yaml'])}, aliases written out"
             raise self._error(event.start_mark.index, message)
 
     def _key(self, frame: _Frame, kind: str, event: Event) -> tuple[str, int]:
@@ -187,13 +187,17 @@ class _Builder:
         if len(self._open) >= MAX_DEPTH:
             raise self._error(event.start_mark.index, TOO_DEEP)
         place = self._put(value, event)
+        if event.anchor is not None:
+            self._anchors.pop(event.anchor, None)  # from here on it is this one
         self._open.append(_Frame(value, place, event.anchor, self._nodes - 1))
 
     def _close(self) -> None:
         frame = self._open.pop()
         if frame.anchor is not None:
             nodes = self._nodes - frame.nodes
-            self._anchors[frame.anchor] = _Anchored(frame.value, frame.place, nodes, frame.height)
+            anchored = _Anchored(frame.value, frame.place, nodes, frame.height)
+            # Unless it was given anew inside, which came later.
+            self._anchors.setdefault(frame.anchor, anchored)
         if self._open:
             self._open[-1].height = max(self._open[-1].height, frame.height + 1)
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..base import Config
-from ..edit import Editor
+from ..edit import EXTENDS, Editor
 from ..errors import SetpointError
 from ..files.plain import PlainScalar
 from ..origin import COMMAND_LINE, Origin
-from ..suggest import classes_at, field_of
+from ..suggest import classes_at, field_of, former, name_here
+from ..tags import TAG
 from ..types.base import FieldType
 from ..types.containers import AnyOfType, OptionalType
 from ..types.scalars import BoolType
 from ..types.sections import SectionType
+from .order import in_order
+from .word import label_of
+
+CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 
 
 class Flag:
@@ -23,28 +28,46 @@ class Flag:
         path: the names as written.
         text: the value's text.
         label: the flag as typed, for origins.
+        origin: where it comes from, if it is not the command line itself.
+        value: what is set, if it is not the text as it stands.
     """
 
-    __slots__ = ("label", "path", "text")
+    __slots__ = ("label", "origin", "path", "text", "value")
 
-    def __init__(self, path: tuple[str, ...], text: str, label: str) -> None:
+    def __init__(
+        self,
+        path: tuple[str, ...],
+        text: str,
+        label: str,
+        origin: Origin | None = None,
+        value: object = None,
+    ) -> None:
         self.path = path
         self.text = text
         self.label = label
+        self.origin = origin or Origin(COMMAND_LINE, label)
+        self.value = PlainScalar(text) if value is None else value
 
     @property
     def section(self) -> tuple[str, ...]:
         """The path that is set, in one spelling; of the section where its `type` is."""
-        names = self.path[:-1] if self.path[-1] == "type" else self.path
+        names = self.path[:-1] if self.path[-1] in CHOOSING else self.path
         return tuple(name.replace("-", "_") for name in names)
 
 
-def parse_flags(tokens: Sequence[str], is_switch: Callable[[tuple[str, ...]], bool]) -> list[Flag]:
+def parse_flags(
+    tokens: Sequence[str],
+    is_switch: Callable[[tuple[str, ...]], bool],
+    gone: Callable[[tuple[str, ...]], str] = lambda path: "",
+    is_foreign: Callable[[tuple[str, ...]], bool] = lambda path: False,
+) -> list[Flag]:
     """Read overrides.
 
     Arguments:
         tokens: the arguments that follow the source.
         is_switch: whether a path names a true-or-false field, which needs no value.
+        gone: what became of a path that older schemas had, or the empty text.
+        is_foreign: whether a path is what other systems call a field.
 
     Returns:
         the overrides in order.
@@ -58,28 +81,39 @@ def parse_flags(tokens: Sequence[str], is_switch: Callable[[tuple[str, ...]], bo
         token = tokens[at]
         at += 1
         name, equals, text = token.partition("=")
+        label = label_of(token, name)
         if not name.startswith("--"):
             if not equals or not name or name.startswith("-"):
                 raise SetpointError(
                     f"unexpected argument {token!r}; an override is written --section.field value "
                     f"or section.field=value"
                 )
-            flags.append(Flag(_path(name), text, name))
+            flags.append(Flag(_path(name), text, label))
             continue
         path = _path(name[2:])
         if equals:
-            flags.append(Flag(path, text, name))
+            flags.append(Flag(path, text, label))
         elif is_switch(path):
-            if at < len(tokens) and tokens[at].lower() in ("true", "false"):
-                flags.append(Flag(path, tokens[at], name))
+            # A word that is no further override can only be meant as the value.
+            if at < len(tokens) and not tokens[at].startswith("--") and "=" not in tokens[at]:
+                flags.append(Flag(path, tokens[at], label))
                 at += 1
             else:
-                flags.append(Flag(path, "true", name))
+                flags.append(Flag(path, "true", label))
         elif name.startswith("--no-") and is_switch(_path(name[5:])):
-            flags.append(Flag(_path(name[5:]), "false", name))
+            if at < len(tokens) and not tokens[at].startswith("--") and "=" not in tokens[at]:
+                raise SetpointError(
+                    f"{name} takes no value, got {tokens[at]!r}; write --{name[5:]} true or "
+                    f"--{name[5:]} false"
+                )
+            flags.append(Flag(_path(name[5:]), "false", label))
         elif at < len(tokens) and not tokens[at].startswith("--"):
-            flags.append(Flag(path, tokens[at], name))
+            flags.append(Flag(path, tokens[at], label))
             at += 1
+        elif said := gone(path):
+            raise SetpointError(f"{name}: {said}")
+        elif is_foreign(path):
+            flags.append(Flag(path, "true", label))  # answered beside whatever else is wrong
         else:
             raise SetpointError(f"{name} needs a value, as in {name} VALUE or {name}=VALUE")
     return flags
@@ -98,36 +132,42 @@ def apply_flags(editor: Editor, tokens: Sequence[str]) -> None:
     Raises:
         SetpointError: for an argument that is no override.
     """
-    cls = type(editor.root)
-    flags = parse_flags(tokens, lambda path: _is_switch(cls, path))
-    for flag in in_order(flags, lambda flag: _chooses(cls, flag)):
-        editor.set(flag.path, PlainScalar(flag.text), Origin(COMMAND_LINE, flag.label))
+    put_flags(editor, read_flags(type(editor.root), tokens))
 
 
-def in_order(flags: Sequence[Flag], chooses: Callable[[Flag], bool]) -> list[Flag]:
-    """The order in which overrides apply: as given, but a variant before its fields.
+def read_flags(cls: type[Config], tokens: Sequence[str]) -> list[Flag]:
+    """Read overrides for a root class, which knows what is a switch.
 
     Arguments:
-        flags: the overrides as given.
-        chooses: whether one chooses a variant.
+        cls: the class of the root.
+        tokens: the arguments.
 
     Returns:
-        the same overrides; one that chooses stands before those for fields of its section, though
-        not before a flag that sets the section as a whole, such as `null`, or what holds it.
+        the overrides in order.
+
+    Raises:
+        SetpointError: for an argument that is no override.
     """
-    ordered: list[Flag] = []
-    for flag in flags:
-        at = len(ordered)
-        if chooses(flag):
-            target = flag.section
-            for position in range(len(ordered) - 1, -1, -1):
-                other = ordered[position].section
-                if target[: len(other)] == other:
-                    break
-                if other[: len(target)] == target:
-                    at = position
-        ordered.insert(at, flag)
-    return ordered
+    return parse_flags(
+        tokens,
+        lambda path: _is_switch(cls, path),
+        # A switch that was retired has no value to be read.
+        lambda path: former(cls, ".".join(path)),
+        lambda path: bool(name_here(cls, path[-1])),
+    )
+
+
+def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
+    """Put overrides onto a draft, in the order of `in_order`.
+
+    Arguments:
+        editor: the draft.
+        flags: the overrides as given.
+    """
+    cls = type(editor.root)
+    order = in_order(flags, lambda flag: _chooses(cls, flag), lambda flag: flag.path[0] == TAG)
+    for flag in order:
+        editor.set(flag.path, flag.value, flag.origin)
 
 
 def _path(name: str) -> tuple[str, ...]:
@@ -145,7 +185,7 @@ def _is_switch(cls: type[Config], path: tuple[str, ...]) -> bool:
 
 
 def _chooses(cls: type[Config], flag: Flag) -> bool:
-    if flag.path[-1] == "type":
+    if flag.path[-1] in CHOOSING:
         return True
     if flag.text == "null" or flag.text.startswith("{") or "${" in flag.text:
         return False

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from ..credentials import hide_secrets
 from ..errors import Invalid
 from ..files.plain import PlainScalar
 
 # Longer whole numbers cannot be written out in digits; Python refuses 4301 of them.
 MAX_BITS = 14_284
+KERNEL = __name__.rpartition("types.")[0]
+SHOWN_LEVELS = 4
 SHOWN = 50  # items of a list that an error looks at; it shows 100 signs in all
 
 if TYPE_CHECKING:
@@ -63,12 +66,7 @@ class FieldType:
         """
         if self.is_secret():
             return Invalid(f"is not {self.describe()}", secret=True)
-        hint = ""
-        if isinstance(value, str) and "${" in value:
-            hint = "A reference must be the whole value of a field, not of an item inside it."
-        return Invalid(
-            f"is not {self.describe()}: got {shown(value)}", self.candidates(), hint=hint
-        )
+        return Invalid(f"is not {self.describe()}: got {shown(value)}", self.candidates())
 
     def adopt(self, value: Any) -> Any:
         """Turn what a default factory returned into a draft's own value, without an origin.
@@ -192,11 +190,12 @@ def parsed(text: PlainScalar) -> object:
         return text
 
 
-def shown(value: object) -> str:
+def shown(value: object, level: int = 0) -> str:
     """A value as an error shows it: quoted texts in quotes, with the kind of other things named.
 
     Arguments:
         value: any value.
+        level: the lists and mappings that it stands in; it may contain itself.
 
     Returns:
         a short text.
@@ -213,14 +212,56 @@ def shown(value: object) -> str:
         text = f"a number of {value.bit_length()} bits"
     elif isinstance(value, int | float):
         text = repr(value)
+    elif isinstance(value, list | tuple | Mapping) and level == SHOWN_LEVELS:
+        text = "..."
     elif isinstance(value, list | tuple):
-        text = f"[{', '.join(map(shown, cast(Sequence[object], value)[:SHOWN]))}]"
+        items = cast(Sequence[object], value)[:SHOWN]
+        text = f"[{', '.join(shown(item, level + 1) for item in items)}]"
     elif isinstance(value, Mapping):
         pairs = islice(cast(Mapping[object, object], value).items(), SHOWN)
-        text = f"{{{', '.join(f'{key}: {shown(item)}' for key, item in pairs)}}}"
+        text = f"{{{', '.join(f'{key}: {shown(item, level + 1)}' for key, item in pairs)}}}"
+    elif is_own(value):
+        return shown(cast(Any, value).dump())
+    elif type(value).__module__.partition(".")[0] == "pathlib":
+        text = repr(str(value))
+    elif isinstance(value, type):
+        text = f"the class {value.__name__}"
     else:
-        text = f"{type(value).__name__} {value!r}"
+        text = " ".join(repr(value).split())
+        kind, named = type(value).__name__.lower(), text.lower().partition("(")[0]
+        if not named or not (kind in named or named in kind):
+            text = f"{type(value).__name__} {text}"
+    text = hide_secrets(text)
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def is_own(value: object) -> bool:
+    """Whether a value is of a class that brings its own reading and writing.
+
+    Arguments:
+        value: any value; arrays of other packages have a `dump` of another kind.
+
+    Returns:
+        True for `Period`, `Free` and the like.
+    """
+    cls = type(value)
+    brings = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
+    return brings and callable(getattr(cls, "dump", None))
+
+
+def plain_number(value: Any) -> Any:
+    """A number of another package as Python's own number, where that is exact.
+
+    Arguments:
+        value: any value.
+
+    Returns:
+        a whole number, a float or a truth value for a scalar of numpy; else the value itself.
+    """
+    if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
+        return value
+    number = value.item()
+    return number if type(number) in (int, float, bool) else value
 
 
 def shown_plain(value: Any) -> str:
@@ -232,7 +273,9 @@ def shown_plain(value: Any) -> str:
     Returns:
         a short text.
     """
+    if is_own(value):
+        return shown(value.dump())
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)
-    dump = getattr(value, "dump", None)
-    return shown(dump() if callable(dump) else value)
+    # An expression is shown as it is written.
+    return shown(getattr(value, "pattern", value))

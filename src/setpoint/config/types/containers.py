@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from ..credentials import refuse_credentials
 from ..errors import Invalid, several
 from ..files.limits import is_text
 from ..files.plain import PlainScalar
+from ..reference import Reference
 from .base import FieldType, shown
 from .held import CheckedDict, CheckedList, FrozenDict, FrozenList
+from .item import dump_item, map_item, read_item
 
 if TYPE_CHECKING:
     from ..base import Config
     from ..origin import Origin
+
+# The word that takes items out of a list or a mapping; a mapping can therefore not hold it.
+REMOVE = "remove"
 
 
 class OptionalType(FieldType):
@@ -93,8 +99,9 @@ class AnyOfType(FieldType):
         for option in self.options:
             try:
                 return option.read(value, origin)
-            except Invalid:
-                continue
+            except Invalid as error:
+                if error.secret:
+                    raise  # no other alternative may take it, or show it
         raise self.refuse(value)
 
     def dump(self, value: Any) -> Any:
@@ -129,10 +136,12 @@ class SequenceType(FieldType):
         mutable: True for `list[...]`, whose drafts can be changed in place.
     """
 
-    __slots__ = ("item", "mutable", "nested")
+    __slots__ = ("item", "mutable", "nested", "title")
 
     def __init__(self, item: FieldType, mutable: bool) -> None:
         self.item = item
+        # The class and field that it is the type of, for errors.
+        self.title = "(list)"
         self.mutable = mutable
         self.nested = item.nested
 
@@ -151,28 +160,29 @@ class SequenceType(FieldType):
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
         items = read_items(self, value)
-        return self.adopt(each(items, lambda _, item: self.item.read(item, origin)))
+        return self.adopt(each(items, lambda _, item: read_item(self.item, item, origin)))
 
     def adopt(self, value: Any) -> Any:
         """See `FieldType.adopt`."""
-        return CheckedList(value, self.item) if self.mutable else tuple(value)
+        return CheckedList(value, self) if self.mutable else tuple(value)
 
     def dump(self, value: Any) -> list[Any]:
         """See `FieldType.dump`."""
-        return [self.item.dump(item) for item in value]
+        return [dump_item(self.item, item) for item in value]
 
     def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
         """See `FieldType.map`."""
-        items = [self.item.map(item, function, frozen) for item in value]
+        items = [map_item(self.item, item, function, frozen) for item in value]
         if not self.mutable:
             return tuple(items)
-        return FrozenList(items) if frozen else CheckedList(items, self.item)
+        return FrozenList(items, self.title) if frozen else CheckedList(items, self)
 
     def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
         """See `FieldType.sections`."""
         for index, item in enumerate(value):
-            for path, section in self.item.sections(item):
-                yield (index, *path), section
+            if not isinstance(item, Reference):
+                for path, section in self.item.sections(item):
+                    yield (index, *path), section
 
 
 class TupleType(FieldType):
@@ -207,7 +217,7 @@ class TupleType(FieldType):
             raise Invalid(
                 f"needs {len(self.items)} items, got {len(items)}", secret=self.is_secret()
             )
-        return tuple(each(items, lambda index, item: self.items[index].read(item, origin)))
+        return tuple(each(items, lambda at, item: read_item(self.items[at], item, origin)))
 
     def adopt(self, value: Any) -> Any:
         """See `FieldType.adopt`."""
@@ -215,18 +225,19 @@ class TupleType(FieldType):
 
     def dump(self, value: Any) -> list[Any]:
         """See `FieldType.dump`."""
-        return [kind.dump(item) for kind, item in zip(self.items, value, strict=True)]
+        return [dump_item(kind, item) for kind, item in zip(self.items, value, strict=True)]
 
     def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
         """See `FieldType.map`."""
         pairs = zip(self.items, value, strict=True)
-        return tuple(kind.map(item, function, frozen) for kind, item in pairs)
+        return tuple(map_item(kind, item, function, frozen) for kind, item in pairs)
 
     def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
         """See `FieldType.sections`."""
         for index, item in enumerate(value):
-            for path, section in self.items[index].sections(item):
-                yield (index, *path), section
+            if not isinstance(item, Reference):
+                for path, section in self.items[index].sections(item):
+                    yield (index, *path), section
 
 
 class MappingType(FieldType):
@@ -236,10 +247,11 @@ class MappingType(FieldType):
         item: the type of the values.
     """
 
-    __slots__ = ("item", "nested")
+    __slots__ = ("item", "nested", "title")
 
     def __init__(self, item: FieldType) -> None:
         self.item = item
+        self.title = "(mapping)"
         self.nested = item.nested
 
     def describe(self) -> str:
@@ -270,6 +282,9 @@ class MappingType(FieldType):
             raise Invalid(f"has a key that is not a text: {shown(key)}")
         if not is_text(key):
             raise Invalid(f"has a key that cannot be written to a file: {key!r}")
+        refuse_credentials(key)
+        if key == REMOVE:
+            raise Invalid("has the key 'remove', which is the word that takes keys out of it")
         if self.nested and (not key or "." in key):
             raise Invalid(f"has the key {key!r}, which cannot be part of a dotted path")
         return str(key)
@@ -291,7 +306,7 @@ class MappingType(FieldType):
                 errors.append(error)
                 continue
             try:
-                result[name] = self.item.read(item, origin)
+                result[name] = read_item(self.item, item, origin)
             except Invalid as error:
                 errors.append(error.inside(name))
         if errors:
@@ -304,18 +319,34 @@ class MappingType(FieldType):
 
     def dump(self, value: Any) -> dict[str, Any]:
         """See `FieldType.dump`."""
-        return {key: self.item.dump(item) for key, item in value.items()}
+        return {key: dump_item(self.item, item) for key, item in value.items()}
 
     def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
         """See `FieldType.map`."""
-        items = {key: self.item.map(item, function, frozen) for key, item in value.items()}
-        return FrozenDict(items) if frozen else CheckedDict(items, self)
+        items = {key: map_item(self.item, v, function, frozen) for key, v in value.items()}
+        return FrozenDict(items, self.title) if frozen else CheckedDict(items, self)
 
     def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
         """See `FieldType.sections`."""
-        for key, item in value.items():
-            for path, section in self.item.sections(item):
-                yield (key, *path), section
+        for key in sorted(value):  # so that the order of keys means nothing
+            item = value[key]
+            if not isinstance(item, Reference):
+                for path, section in self.item.sections(item):
+                    yield (key, *path), section
+
+
+def name_containers(kind: FieldType, title: str) -> None:
+    """Tell the lists and mappings of a field whose they are.
+
+    Arguments:
+        kind: the field's type.
+        title: the class and the field.
+    """
+    inner = title
+    if isinstance(kind, SequenceType | MappingType):
+        kind.title, inner = title, f"{title}.(item)"
+    for part in kind.parts():
+        name_containers(part, inner)
 
 
 def read_items(kind: FieldType, value: object) -> Iterable[object]:
@@ -363,3 +394,48 @@ def each(items: Iterable[object], read: Callable[[int, object], Any]) -> list[An
     if errors:
         raise several(errors)
     return result
+
+
+def items_of(kind: FieldType, value: Any) -> Iterator[tuple[str | int, Any, FieldType]]:
+    """The items of a list, tuple or mapping with their types.
+
+    Arguments:
+        kind: the type of the whole, perhaps an optional one.
+        value: a stored value.
+
+    Returns:
+        triples of index or key, item and the item's type.
+    """
+    while isinstance(kind, OptionalType):
+        kind = kind.inner
+    if isinstance(kind, MappingType):
+        for key, item in value.items():
+            yield key, item, kind.item
+    elif isinstance(kind, TupleType):
+        for index, (item, part) in enumerate(zip(value, kind.items, strict=True)):
+            yield index, item, part
+    elif isinstance(kind, SequenceType):
+        for index, item in enumerate(value):
+            yield index, item, kind.item
+
+
+def kind_at(kind: FieldType, inside: tuple[str | int, ...]) -> FieldType | None:
+    """The type of an item, at any depth.
+
+    Arguments:
+        kind: the type of the whole.
+        inside: indices and keys that lead to the item.
+
+    Returns:
+        the type; None where it depends on the value.
+    """
+    for part in inside:
+        while isinstance(kind, OptionalType):
+            kind = kind.inner
+        if isinstance(kind, SequenceType | MappingType):
+            kind = kind.item
+        elif isinstance(kind, TupleType) and isinstance(part, int):
+            kind = kind.items[part]
+        else:
+            return None
+    return kind

@@ -11,7 +11,7 @@ from ..problem import ConfigError, Problem
 
 if TYPE_CHECKING:
     from .base import FieldType
-    from .containers import MappingType
+    from .containers import MappingType, SequenceType
 
 
 class CheckedList(list[Any]):
@@ -19,32 +19,37 @@ class CheckedList(list[Any]):
 
     Arguments:
         items: items that are already checked.
-        kind: the type of the items.
+        kind: the list's type.
     """
 
-    __slots__ = ("_kind", "changed")
+    __slots__ = ("changed", "kind")
 
-    def __init__(self, items: Iterable[Any], kind: FieldType) -> None:
+    def __init__(self, items: Iterable[Any], kind: SequenceType) -> None:
         super().__init__(items)
-        self._kind = kind
+        self.kind = kind
         # Where the last change in place was made, since the section does not see it.
         self.changed: Origin | None = None
 
-    def _read(self, *values: object) -> list[Any]:
+    def _read(self, *values: object, first: int = 0) -> list[Any]:
+        """What is put in, checked; the index of the first of it is for errors."""
         self.changed = origin = outside_origin()
-        return [_checked(self._kind, value, origin) for value in values]
+        title, item = self.kind.title, self.kind.item
+        return [
+            _checked(item, value, origin, f"{title}.{index}")
+            for index, value in enumerate(values, start=first)
+        ]
 
     def append(self, value: object) -> None:
         """Add an item, checked."""
-        super().extend(self._read(value))
+        super().extend(self._read(value, first=len(self)))
 
     def insert(self, index: SupportsIndex, value: object) -> None:
         """Insert an item, checked."""
-        super().insert(index, *self._read(value))
+        super().insert(index, *self._read(value, first=slice(index, None).indices(len(self))[0]))
 
     def extend(self, values: Iterable[object]) -> None:
         """Add items, each checked."""
-        super().extend(self._read(*values))
+        super().extend(self._read(*values, first=len(self)))
 
     def pop(self, index: SupportsIndex = -1) -> Any:
         """Take an item out."""
@@ -80,7 +85,11 @@ class CheckedList(list[Any]):
         raise SetpointError("a list of a configuration cannot be multiplied; assign a new list")
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        items = self._read(*value) if isinstance(index, slice) else self._read(value)[0]
+        if isinstance(index, slice):
+            first = cast(slice, index).indices(len(self))[0]
+            items: Any = self._read(*value, first=first)
+        else:
+            items = self._read(value, first=int(index) % max(len(self), 1))[0]
         super().__setitem__(cast(Any, index), items)
 
     def __delitem__(self, index: Any) -> None:
@@ -100,20 +109,21 @@ class CheckedDict(dict[str, Any]):
         kind: the mapping's type.
     """
 
-    __slots__ = ("_kind", "changed")
+    __slots__ = ("changed", "kind")
 
     def __init__(self, items: Mapping[str, Any], kind: MappingType) -> None:
         super().__init__(items)
-        self._kind = kind
+        self.kind = kind
         self.changed: Origin | None = None
 
     def __setitem__(self, key: str, value: object) -> None:
         self.changed = origin = outside_origin()
         try:
-            name = self._kind.check_key(key)
+            name = self.kind.check_key(key)
         except Invalid as error:
-            raise _refused(error, key, origin) from None
-        super().__setitem__(name, _checked(self._kind.item, value, origin))
+            raise _refused(error, key, origin, self.kind.title) from None
+        place = f"{self.kind.title}.{name}"
+        super().__setitem__(name, _checked(self.kind.item, value, origin, place))
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Set several values, each checked."""
@@ -153,21 +163,23 @@ class CheckedDict(dict[str, Any]):
         return dict, (dict(self),)
 
 
-def _checked(kind: FieldType, value: object, origin: Origin) -> Any:
+def _checked(kind: FieldType, value: object, origin: Origin, place: str) -> Any:
+    from .item import read_item
+
     try:
-        return kind.read(value, origin)
+        return read_item(kind, value, origin)
     except Invalid as error:
-        raise _refused(error, value, origin) from None
+        raise _refused(error, value, origin, place) from None
 
 
-def _refused(error: Invalid, value: object, origin: Origin) -> ConfigError:
-    """The report for one item; which field holds the list is for the line itself to say."""
+def _refused(error: Invalid, value: object, origin: Origin, place: str) -> ConfigError:
+    """The report for one item, which is named by the class and the field that hold it."""
     from .base import shown_part
 
     return ConfigError(
         [
             Problem(
-                ".".join(map(str, ("(item)", *part.at))),
+                ".".join(map(str, (place, *part.at))),
                 part.message,
                 valid=part.valid,
                 hint=part.hint,
@@ -177,6 +189,18 @@ def _refused(error: Invalid, value: object, origin: Origin) -> ConfigError:
             for part in error.parts
         ]
     )
+
+
+def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
+    """The class and field that hold a list or mapping.
+
+    Arguments:
+        value: the list or mapping.
+
+    Returns:
+        for instance `Net.sizes`.
+    """
+    return value.kind.title if isinstance(value, CheckedList | CheckedDict) else value.title
 
 
 def last_change(value: object) -> Origin | None:
@@ -194,14 +218,27 @@ def last_change(value: object) -> Origin | None:
     return None
 
 
-def _refuse(self: object, *_: object, **__: object) -> NoReturn:
-    raise SetpointError("a resolved configuration is immutable; use evolve() to change a draft")
+def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
+    subject = f"{self.title} cannot be changed: " if self.title else ""
+    raise SetpointError(
+        f"{subject}a resolved configuration is immutable; use evolve() to make a changed draft"
+    )
 
 
 class FrozenList(list[Any]):
-    """A resolved config's list: it equals a list, is hashable, and cannot change."""
+    """A resolved config's list: it equals a list, is hashable, and cannot change.
 
-    __slots__ = ()
+    Arguments:
+        items: the items.
+        title: the class and field that hold it, for errors.
+    """
+
+    __slots__ = ("title",)
+
+    def __init__(self, items: Iterable[Any] = (), title: str = "") -> None:
+        super().__init__(items)
+        self.title = title
+
     append = extend = insert = remove = pop = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
@@ -210,13 +247,23 @@ class FrozenList(list[Any]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         # Items are not appended one by one, as copying and unpickling would.
-        return type(self), (tuple(self),)
+        return type(self), (tuple(self), self.title)
 
 
 class FrozenDict(dict[str, Any]):
-    """A resolved config's mapping: it equals a dict, is hashable, and cannot change."""
+    """A resolved config's mapping: it equals a dict, is hashable, and cannot change.
 
-    __slots__ = ()
+    Arguments:
+        items: the values by key.
+        title: the class and field that hold it, for errors.
+    """
+
+    __slots__ = ("title",)
+
+    def __init__(self, items: Mapping[str, Any], title: str = "") -> None:
+        super().__init__(items)
+        self.title = title
+
     update = setdefault = pop = popitem = clear = _refuse
     __setitem__ = __delitem__ = __ior__ = _refuse
 
@@ -224,4 +271,4 @@ class FrozenDict(dict[str, Any]):
         return hash(frozenset(self.items()))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return type(self), (dict(self),)
+        return type(self), (dict(self), self.title)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any
 
+from ..credentials import refuse_credentials
 from ..errors import Invalid
-from ..files.limits import is_text
+from ..files.limits import TOO_BIG, is_text
 from ..files.plain import PlainScalar
-from .base import MAX_BITS, FieldType, shown
+from ..literal import LiteralText, escaped, literal
+from .base import MAX_BITS, FieldType, plain_number, shown
 
 if TYPE_CHECKING:
     from ..origin import Origin
 
 INFINITIES = (float("inf"), float("-inf"))
-TOO_LARGE = "is too large for a floating-point number"
+TRUTH = {
+    **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
+    **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
+}
+"""How other languages write truth values: answered, never taken."""
+TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "holds bytes that are no characters, so that no file could record it"
 
 
@@ -31,17 +38,33 @@ class IntType(FieldType):
         """See `FieldType.read`."""
         if isinstance(value, PlainScalar):
             return self._parse(value)
+        if not isinstance(value, int):
+            value = plain_number(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.refuse(value)
         if value.bit_length() > MAX_BITS:
-            raise Invalid("has more digits than can be written to a file")
+            raise Invalid(TOO_LONG)
         return int(value)
 
     def _parse(self, text: str) -> int:
         try:
-            return int(text, 10)
+            # TOML has the prefixes, and a number means the same wherever it stands.
+            number = int(text, 0 if _has_prefix(text) else 10)
         except ValueError:
-            number = _float(text)
+            return self._integral(text)
+        if number.bit_length() > MAX_BITS:
+            raise Invalid(TOO_LONG)
+        return number
+
+    def refuse(self, value: object) -> Invalid:
+        """See `FieldType.refuse`."""
+        error = super().refuse(value)
+        if isinstance(value, float) and value.is_integer():
+            error.hint = "A quotient of whole numbers is written with //."
+        return error
+
+    def _integral(self, text: str) -> int:
+        number = _float(text)
         # 1e6 is how people write a million tokens; it is exact as long as it is integral.
         if "e" in text.lower() and number.is_integer() and abs(number) < 2**53:
             return int(number)
@@ -59,22 +82,27 @@ class FloatType(FieldType):
 
     def read(self, value: object, origin: Origin) -> float:
         """See `FieldType.read`."""
+        if not isinstance(value, int | float | str):
+            value = plain_number(value)
         if isinstance(value, str):
             # A file format without infinities writes them as texts.
             if not isinstance(value, PlainScalar) and value not in ("inf", "-inf"):
                 raise self.refuse(value)
             try:
                 # YAML writes infinities as .inf and -.inf.
-                number = float(value.lower().replace(".inf", "inf"))
+                plain = value.lower().replace(".inf", "inf")
+                number = float(int(plain, 0) if _has_prefix(plain) else plain)
+            except OverflowError:
+                raise Invalid(TOO_BIG) from None
             except ValueError:
                 raise self.refuse(value) from None
             if number in INFINITIES and "inf" not in value.lower():
-                raise Invalid(TOO_LARGE)
+                raise Invalid(TOO_BIG)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 number = float(value)
             except OverflowError:
-                raise Invalid(TOO_LARGE) from None
+                raise Invalid(TOO_BIG) from None
         else:
             raise self.refuse(value)
         if number != number:
@@ -100,9 +128,17 @@ class BoolType(FieldType):
         """See `FieldType.read`."""
         if isinstance(value, bool):
             return value
+        if isinstance(plain_number(value), bool):
+            return plain_number(value)
         if isinstance(value, PlainScalar) and value.lower() in ("true", "false"):
             return value.lower() == "true"
-        raise self.refuse(value)
+        error = self.refuse(value)
+        if isinstance(value, str):
+            from ..suggest import did_you_mean
+
+            word = value.lower()
+            error.hint = did_you_mean(TRUTH.get(word, word), self.candidates())
+        raise error
 
 
 class StrType(FieldType):
@@ -119,8 +155,13 @@ class StrType(FieldType):
         if isinstance(value, str) and not isinstance(value, enum.Enum):
             if not is_text(value):
                 raise Invalid(NOT_TEXT)
-            return str(value)
+            refuse_credentials(value)
+            return literal(value)
         raise self.refuse(value)
+
+    def dump(self, value: str) -> str:
+        """See `FieldType.dump`."""
+        return escaped(value)
 
 
 class PathType(FieldType):
@@ -138,19 +179,19 @@ class PathType(FieldType):
 
         if isinstance(value, PurePath):
             value = value.as_posix()
+            refuse_credentials(value.replace(":/", "://", 1))  # as it was before it was a path
         if not isinstance(value, str):
             raise self.refuse(value)
         if not value or "\0" in value:
             raise Invalid("is not a path: it is empty or holds a zero byte")
         if not is_text(value):
             raise Invalid(NOT_TEXT)
-        if "${" in value:
-            raise Invalid("is a path that would be read as a reference")
+        refuse_credentials(value)
         return Path(str(value))
 
     def dump(self, value: Any) -> str:
         """See `FieldType.dump`."""
-        text = value.as_posix()
+        text = escaped(value.as_posix())
         # Bare, it would be read back as no path at all.
         return f"./{text}" if text == "null" else text
 
@@ -177,6 +218,7 @@ class LiteralType(FieldType):
 
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
+        value = str(value) if isinstance(value, LiteralText) else plain_number(value)
         for choice in self.choices:
             if isinstance(value, PlainScalar):
                 if plain_text(choice) == value:
@@ -184,6 +226,10 @@ class LiteralType(FieldType):
             elif type(choice) is type(value) and choice == value:
                 return choice
         raise refuse_choice(value, self.candidates())
+
+    def dump(self, value: Any) -> Any:
+        """See `FieldType.dump`."""
+        return escaped(value) if isinstance(value, str) else value
 
 
 class EnumType(FieldType):
@@ -244,11 +290,15 @@ def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
     Returns:
         the error, to be raised by the caller.
     """
-    from ..suggest import nearest
+    from ..suggest import did_you_mean
 
-    close = nearest(str(value), choices) if isinstance(value, str) else []
-    hint = f"Did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(str(value), choices) if isinstance(value, str) else ""
     return Invalid(f"is not one of the known values: got {shown(value)}", choices, hint=hint)
+
+
+def _has_prefix(text: str) -> bool:
+    """Whether a text is written as a hexadecimal, octal or binary number is."""
+    return text.lstrip("+-")[:2].lower() in ("0x", "0o", "0b")
 
 
 def _float(text: str) -> float:

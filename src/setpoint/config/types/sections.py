@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import Invalid, several
 from ..files.plain import PlainScalar
+from ..origin import RECORD
 from .base import FieldType
 from .scalars import refuse_choice
 
 if TYPE_CHECKING:
     from ..base import Config
+    from ..foreign.section import Foreign
     from ..origin import Origin
 
 
@@ -67,7 +69,10 @@ class SectionType(FieldType):
             return variants[str(tag)]
         if not variants:
             raise Invalid(f"{self.classes[0].__name__} has no variants, so no type can be chosen")
-        raise refuse_choice(tag, tuple(variants))
+        refused = refuse_choice(tag, tuple(variants))
+        if isinstance(tag, str) and "." in tag and "import" in variants:
+            refused.hint = f'A callable is given as {{type = "import", target = "{tag}"}}.'
+        raise refused
 
     def only(self) -> type[Config] | None:
         """The class of a field that needs no `type`.
@@ -78,19 +83,22 @@ class SectionType(FieldType):
         if len(self.classes) != 1:
             return None
         cls = self.classes[0]
-        alone = set(self.variants().values()) <= {cls}
-        return cls if alone else None
+        others = [one for one in self.variants().values() if one is not cls]
+        if not others:
+            return cls
+        # What another package derives from a plain section adds to it, and makes it no family.
+        tagged, home = cls.__setpoint__.tag is not None, _package(cls)
+        return None if tagged or any(_package(one) == home for one in others) else cls
 
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
         if isinstance(value, self.classes):
             tagged = type(value).__setpoint__.tag
             if tagged is None and type(value) is not self.only():
-                raise Invalid(
-                    f"{type(value).__name__} is a family; choose one of its variants",
-                    self.candidates(),
-                )
+                raise self._untagged(type(value))
             return value
+        if hasattr(value, "__setpoint_open__"):
+            return self._foreign(cast(Any, value))
         if isinstance(value, PlainScalar):
             if value.startswith("{"):
                 from ..layers.flow import parse_flow
@@ -104,9 +112,32 @@ class SectionType(FieldType):
             return self.find(value)()
         raise self.refuse(value)
 
+    def _untagged(self, cls: type[Config]) -> Invalid:
+        """The error for a section of a class that nothing tells apart from the others."""
+        if cls.__setpoint__.variants:
+            return Invalid(
+                f"{cls.__name__} is a family; choose one of its variants", self.candidates()
+            )
+        tag = cls.__name__.lower()
+        return Invalid(
+            f"{cls.__name__} has no tag, so that no file could name it",
+            self.candidates(),
+            hint=f'Declare it as class {cls.__name__}(..., type="{tag}").',
+        )
+
+    def _foreign(self, value: Foreign) -> Config:
+        """A component made by `setpoint.partial`, as this family's variant for such components."""
+        from ..foreign.section import Foreign, become
+
+        tag = type(value).__setpoint__.tag
+        cls = self.variants().get(tag or "")
+        if cls is None or not issubclass(cls, Foreign):
+            raise Invalid("takes no components that are imported by a path", self.candidates())
+        return become(value, cls)
+
     def _from_mapping(self, values: Mapping[str, object], origin: Origin) -> Config:
         cls = self.only()
-        tag = values.get("type")
+        tag = tag_of(values)
         if tag is not None or cls is None:
             if tag is None:
                 raise Invalid("needs a type", self.candidates()).inside("type")
@@ -115,16 +146,7 @@ class SectionType(FieldType):
             except Invalid as error:
                 raise error.inside("type") from None
         section = cls()
-        errors: list[Invalid] = []
-        for key, item in values.items():
-            if key == "type":
-                continue
-            try:
-                read_into(section, key, item, origin)
-            except Invalid as error:
-                errors.append(error.inside(key))
-        if errors:
-            raise several(errors)
+        read_all(section, values, origin)
         return section
 
     def dump(self, value: Any) -> Any:
@@ -142,6 +164,34 @@ class SectionType(FieldType):
         yield (), value
 
 
+def _package(cls: type[Config]) -> str:
+    """The package that a class is part of, or the script."""
+    return cls.__module__.partition(".")[0]
+
+
+def read_all(section: Config, values: Mapping[str, object], origin: Origin) -> None:
+    """Set the fields of a section that is being read from a mapping.
+
+    Arguments:
+        section: the draft.
+        values: its fields; the type has been seen to.
+        origin: where they come from.
+
+    Raises:
+        Invalid: for everything that does not fit.
+    """
+    errors: list[Invalid] = []
+    for key, item in values.items():
+        if key == "type":
+            continue
+        try:
+            read_into(section, key, item, origin)
+        except Invalid as error:
+            errors.append(error.inside(key))
+    if errors:
+        raise several(errors)
+
+
 def read_into(section: Config, key: str, value: object, origin: Origin) -> None:
     """Set one field of a section that is being read from a mapping.
 
@@ -154,9 +204,55 @@ def read_into(section: Config, key: str, value: object, origin: Origin) -> None:
     Raises:
         Invalid: if there is no such field, or it cannot take the value.
     """
-    from ..suggest import field_of, unknown_key
+    from ..suggest import settable, unknown_key
 
-    info = field_of(type(section), key)
+    info = settable(type(section), key)
     if info is None:
         raise unknown_key(type(section), key)
-    section.store(info.name, info.read(value, origin), origin)
+    if isinstance(value, Mapping):
+        # As in the sections of a file: what is given adds to the default that stands here.
+        entries = cast(Mapping[str, object], value)
+        usual: Any = info.initial()
+        if isinstance(usual, dict) and origin.layer != RECORD:  # which holds whole values
+            value = _added_to(cast(dict[str, object], usual), entries)
+        elif _is_of(usual, entries.get("type")):
+            read_all(cast("Config", usual), entries, origin)
+            value = cast(object, usual)
+    section.store(info.name, info.read(cast(object, value), origin), origin)
+
+
+def tag_of(values: Mapping[str, object]) -> object:
+    """The variant that a mapping chooses for the section that it stands for.
+
+    Arguments:
+        values: the mapping.
+
+    Returns:
+        the value of `type`; None where there is none.
+
+    Raises:
+        Invalid: if it is null, which chooses nothing.
+    """
+    tag = values.get("type")
+    if tag is None and "type" in values:
+        raise Invalid("is null, which is no variant; leave it out to keep the one that is there")
+    return tag
+
+
+def _is_of(usual: Any, tag: object) -> bool:
+    """Whether a default is a section of the variant that is chosen, or of the only one."""
+    info: Any = getattr(cast(object, usual), "__setpoint__", None)
+    return info is not None and tag in (None, info.tag)
+
+
+def _added_to(usual: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
+    """A mapping as it is with its default, without the keys that are taken out of that."""
+    from .containers import REMOVE
+
+    gone = entries.get(REMOVE, ())
+    names = cast(list[object], gone) if isinstance(gone, list | tuple) else [gone]
+    for name in names:
+        if name not in usual:
+            raise Invalid(f"has no item {str(name)!r} to remove", tuple(usual)).inside(REMOVE)
+    rest = {key: item for key, item in entries.items() if key != REMOVE}
+    return {**{key: item for key, item in usual.items() if key not in names}, **rest}

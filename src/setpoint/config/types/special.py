@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 class Scalar(Protocol):
-    """A value class that can be a field's type: `Period`, `Duration`, `Secret` and the like."""
+    """A value class that can be a field's type: `Period`, `Duration`, `Secret` and the like.
+
+    `__setpoint_scalar__` describes it in words. `__setpoint_json_schema__`, a schema of what `read`
+    takes from a file, may stand beside it, for editors.
+    """
 
     __setpoint_scalar__: str
 
@@ -59,6 +63,10 @@ class ScalarType(FieldType):
         """See `FieldType.is_secret`."""
         return getattr(self.cls, "__setpoint_secret__", False)
 
+    def candidates(self) -> tuple[str, ...]:
+        """See `FieldType.candidates`."""
+        return getattr(self.cls, "__setpoint_candidates__", ())
+
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
         return self.cls.read(value)
@@ -104,5 +112,15 @@ class AnyType(FieldType):
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
         from ..free import plain_value
+        from ..literal import literal
 
-        return plain_value(value)
+        plain = plain_value(value)
+        return literal(plain) if isinstance(plain, str) else plain
+
+    def dump(self, value: Any) -> Any:
+        """See `FieldType.dump`."""
+        from ..free import listed
+        from ..literal import escaped
+
+        # Texts inside a list or mapping are taken as they are.
+        return escaped(value) if isinstance(value, str) else listed(value)

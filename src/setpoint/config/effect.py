@@ -1,0 +1,160 @@
+"""Settings without effect: refused where they were meant, dropped where they were overtaken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Chain, Config, chain_of, state_of, value_or_missing
+from .checker import whole_problem
+from .determine import Determination, Sources
+from .errors import SetpointError
+from .findings import title
+from .hooks import DEAD
+from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Path, Recorded
+from .problem import Problem
+from .variant import MANY_ORIGINS
+
+
+class Drop:
+    """A value that an earlier layer gave, and that has no effect since a later one.
+
+    Arguments:
+        path: the section's path.
+        name: the field.
+        reason: why it has no effect.
+    """
+
+    __slots__ = ("name", "path", "reason")
+
+    def __init__(self, path: Path, name: str, reason: str) -> None:
+        self.path = path
+        self.name = name
+        self.reason = reason
+
+    def apply(self, section: Config) -> None:
+        """Take the value out of a section, so that all follows as if it had never been given.
+
+        Arguments:
+            section: the section, in a draft.
+        """
+        state = state_of(section)
+        chain = state.origins.pop(self.name, None)
+        if not chain:
+            return
+        state.dropped.append((self.name, chain[-1][1], chain[-1][0], f"no effect: {self.reason}"))
+        if state.shared:
+            state.shared.pop(self.name, None)
+        try:
+            object.__delattr__(section, self.name)
+        except AttributeError:
+            return  # nobody had looked into it yet
+
+
+def find_dead(
+    determination: Determination, placed: list[tuple[Path, Config]]
+) -> tuple[list[Drop], list[Problem]]:
+    """Ask all methods marked `@dead`, once every value is known.
+
+    Arguments:
+        determination: the computation, which has run.
+        placed: the sections with their paths.
+
+    Returns:
+        the values to be dropped, which were set before what makes them dead; and a problem for
+        each that was set along with it, or after.
+    """
+    drops: list[Drop] = []
+    problems: list[Problem] = []
+    for path, section in placed:
+        for name in type(section).__setpoint__.deads:
+            method: Any = getattr(section, name)
+            try:
+                reason, sources = determination.observe(section, name)
+            except Exception as error:
+                problems.append(whole_problem(path, section, _mistake(method, error)))
+                continue
+            if not reason:
+                continue
+            if not isinstance(reason, str):
+                error = TypeError("a dead method returns a reason or None")
+                problems.append(whole_problem(path, section, _mistake(method, error)))
+                continue
+            names: tuple[str, ...] = getattr(method, DEAD)
+            for each in names:
+                for inside, holder, field in _given_in(section, each, ()):
+                    chain = chain_of(holder, field)
+                    if _overtaken(chain, sources, holder, field):
+                        drops.append(Drop((*path, *inside), field, reason))
+                        continue
+                    relative = ".".join((*inside, field))
+                    problem = Problem(relative, f"has no effect: {reason}", hint="Remove it.")
+                    problems.append(whole_problem(path, section, problem))
+    return drops, problems
+
+
+def _given_in(
+    section: Config, name: str, inside: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], Config, str]]:
+    """The values that a layer has set at a name, or anywhere in the section that stands there."""
+    first, _, rest = name.partition(".")
+    info = type(section).__setpoint__.fields.get(first)
+    if info is None:
+        return []  # a field of another variant than the one that stands here
+    chain, value = chain_of(section, first), value_or_missing(section, first)
+    if isinstance(value, Config):
+        usual: object = None if info.derived or info.required else info.initial()
+        if not rest and type(usual) is not type(value) and _is_given(chain):
+            return [(inside, section, first)]
+        below = [rest] if rest else list(type(value).__setpoint__.fields)
+        here = (*inside, first)
+        return [found for each in below for found in _given_in(value, each, here)]
+    if rest or not _is_given(chain):
+        return []
+    # A complete file names every value; what it leaves at the default is no mistake.
+    if not info.derived and not info.required and chain[-1][1] == info.initial():
+        return []
+    return [(inside, section, first)]
+
+
+def _is_given(chain: Chain) -> bool:
+    return bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED, RECORD)
+
+
+def _overtaken(chain: Chain, sources: Sources, holder: Config, field: str) -> bool:
+    """Whether a value was given by an earlier layer than what makes it dead.
+
+    The latest value that the method has read is taken for what makes it dead.
+    """
+    info = type(holder).__setpoint__.fields[field]
+    mine = _giver(chain)
+    if mine is None or info.required:  # without a default there is nothing to go back to
+        return False
+    read = [
+        origin
+        for (_, name), section in sources.items()
+        if (section is not holder or name != field)
+        and (origin := _giver(chain_of(section, name))) is not None
+    ]
+    latest = max(read, key=lambda origin: origin.order, default=None)
+    return latest is not None and latest.order > mine.order and not _one_layer(latest, mine)
+
+
+def _giver(chain: Chain) -> Origin | None:
+    """The layer that gave a value; None for defaults and what is derived."""
+    for origin, _ in reversed(chain):
+        if origin.layer != REFERENCE:
+            return None if origin.layer in (DEFAULT, DERIVED) else origin
+    return None
+
+
+def _one_layer(one: Origin, other: Origin) -> bool:
+    if isinstance(one, Recorded) and isinstance(other, Recorded):
+        return True
+    return one.layer == other.layer and (one.layer in MANY_ORIGINS or one.label == other.label)
+
+
+def _mistake(method: Any, error: Exception) -> Problem:
+    from .user_code import in_words
+
+    said = str(error) if isinstance(error, SetpointError) else in_words(error)
+    return Problem("", f"{title(method)} failed: {said}")

@@ -1,0 +1,92 @@
+"""The schema of whole configuration files."""
+
+from __future__ import annotations
+
+from ..base import Config
+from ..compose import HEADERS, SWEEP
+from ..misuse import need_class
+from ..suggest import schema as every_field
+from .definitions import EXTENDS, NAMES, Definitions
+from .shape import Schema
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+ROOT = "#"
+TAG = "tag"
+ABOUT_THE_FILE: dict[str, Schema] = {
+    EXTENDS: {
+        **NAMES,
+        "description": "Presets and other files, relative to this one, that it is put on top of.",
+    },
+    "$schema": {"type": "string", "description": "Where the JSON Schema of this file lies."},
+    "setpoint": {"type": "object", "description": "What wrote this file, and in which version."},
+}
+"""The keys of a file that are no fields: what each of `HEADERS` may hold."""
+POINTS: Schema = {"type": "object", "description": "The points of `setpoint sweep`."}
+
+
+def json_schema(root: type[Config], sweep: type[Config] | None = None) -> Schema:
+    """The JSON Schema of the files that a configuration can be written in.
+
+    It takes what Setpoint takes from a file. It cannot know what a file is put on top of, so no
+    field is required and, where no `type` is given, the fields of all variants are taken.
+
+    Arguments:
+        root: the class of the configuration.
+        sweep: the class of the table `[sweep]`; None takes any table.
+
+    Returns:
+        the schema, in plain data.
+
+    Raises:
+        SetpointError: for anything but a config class.
+    """
+    need_class(root, "json_schema")
+    definitions = Definitions()
+    fields = definitions.fields(root, ROOT)
+    properties = fields.pop("properties")
+    del properties[EXTENDS]
+    del fields["additionalProperties"]
+    tags = _tags(root, definitions)
+    points = POINTS
+    if sweep is not None:
+        from .sweep import sweep_schema
+
+        points = {**POINTS, **sweep_schema(sweep, definitions)}
+    return {
+        "$schema": DRAFT,
+        **fields,
+        "properties": {
+            **{key: ABOUT_THE_FILE.get(key, {}) for key in HEADERS},
+            **({TAG: tags} if tags else {}),
+            SWEEP: points,
+            **properties,
+        },
+        "additionalProperties": False,
+        "$defs": dict(sorted(definitions.schemas.items())),
+    }
+
+
+def _tags(root: type[Config], definitions: Definitions) -> Schema:
+    """The table that sets all fields with a mark at once; empty if there is no such mark."""
+    found: dict[str, list[Schema]] = {}
+    paths: dict[str, list[str]] = {}
+    for path, info in every_field(root):
+        for tag in info.tags:
+            schema = definitions.values.of(info.type, info.bounds, info.item_bounds)
+            schema = definitions.values.with_reference(info.type, schema)
+            if schema not in found.setdefault(tag, []):
+                found[tag].append(schema)
+            paths.setdefault(tag, []).append(path)
+    if not found:
+        return {}
+    properties: Schema = {}
+    for tag, schemas in found.items():
+        reached = ", ".join(dict.fromkeys(paths[tag]))
+        # Each field must take the value that all of them get.
+        properties[tag] = {"description": f"Sets {reached}.", "allOf": schemas}
+    return {
+        "type": "object",
+        "description": "Sets all fields that carry a tag at once.",
+        "properties": properties,
+        "additionalProperties": False,
+    }

@@ -1,0 +1,185 @@
+"""From field types to schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..field import INFINITIES, Bounds
+from ..types.base import FieldType
+from ..types.callables import ImportPathType
+from ..types.containers import (
+    REMOVE,
+    AnyOfType,
+    MappingType,
+    OptionalType,
+    SequenceType,
+    TupleType,
+)
+from ..types.pattern import PatternType
+from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
+from ..types.sections import SectionType
+from ..types.special import AnyType, FreeType, ScalarType
+from .shape import LITERAL, NULL, REFERENCE, Schema, either, whole
+
+if TYPE_CHECKING:
+    from .definitions import Definitions
+
+FREE = "Free"
+ANY_PATH = r"[^\u0000]+"
+# Words that JSON and YAML write for what they, or this format, cannot hold as a number.
+HIGHEST, LOWEST = "^inf$", "^-inf$"
+NO_BOUNDS = Bounds()
+
+
+class Values:
+    """Makes the schema of a value of any type.
+
+    Arguments:
+        definitions: where the schemas of sections are kept.
+    """
+
+    def __init__(self, definitions: Definitions) -> None:
+        self.definitions = definitions
+        self.makers: dict[type[FieldType], Callable[[Any, Bounds, Bounds], Schema]] = {
+            AnyOfType: self._any_of,
+            AnyType: lambda kind, bounds, items: {},
+            BoolType: lambda kind, bounds, items: {"type": "boolean"},
+            EnumType: lambda kind, bounds, items: {"enum": list(kind.candidates())},
+            FloatType: lambda kind, bounds, items: _float(bounds),
+            FreeType: lambda kind, bounds, items: self.definitions.free(),
+            ImportPathType: lambda kind, bounds, items: {"type": "string"},
+            IntType: lambda kind, bounds, items: {"type": "integer", **_limits(bounds)},
+            LiteralType: lambda kind, bounds, items: {"enum": list(kind.choices)},
+            MappingType: self._mapping,
+            OptionalType: self._optional,
+            PathType: lambda kind, bounds, items: {"type": "string", "pattern": whole(ANY_PATH)},
+            PatternType: lambda kind, bounds, items: {"type": "string"},
+            ScalarType: lambda kind, bounds, items: _scalar(kind),
+            SectionType: lambda kind, bounds, items: self.definitions.section(kind),
+            SequenceType: self._sequence,
+            StrType: lambda kind, bounds, items: _text(bounds),
+            TupleType: self._tuple,
+        }
+
+    def of(self, kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Schema:
+        """The schema of what a field of a type takes from a file.
+
+        Arguments:
+            kind: the type.
+            bounds: the range of the value.
+            items: the range of each item of it.
+
+        Returns:
+            the schema; that of anything for a type that is not known here.
+        """
+        maker = self.makers.get(type(kind))
+        return maker(kind, bounds or NO_BOUNDS, items or NO_BOUNDS) if maker else {}
+
+    def with_reference(self, kind: FieldType, schema: Schema) -> Schema:
+        """The schema of a value for which a reference may stand.
+
+        Arguments:
+            kind: the value's type.
+            schema: of the value itself.
+
+        Returns:
+            the schema; unchanged for secrets, which no reference can reach.
+        """
+        return schema if kind.is_secret() else either(schema, REFERENCE)
+
+    def edits(self, kind: SequenceType, item: Schema) -> Schema:
+        """The schema of a mapping that edits a list, instead of replacing it.
+
+        Arguments:
+            kind: the list's type.
+            item: the schema of a new item.
+
+        Returns:
+            a schema of objects: `append`, `extend`, `insert`, `remove`, and items by index or name.
+        """
+        return {
+            "type": "object",
+            "properties": {
+                "append": item,
+                "extend": {"type": "array", "items": item},
+                "insert": {
+                    "type": "object",
+                    "propertyNames": {"pattern": "^-?[0-9]+$"},
+                    "additionalProperties": item,
+                },
+                REMOVE: {},
+            },
+            # What is there already keeps its `type`, so that it need not be told again.
+            "additionalProperties": self._item(kind.item, None, fresh=False),
+        }
+
+    def _item(self, kind: FieldType, bounds: Bounds | None, fresh: bool) -> Schema:
+        if fresh and isinstance(kind, SectionType):
+            return self.with_reference(kind, self.definitions.section(kind, fresh=True))
+        return self.with_reference(kind, self.of(kind, bounds, None))
+
+    def _optional(self, kind: OptionalType, bounds: Bounds, items: Bounds) -> Schema:
+        return either(self.of(kind.inner, bounds, items), NULL)
+
+    def _any_of(self, kind: AnyOfType, bounds: Bounds, items: Bounds) -> Schema:
+        return either(*(self.of(option, bounds, items) for option in kind.options))
+
+    def _sequence(self, kind: SequenceType, bounds: Bounds, items: Bounds) -> Schema:
+        item = self._item(kind.item, items, fresh=True)
+        return either({"type": "array", "items": item}, self.edits(kind, item))
+
+    def _tuple(self, kind: TupleType, bounds: Bounds, items: Bounds) -> Schema:
+        places = [self._item(item, items, fresh=True) for item in kind.items]
+        later = [self._item(item, items, fresh=False) for item in kind.items]
+        count = len(places)
+        return {
+            "type": ["array", "object"],
+            "prefixItems": places,
+            "minItems": count,
+            "maxItems": count,
+            # One place of it, by its index.
+            "properties": {
+                str(index): item for at, item in enumerate(later) for index in (at, at - count)
+            },
+            "additionalProperties": False,
+        }
+
+    def _mapping(self, kind: MappingType, bounds: Bounds, items: Bounds) -> Schema:
+        names: Schema = {"type": ["string", "array"], "items": {"type": "string"}}
+        schema: Schema = {"type": "object", "properties": {REMOVE: names}}
+        if kind.nested:
+            schema["propertyNames"] = {"pattern": r"^[^.]+$"}
+        schema["additionalProperties"] = self._item(kind.item, items, fresh=False)
+        return schema
+
+
+def _limits(bounds: Bounds) -> Schema:
+    words = ("exclusiveMinimum", "minimum", "exclusiveMaximum", "maximum")
+    limits = (bounds.gt, bounds.ge, bounds.lt, bounds.le)
+    return {
+        word: limit
+        for word, limit in zip(words, limits, strict=True)
+        if limit is not None and limit not in INFINITIES
+    }
+
+
+def _float(bounds: Bounds) -> Schema:
+    endless = [
+        word
+        for word, infinity in zip((HIGHEST, LOWEST), INFINITIES, strict=True)
+        if bounds.takes(infinity)
+    ]
+    number: Schema = {"type": "number", **_limits(bounds)}
+    return either(number, *({"type": "string", "pattern": word} for word in endless))
+
+
+def _text(bounds: Bounds) -> Schema:
+    if bounds.pattern is None or "(?P" in bounds.pattern:  # named groups are Python's alone
+        return {"type": "string"}
+    return either({"type": "string", "pattern": whole(bounds.pattern)}, LITERAL)
+
+
+def _scalar(kind: ScalarType) -> Schema:
+    known: Schema = getattr(kind.cls, "__setpoint_json_schema__", {})
+    return dict(known)

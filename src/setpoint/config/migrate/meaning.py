@@ -1,0 +1,142 @@
+"""Fields that are where they were, or new, and what their values stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..origin import DERIVED, RECORD, Path
+from ..role import IDENTITY, Role
+from ..types.base import shown
+from ..walk import dotted
+from .operation import Operation, converted, with_value
+from .tree import Tree
+
+
+class Converted(Operation):
+    """A field has the same name, and its value is written in another way, such as another unit.
+
+    Arguments:
+        path: the field.
+        convert: from the old value to the new one.
+        what: what has changed, as a sentence, for instance `is counted in tokens, not steps`.
+        of: as for `Operation`.
+    """
+
+    def __init__(
+        self, path: str, convert: Callable[[Any], Any], what: str, of: str | None = None
+    ) -> None:
+        super().__init__(of)
+        self.path = path
+        self.convert = convert
+        self.what = what
+
+    def apply(self, tree: Tree) -> None:
+        """See `Operation.apply`."""
+        for path in self.places(tree, self.path):
+            before = tree.plain(path)
+            value = converted(self, path, before, lambda before=before: self.convert(before))
+            if value == before and type(value) is type(before):
+                continue
+            tree.put(path, value)
+            entry = tree.origins.get(dotted(path))
+            if entry is not None:
+                tree.origins[dotted(path)] = with_value(entry, value)
+            tree.notes.append(
+                f"{dotted(path)}: {before!r} is {value!r} since schema {self.schema}: {self.what}"
+            )
+
+
+class Added(Operation):
+    """A field is new; what runs effectively had before may be another value than today's default.
+
+    Arguments:
+        path: the field.
+        value: what every run before had, in plain data; or a function that says it from the data.
+        derived: whether the field is computed from others unless given.
+        role: the field's role.
+        what: a sentence for files, which mean today's default by what they leave out; to be given
+            where that default is another value than the one that runs had before.
+        of: as for `Operation`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        value: Any,
+        *,
+        derived: bool = False,
+        role: Role = IDENTITY,
+        what: str = "",
+        of: str | None = None,
+    ) -> None:
+        super().__init__(of)
+        self.what = what
+        self.path = path
+        self.value = value
+        self.derived = derived
+        self.role = role
+
+    def apply(self, tree: Tree) -> None:
+        """See `Operation.apply`."""
+        if not tree.complete:
+            if self.what and not tree.find(self.path):
+                tree.notes.append(f"{self.path} is new in schema {self.schema}: {self.what}")
+            return
+        section, _, name = self.path.rpartition(".")
+        for above in tree.find(section) if section else [()]:
+            path: Path = (*above, name)
+            if not isinstance(tree.get(above), dict) or name in tree.get(above):
+                continue
+            if self.of not in (None, tree.parent_type(path)):
+                continue
+            value = self.value
+            if callable(self.value):
+                value = converted(self, path, None, lambda: self.value(tree.data))
+            tree.put(path, value)
+            layer = DERIVED if self.derived else RECORD
+            origin = f"before schema {self.schema}"
+            tree.origins[dotted(path)] = {
+                "value": value,
+                "role": self.role.name,
+                "layers": [{"layer": layer, "origin": origin, "value": value}],
+            }
+
+
+class Meant(Operation):
+    """A field has the same name and value, but they mean something else now.
+
+    Arguments:
+        path: the field.
+        what: what has changed, as a sentence; shown whenever an older record or file is loaded.
+        when: for which values; None for all.
+        of: as for `Operation`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        what: str,
+        when: Callable[[Any], bool] | None = None,
+        of: str | None = None,
+    ) -> None:
+        super().__init__(of)
+        self.path = path
+        self.what = what
+        self.when = when
+
+    def apply(self, tree: Tree) -> None:
+        """See `Operation.apply`."""
+        for path in self.places(tree, self.path):
+            value = tree.plain(path)
+            when = self.when
+            # Of a reference nobody knows the value yet; better a note too many.
+            if when is not None and "${" not in str(value):
+                told = converted(self, path, value, lambda value=value, when=when: when(value))
+            else:
+                told = True
+            if told:
+                tree.notes.append(
+                    f"{dotted(path)} = {shown(value)} has another meaning since schema "
+                    f"{self.schema}: {self.what}"
+                )

@@ -1,0 +1,1 @@
+"""Tests of `setpoint.config.json_schema`."""

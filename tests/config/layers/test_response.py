@@ -1,0 +1,121 @@
+"""Response files: how they are split, found and bounded."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.config.compose import compose
+from setpoint.config.errors import SetpointError
+from setpoint.config.layers.response import expand, split
+from setpoint.config.layers.word import Word
+
+from ..helpers import problems_of
+from ..sample import Job
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(SetpointError) as caught:
+        expand(words)
+    return str(caught.value)
+
+
+def test_words_as_in_a_shell_with_their_lines() -> None:
+    text = (
+        "--a 1 # not 'this\n--name 'a b' \"c\\\"d\\n\" run#3\\\n4 e\\ f ''\r\n\\#g \"$x `y`\" *~\n"
+    )
+    words = split(text, "f")
+    assert words == [
+        "--a",
+        "1",
+        "--name",
+        "a b",
+        'c"d\\n',
+        "run#34",
+        "e f",
+        "",
+        "#g",
+        "$x `y`",
+        "*~",
+    ]
+    lines = [int(word.place.removeprefix("f:")) for word in words]
+    assert lines == [1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4]
+
+
+@given(st.text(alphabet="ab '\"\\\n\t$", max_size=12))
+def test_the_words_are_those_of_a_shell(text: str) -> None:
+    try:
+        expected = shlex.split(text)
+    except ValueError:
+        with pytest.raises(SetpointError):
+            split(text, "f")
+        return
+    # A shell joins lines at a backslash, which shlex keeps as a line break.
+    if "\\\n" not in text and "\\$" not in text:
+        assert split(text, "f") == expected
+
+
+def test_origins_say_the_file_and_the_line(folder: Path) -> None:
+    (folder / "args.txt").write_text("# faster\n--optimizer.lr 1e-2\nseed=x")
+    words = expand(["--deterministic", "@args.txt"])
+    (problem,) = problems_of(lambda: compose(Job, flags=words).resolve())
+    assert problem.origin == "command line seed (args.txt:3)"
+    (folder / "args.txt").write_text("--seed=2 --optimizer.lr=1e-2")
+    job = compose(Job, flags=expand(["--seed=1", "@args.txt", "--optimizer.lr=1"])).resolve()
+    assert (job.optimizer.lr, job.seed) == (1, 2)
+
+
+def test_files_are_found_beside_the_file_that_names_them(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "a.txt").write_text("x @b.txt z=@b.txt")
+    (folder / "sub" / "b.txt").write_bytes(b"\xef\xbb\xbfy")
+    words = expand(["@sub/a.txt", "w=@no"])
+    assert words == ["x", "y", "z=@b.txt", "w=@no"]
+    assert [word.place for word in words if isinstance(word, Word)] == [
+        os.path.join("sub", "a.txt") + ":1", os.path.join("sub", "b.txt") + ":1",
+        os.path.join("sub", "a.txt") + ":1",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_read(folder: Path) -> None:
+    (folder / "loop.txt").write_text("a\n@loop.txt")
+    (folder / "open.txt").write_text("a\n 'b\n\n")
+    (folder / "end.txt").write_text("a \\")
+    (folder / "bytes.txt").write_bytes(b"\xff")
+    (folder / "large.txt").write_bytes(b" " * (1024 * 1024 + 1))
+    os.mkfifo(folder / "pipe.txt")
+    assert refusal("@loop.txt") == (
+        "loop.txt:2: the response file loop.txt names itself: loop.txt -> loop.txt"
+    )
+    assert refusal("@open.txt") == "open.txt:2: the word that begins here is not closed by '"
+    assert "the backslash at the end of the file escapes nothing" in refusal("@end.txt")
+    assert refusal("@bytes.txt") == "bytes.txt: not UTF-8: invalid start byte"
+    assert refusal("@large.txt").endswith("holds 1048577 bytes; at most 1 MiB is read")
+    assert refusal("@pipe.txt") == "pipe.txt: expected a file; this is not a regular file"
+    assert refusal("@none") == (
+        "none: there is no such response file; a value that begins with '@' is written after an "
+        "equals sign, as in --section.field=@none"
+    )
+    assert refusal("@") == "'@' names no file; expected @FILE"
+    assert refusal("@.").endswith("this is a directory")
+
+
+def test_bombs(folder: Path) -> None:
+    for number in range(12):
+        (folder / f"{number}.txt").write_text(f"@{number + 1}.txt " * 20)
+    (folder / "deep.txt").write_text("@4.txt")
+    (folder / "words.txt").write_text("a " * 100_001)
+    assert "are read 8 levels deep" in refusal("@0.txt")
+    for number in (6, 5, 4):
+        (folder / f"{number + 5}.txt").write_text("")
+    assert "more than 100 response files are not read" in refusal("@deep.txt")
+    assert "words.txt:1: more than 100000 words are not read" in refusal("@words.txt")

@@ -1,0 +1,107 @@
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from setpoint.config import RUNTIME, Config, ConfigError, derive, derived, field, resolve
+from setpoint.config.added import Added, add_section, added_sections
+from setpoint.config.compose import compose
+from setpoint.config.docs import field_help
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.plain import to_minimal, to_plain
+
+
+class Root(Config):
+    size: int = field(default=1, ge=1)
+
+
+class Lower(Root):
+    more: int = 2
+
+
+class Lab(Config):
+    """What our laboratory adds."""
+
+    level: int = field(default=3, ge=0)
+
+    twice: int = derived()
+
+    @derive("twice")
+    def _twice(self) -> int:
+        return 2 * self.level
+
+
+@pytest.fixture
+def added() -> Iterator[None]:
+    add_section(Root, "lab", Lab)
+    yield
+    type.__delattr__(Root, "lab")
+    for cls in (Root, Lower):
+        del cls.__setpoint__.fields["lab"]
+
+
+def test_it_is_null_and_no_part_of_the_fingerprint_until_it_is_set() -> None:
+    before = fingerprint(resolve(Root()))
+    add_section(Root, "lab", Lab)
+    try:
+        config = resolve(Root())
+        assert getattr(config, "lab") is None  # noqa: B009 - type checkers do not know it
+        assert fingerprint(config) == before
+        assert fingerprint(compose(Root, flags=["lab.level=4"]).resolve()) != before
+    finally:
+        type.__delattr__(Root, "lab")
+        for cls in (Root, Lower):
+            del cls.__setpoint__.fields["lab"]
+
+
+@pytest.mark.parametrize("root", [Root, Lower])
+@pytest.mark.usefixtures("added")
+def test_it_is_a_section_like_any_other(root: type[Root]) -> None:
+    config = compose(root, flags=["--lab.level", "5"]).resolve()
+    (lab,) = added_sections(config).values()
+    assert isinstance(lab, Lab) and (lab.level, lab.twice) == (5, 10)
+    assert to_minimal(config) == {"lab": {"level": 5}}
+    assert compose(root, program=to_plain(config)).resolve() == config
+    for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.evolve()):
+        assert added_sections(other).keys() == {"lab"}
+    assert added_sections(resolve(config.evolve(lab=None))) == {}
+    with pytest.raises(ConfigError, match=r"lab\.levl(.|\n)*Did you mean lab\.level"):
+        compose(root, flags=["lab.levl=5"]).resolve()
+    assert field_help(root, "lab") == "What our laboratory adds."
+
+
+@pytest.mark.usefixtures("added")
+def test_in_python() -> None:
+    draft = Root()
+    setattr(draft, "lab", Lab(level=1))  # noqa: B010 - type checkers do not know it
+    assert resolve(draft) == compose(Root, flags=["lab={level=1}"]).resolve()
+    assert "lab=Lab(level=1)" in repr(draft)
+    assert Root(lab=Lab(level=1)) == draft  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.usefixtures("added")
+def test_adding_it_again() -> None:
+    add_section(Root, "lab", Lab)
+    other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})
+    with pytest.raises(TypeError, match="'lab' already"):
+        add_section(Root, "lab", other)
+    assert isinstance(vars(Root)["lab"], Added)
+
+
+@pytest.mark.parametrize("name", ["size", "type", "a.b", "_x", "evolve", "class-name", "extends"])
+def test_names_that_cannot_be_used(name: str) -> None:
+    with pytest.raises(TypeError, match=name):
+        add_section(Root, name, Lab)
+
+
+@pytest.mark.usefixtures("added")
+def test_the_role_is_the_roots_unless_it_is_given() -> None:
+    add_section(Root, "shown", Lab, role=RUNTIME)
+    try:
+        plain = fingerprint(resolve(Root()))
+        assert fingerprint(compose(Root, flags=["shown.level=9"]).resolve()) == plain
+    finally:
+        type.__delattr__(Root, "shown")
+        for cls in (Root, Lower):
+            del cls.__setpoint__.fields["shown"]

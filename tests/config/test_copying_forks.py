@@ -1,0 +1,146 @@
+"""A fork that copies what is looked into ends as one that copies everything at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from setpoint.config import Config, SetpointError, derive, derived, field, resolve
+from setpoint.config.base import is_frozen
+from setpoint.config.copying import Copies, _copy, draft_of
+from setpoint.config.sharing import shared_places
+from setpoint.config.walk import leaves
+
+
+class Leaf(Config):
+    size: int = 1
+    sizes: list[int] = field(factory=lambda: [1, 2])
+    total: int = derived()
+    above: int = derived()
+
+    @derive("total")
+    def _derive_total(self) -> int:
+        return self.size + sum(self.sizes)
+
+    @derive("above")
+    def _derive_above(self) -> int:
+        return -1
+
+
+class Branch(Config):
+    one: Leaf = field(factory=Leaf)
+    two: Leaf = field(factory=Leaf)
+    many: list[Leaf] = field(factory=lambda: [Leaf(size=5)])
+    named: dict[str, Leaf] = field(factory=dict)
+    perhaps: Leaf | None = None
+    scale: int = 3
+
+    @derive("two.above")
+    def _derive_two(self) -> int:
+        return 10 * self.scale
+
+
+class Root(Config):
+    left: Branch = field(factory=Branch)
+    right: Branch = field(factory=Branch)
+    base: int = 4
+
+    @derive("left.one.above")
+    def _derive_left(self) -> int:
+        return self.base + self.right.one.size
+
+
+Place = tuple[str, ...]
+places = st.tuples(
+    st.sampled_from(["left", "right"]), st.sampled_from(["one", "two", "many", "named", "perhaps"])
+)
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["read", "set", "grow", "original", "tie", "swap", "off", "copy", "evolve", "scale"]
+        ),
+        places,
+        places,
+        st.integers(0, 9),
+    ),
+    max_size=7,
+)
+
+
+def leaf_at(root: Root, place: Place) -> Any:
+    held = getattr(getattr(root, place[0]), place[1])
+    if place[1] == "named":
+        return held.get("a")
+    return held[0] if place[1] == "many" else held
+
+
+def put(root: Root, place: Place, leaf: Any) -> None:
+    branch = getattr(root, place[0])
+    whole = {"many": [leaf], "named": {"a": leaf}}.get(place[1], leaf)
+    setattr(branch, place[1], whole)
+
+
+def edited(draft: Root, original: Root, edit: tuple[str, Place, Place, int]) -> Root:
+    kind, place, other, number = edit
+    leaf = leaf_at(draft, place)
+    if kind == "set" and leaf is not None and not is_frozen(leaf):
+        leaf.size = number
+    elif kind == "grow" and leaf is not None and not is_frozen(leaf):
+        leaf.sizes.append(number)
+    elif kind in ("original", "tie"):
+        taken = leaf_at(original if kind == "original" else draft, other)
+        if taken is not None:
+            put(draft, place, taken)
+    elif kind == "swap":
+        draft.left, draft.right = draft.right, draft.left
+    elif kind == "off":
+        draft.left.perhaps = None
+    elif kind == "copy":
+        return copy(draft)
+    elif kind == "evolve":
+        return draft.evolve(base=number)
+    elif kind == "scale":
+        draft.right.scale = number
+    return draft
+
+
+def copied_at_once(config: Root) -> Root:
+    copies = Copies()
+    copies.original = config
+    return _copy(config, copies, lazy=False, source=None)
+
+
+def outcome(config: Root, edits: list[Any], fork: Callable[[Root], Root]) -> object:
+    draft = fork(config)
+    for edit in edits:
+        draft = edited(draft, config, edit)
+    try:
+        found = resolve(draft)
+    except SetpointError as error:
+        return str(error)
+    assert resolve(found) == found
+    return [(leaf.key, leaf.value, leaf.origin.layer) for leaf in leaves(found)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(edits, edits, st.booleans())
+def test_what_is_looked_into_when_makes_no_difference(
+    first: list[Any], second: list[Any], tied: bool
+) -> None:
+    draft = Root()
+    draft.left.perhaps = Leaf(size=3)
+    if tied:
+        draft.right.one = draft.left.two
+    config = resolve(draft)
+    for edit in first:
+        draft = edited(draft, config, edit)
+    with suppress(SetpointError):  # if a section contains itself, the first config will do
+        config = resolve(draft)
+    before = [(leaf.key, leaf.value) for leaf in leaves(config)], shared_places(config)
+    assert outcome(config, second, draft_of) == outcome(config, second, copied_at_once)
+    assert ([(leaf.key, leaf.value) for leaf in leaves(config)], shared_places(config)) == before

@@ -1,0 +1,147 @@
+"""Settings without effect: an error where they were meant, a note where they were overtaken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setpoint.config import (
+    Config,
+    dead,
+    derive,
+    derived,
+    field,
+    resolve,
+)
+from setpoint.config.base import is_set
+from setpoint.config.compose import compose
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.walk import dropped
+
+from .helpers import problems_of
+
+
+class Inner(Config):
+    """A section."""
+
+    a: int = 1
+    """A number."""
+
+    b: int = 2
+    """Another."""
+
+
+class Root(Config):
+    """A mode, and what one of them reads."""
+
+    mode: str = "b"
+    """How."""
+
+    big: bool = derived()
+    """Whether the mode is a."""
+
+    extra: int = 5
+    """Only for mode b."""
+
+    double: int = derived()
+    """Twice extra."""
+
+    inner: Inner = field(factory=Inner)
+    """Only for mode b."""
+
+    maybe: Inner | None = None
+    """Only for mode b."""
+
+    other: Inner = field(factory=Inner)
+    """Half of it is only for mode b."""
+
+    @derive("big")
+    def _derive_big(self) -> bool:
+        return self.mode == "a"
+
+    @derive("double")
+    def _derive_double(self) -> int:
+        return self.extra * 2
+
+    @dead("extra", "inner", "maybe", "other.b")
+    def _dead(self) -> str | None:
+        return "mode is a" if self.big else None
+
+
+def source() -> Root:
+    """A preset's work, given by its path."""
+    draft = Root(mode="b", extra=9, maybe=Inner(a=3))
+    draft.inner.a = 7
+    return draft
+
+
+SOURCE = f"{__name__}:source"
+
+
+def test_what_stands_in_a_section_counts_wherever_it_was_set(tmp_path: Path) -> None:
+    flags = ["mode=a", "inner.a=3", "maybe={a: 2}", "other.a=3", "other.b=4"]
+    found = problems_of(lambda: compose(Root, flags=flags).resolve())
+    assert [problem.path for problem in found] == ["inner.a", "maybe", "other.b"]
+    assert {problem.hint for problem in found} == {"Remove it."}
+    file = tmp_path / "x.toml"
+    file.write_text('mode = "a"\n[inner]\na = 3\nb = 2\n')  # b stands at its default
+    (problem,) = problems_of(lambda: compose(Root, str(file)).resolve())
+    assert problem.path == "inner.a" and problem.origin is not None and "x.toml:3" in problem.origin
+
+
+def test_what_an_earlier_layer_gave_is_dropped_with_a_note() -> None:
+    config = compose(Root, SOURCE, flags=["mode=a"]).resolve()
+    assert (config.extra, config.double, config.inner, config.maybe) == (5, 10, Inner(), None)
+    assert not is_set(config, "extra")
+    lines = list(dropped(config))
+    assert [line.partition(" = ")[0] for line in lines] == ["extra", "maybe", "inner.a"]
+    assert lines[0].startswith("extra = 9, from preset ")
+    assert lines[0].endswith("no effect: mode is a")
+    assert fingerprint(config) == fingerprint(compose(Root, flags=["mode=a"]).resolve())
+    again = resolve(compose(Root, SOURCE).resolve().evolve(mode="a"))
+    assert again == config
+
+
+def test_an_equal_or_later_layer_is_an_error() -> None:
+    found = problems_of(lambda: compose(Root, SOURCE, flags=["mode=a", "extra=3"]).resolve())
+    assert [problem.path for problem in found] == ["extra"]
+    draft = Root(mode="a")
+    draft.extra = 9
+    (problem,) = problems_of(lambda: resolve(draft))
+    assert problem.path == "extra"
+    draft.extra = 5  # its default is no mistake
+    assert resolve(draft).extra == 5
+
+
+def test_files_are_layers_one_after_another(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("extra = 9\n")
+    (tmp_path / "top.toml").write_text('extends = "base.toml"\nmode = "a"\n')
+    config = compose(Root, str(tmp_path / "top.toml")).resolve()
+    assert config.extra == 5 and len(list(dropped(config))) == 1
+    (tmp_path / "low.toml").write_text('mode = "a"\n')
+    (tmp_path / "high.toml").write_text('extends = "low.toml"\nextra = 9\n')
+    (problem,) = problems_of(lambda: compose(Root, str(tmp_path / "high.toml")).resolve())
+    assert problem.path == "extra"
+
+
+def test_a_method_that_is_wrong_is_told_in_words() -> None:
+    class Wrong(Config):
+        x: int = 1
+        y: int = 1
+
+        @dead("x")
+        def _writes(self) -> str | None:
+            self.y = 3
+            return None
+
+        @dead("y")
+        def _fails(self) -> str | None:
+            return str(1 // (self.x - 1))
+
+        @dead("y")
+        def _says_true(self) -> str | None:
+            return True  # pyright: ignore[reportReturnType]
+
+    texts = [problem.message for problem in problems_of(lambda: resolve(Wrong()))]
+    assert "_writes" in texts[0] and "y cannot be set here" in texts[0]
+    assert "_fails" in texts[1] and "ZeroDivisionError" in texts[1]
+    assert "_says_true" in texts[2] and "returns a reason or None" in texts[2]

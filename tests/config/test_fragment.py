@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import pytest
+
+from setpoint.config.base import chain_of
+from setpoint.config.compose import compose
+
+from ..snapshots import compare
+from .helpers import problems_of
+from .sample import Job, Sgd, Text
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_toml", ".toml").replace("_yaml", ".yaml")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+def test_a_fragment_sets_one_section(here: Path) -> None:
+    write(
+        here,
+        parts__sgd_toml='type = "sgd"\nmomentum = 0.5\nlr = 1.0\n',
+        parts__long_yaml="sequence_length: 999\n",
+        exp_toml='[optimizer]\nextends = "parts/sgd.toml"\nlr = 2.0\n'
+        '[batch]\nextends = ["parts/long.yaml"]\n',
+    )
+    job = compose(Job, "exp.toml").resolve()
+    assert job.optimizer == Sgd(lr=2.0, momentum=0.5) and job.batch.sequence_length == 999
+    places = {
+        name: chain_of(job.optimizer, name)[-1][0].describe(("optimizer", name))
+        for name in ("lr", "momentum")
+    }
+    assert places == {"lr": "exp.toml:3:1", "momentum": "parts/sgd.toml:2:1"}
+
+
+def test_on_the_command_line(here: Path) -> None:
+    write(here, sgd_toml='type = "sgd"\nlr = 1.0\n')
+    for flags in (["optimizer.extends=sgd.toml"], ["--optimizer", "{extends: sgd.toml}"]):
+        assert compose(Job, flags=flags).resolve().optimizer == Sgd(lr=1.0)
+    # What a section sets itself beats what it extends, wherever that stands.
+    flags = ["--optimizer.momentum", "0.25", "--optimizer.extends", "sgd.toml"]
+    assert compose(Job, flags=flags).resolve().optimizer == Sgd(lr=1.0, momentum=0.25)
+
+
+def test_fragments_extend_fragments_relative_to_themselves(here: Path) -> None:
+    write(
+        here,
+        parts__base_toml='type = "sgd"\nlr = 1.0\nmomentum = 0.5\n',
+        parts__fast_toml='extends = "base.toml"\nlr = 3.0\n',
+        exp_toml='optimizer = {extends = "parts/fast.toml"}\n',
+    )
+    assert compose(Job, "exp.toml").resolve().optimizer == Sgd(lr=3.0, momentum=0.5)
+
+
+def test_in_items_of_lists(here: Path) -> None:
+    write(here, news_toml='type = "text"\npaths = ["a"]\n')
+    flags = ["sources.0.extends=news.toml", "sources.0.weight=2"]
+    for attempt in (flags, ["sources.0={extends=news.toml, weight=2}"]):
+        job = compose(Job, flags=attempt).resolve()
+        assert job.sources == (Text(paths=("a",), weight=2.0),)
+
+
+def test_mistakes_name_the_fragment(here: Path) -> None:
+    write(
+        here,
+        wrong_toml="learning_rate = 1\nlr = -1\n",
+        me_toml='extends = "me.toml"\n',
+        broken_toml="lr = \n",
+    )
+    reports: list[str] = []
+    for value in ("wrong.toml", "me.toml", "broken.toml", "wrnog.toml", "", "[wrong.toml, 3]"):
+        flag = f"optimizer.extends={value}"
+        problems = problems_of(lambda flag=flag: compose(Job, flags=[flag]).resolve())
+        reports += [problem.render() for problem in problems]
+    compare("config/fragments", "\n\n".join(reports).replace(str(here), "HERE"))
+
+
+def test_fragments_that_name_one_another_many_times_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(10):
+        (tmp_path / f"f{number}.toml").write_text(f'extends = ["f{number + 1}.toml"]\n')
+        (tmp_path / f"m{number}.toml").write_text(f"extends = {[f'm{number + 1}.toml'] * 9}\n")
+    (tmp_path / "f10.toml").write_text("size = 3\n")
+    (tmp_path / "m10.toml").write_text("size = 3\n")
+    assert compose(Job, flags=["--batch.extends=f0.toml"]).resolve().batch.size == 3
+    problems = problems_of(lambda: compose(Job, flags=["--batch.extends=m0.toml"]).resolve())
+    assert any(problem.message == "fragments are read 256 times at most" for problem in problems)

@@ -1,0 +1,125 @@
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from setpoint.config import Config, ConfigError, ImportPath, Invalid, field, resolve
+from setpoint.config.compose import compose
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.write_python import to_python
+
+from ..snapshots import compare
+from .foreign import targets
+from .foreign.targets import Part, double
+
+
+class Uses(Config):
+    """Callables."""
+
+    function: Callable[[int], int] = field(default=double)
+    """A function."""
+
+    cls: type[Part] | None = None
+    """A class."""
+
+    path: ImportPath | None = None
+    """Anything."""
+
+    several: tuple[Callable[..., object], ...] = ()
+    """Functions."""
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("torch.optim.Adagrad", "torch.optim.Adagrad"),
+        ("torch.optim:Adagrad", "torch.optim.Adagrad"),
+        ("a.b:C.method", "a.b:C.method"),
+        (" a.b ", "a.b"),
+    ],
+)
+def test_form(text: str, canonical: str) -> None:
+    path = ImportPath(text)
+    assert path.dump() == str(path) == canonical
+    assert path == ImportPath(canonical)
+    assert len({path, ImportPath(canonical)}) == 1
+    assert pickle.loads(pickle.dumps(path)) == path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "len",
+        "a..b",
+        ".a.b",
+        "a.b.",
+        "a b.c",
+        "a.b()",
+        "a/b.c",
+        "a.1",
+        "a.if",
+        "a:b:c",
+        "a.b" * 200,
+    ],
+)
+def test_what_is_no_path(text: str) -> None:
+    with pytest.raises(Invalid, match="is not an import path"):
+        ImportPath(text)
+
+
+def test_objects_are_kept_by_their_shortest_path() -> None:
+    import torch
+
+    assert str(ImportPath(torch.optim.Adagrad)) == "torch.optim.Adagrad"
+    assert str(ImportPath(torch.nn.Linear)) == "torch.nn.Linear"
+    assert str(ImportPath(Part.Inner)) == f"{targets.__name__}:Part.Inner"
+
+
+def test_fields() -> None:
+    name = targets.__name__
+    flags = [f"--cls={name}.Part", f"--path={name}.double", f"--several=[{name}.double]"]
+    config = compose(Uses, flags=flags).resolve()
+    assert config.function(4) == 8
+    assert config.cls is not None
+    assert config.cls(3).size == 3
+    assert config.path is not None
+    assert config.path.load() is double
+    assert config.several[0](1) == 2
+    again = resolve(Uses(cls=Part, path=double, several=(double,)))
+    assert again == config
+    assert fingerprint(again) == fingerprint(config)
+    assert f"cls=ImportPath('{name}.Part')" in to_python(config)
+
+
+def test_reading_a_path_imports_nothing() -> None:
+    import sys
+
+    config = compose(Uses, flags=["--path=antigravity.x", "--cls=antigravity.y"]).resolve()
+    assert config.path is not None
+    assert "antigravity" not in sys.modules
+    with pytest.raises(Exception, match="may not be imported"):
+        config.path.load()
+
+
+def test_the_class_is_checked_when_it_is_there() -> None:
+    config = compose(Uses, flags=[f"--cls={targets.__name__}.double"]).resolve()
+    assert config.cls is not None
+    with pytest.raises(Exception, match="double is not a class that is a Part"):
+        config.cls()
+
+
+def test_errors() -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(
+            Uses,
+            program={
+                "function": lambda x: x,
+                "cls": targets.Whole,
+                "path": targets.made_locally(),
+                "several": ["len", Part(3)],
+            },
+        ).resolve()
+    import re
+
+    compare("config/import_path", re.sub(r" at 0x\w+", "", str(caught.value)))

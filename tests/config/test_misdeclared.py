@@ -1,0 +1,251 @@
+"""Class statements that cannot work are refused where they stand."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from setpoint.config import (
+    IDENTITY,
+    Config,
+    SetpointError,
+    dead,
+    derive,
+    derived,
+    field,
+    resolve,
+)
+from setpoint.config.added import add_section
+from setpoint.config.compose import compose
+
+from ..snapshots import compare
+
+META: Any = type(Config)
+ANY: Any = "5"  # of a type that type checkers refuse
+
+
+def declare(
+    annotations: Mapping[str, object], bases: tuple[type, ...] = (Config,), **body: Any
+) -> Any:
+    keywords = body.pop("keywords", {})
+    namespace = {
+        "__module__": __name__,
+        "__qualname__": "Wrong",
+        "__annotations__": dict(annotations),
+        **body,
+    }
+    return META("Wrong", bases, namespace, **keywords)
+
+
+def _nothing(self: Any) -> None:
+    return None
+
+
+X = {"x": int}
+WRONG: dict[str, dict[str, Any]] = {
+    "role_of_field": {"annotations": X, "x": field(default=1, role=ANY)},
+    "role_of_class": {"annotations": X, "x": 1, "keywords": {"role": "runtime"}},
+    "tags": {"annotations": X, "x": field(default=1, tags="lr")},
+    "also_called": {"annotations": X, "x": field(default=1, also_called="yy")},
+    "range": {"annotations": X, "x": field(default=1, gt=5, lt=3)},
+    "empty_range": {"annotations": X, "x": field(default=1, gt=5, le=5)},
+    "item_range": {"annotations": X, "x": field(default=1, item_ge=5, item_le=4)},
+    "text_range": {"annotations": X, "x": field(default=1, ge=ANY)},
+    "tag_number": {"annotations": {}, "keywords": {"type": 3}},
+    "tag_text": {"annotations": {}, "keywords": {"type": "a b.c"}},
+    "tag_null": {"annotations": {}, "keywords": {"type": "null"}},
+    "owner": {"annotations": {}, "keywords": {"owner": "package.Thing"}},
+    "derive_unknown": {"annotations": {"x": int}, "x": derived(), "f": derive("y")(_nothing)},
+    "derive_plain": {"annotations": X, "x": 1, "f": derive("x")(lambda self: 1)},
+    "derive_twice": {
+        "annotations": X,
+        "x": derived(),
+        "f": derive("x")(lambda self: 1),
+        "g": derive("x")(lambda self: 1),
+    },
+    "dead_unknown": {"annotations": X, "x": 1, "f": dead("y")(lambda self: None)},
+    "post_init": {"annotations": X, "x": 1, "__post_init__": _nothing},
+    "init": {"annotations": X, "x": 1, "__init__": _nothing},
+    "word_setpoint": {"annotations": {"setpoint": int}, "setpoint": 1},
+    "word_type": {"annotations": {"type": int}, "type": 1},
+    "underscore": {"annotations": {"_x": int}, "_x": 1},
+    "capitals": {"annotations": {"Lr": float, "lr": float}, "Lr": 1.0, "lr": 1.0},
+    "cached": {"annotations": X, "x": 1, "y": functools.cached_property(_nothing)},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_declared(name: str) -> None:
+    with pytest.raises(TypeError, match=r"^Wrong") as caught:
+        declare(**WRONG[name])
+    assert isinstance(caught.value, SetpointError)
+
+
+def test_the_errors() -> None:
+    texts: list[str] = []
+    for name, words in WRONG.items():
+        with pytest.raises(TypeError) as caught:
+            declare(**words)
+        texts.append(f"{name}\n  {caught.value}")
+    compare("config/misdeclared", "\n".join(texts))
+
+
+class Size(Config):
+    width: int = field(default=1, ge=1)
+
+
+class Rate(Config):
+    lr: float = field(default=0.1, gt=0)
+    twice: float = derived()
+
+    @derive("twice")
+    def _derive_twice(self) -> float:
+        return 2 * self.lr
+
+
+class Plain:
+    unit: ClassVar[str] = "m"
+
+    def area(self: Any) -> int:
+        return self.width**2
+
+
+class Mixed(Plain, Size, Rate):
+    depth: int = 3
+
+
+def test_classes_with_fields_can_be_mixed() -> None:
+    draft = Mixed(width=4)
+    draft.lr = 0.5
+    config = resolve(draft)
+    assert (config.width, config.lr, config.twice, config.depth) == (4, 0.5, 1.0, 3)
+    assert config.area() == 16
+    assert list(Mixed.__setpoint__.fields) == ["lr", "twice", "width", "depth"]
+    assert isinstance(config, Size) and isinstance(config, Rate)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert resolve(config.evolve(lr=1.0)).twice == 2.0
+    with pytest.raises(SetpointError, match="widht"):
+        draft.widht = 3  # type: ignore[attr-defined]
+
+
+def test_an_attribute_must_not_hide_a_field() -> None:
+    class Hides:
+        width = 7
+
+    with pytest.raises(TypeError, match=r"Wrong\.width is a field and an attribute of Hides"):
+        declare({}, (Hides, Size))
+    with pytest.raises(TypeError, match=r"Wrong\.area is a field and an attribute of Plain"):
+        declare({"area": int}, (Mixed,), area=1)
+
+
+def test_a_field_below_that_no_method_can_derive() -> None:
+    class Below(Config):
+        size: Size | None = None
+
+        @derive("size.wide")
+        def _derive_wide(self) -> int:
+            return 1
+
+    with pytest.raises(
+        SetpointError, match=r"Below\._derive_wide: @derive\('size.wide'\) names no"
+    ):
+        resolve(Below())
+
+
+@pytest.mark.parametrize("word", ["tag", "sweep", "silence"])
+def test_words_of_the_root_are_for_its_sections_only(word: str) -> None:
+    values: dict[str, Any] = {word: 0.5}
+    part = declare({word: float}, **values)
+    with pytest.raises(SetpointError, match=rf"Wrong\.{word}: '{word}' is a word of the root"):
+        compose(part)
+    whole = declare({"part": part}, part=field(factory=part))
+    config: Any = compose(whole, flags=[f"--part.{word}", "0.25"]).resolve()
+    assert getattr(config.part, word) == 0.25
+    assert getattr(resolve(part()), word) == 0.5
+
+
+def test_only_sections_are_added() -> None:
+    other: Any = int
+    with pytest.raises(TypeError, match=r"Size\.more: <class 'int'> is no section"):
+        add_section(Size, "more", other)
+
+
+def test_class_variables_are_no_fields() -> None:
+    cls = declare({"_kept": ClassVar[int], "x": tuple[int, ...]}, x=())
+    assert list(cls.__setpoint__.fields) == ["x"]
+
+
+def test_a_role_is_a_role() -> None:
+    assert declare(X, x=1, keywords={"role": IDENTITY}).__setpoint__.role is IDENTITY
+
+
+def test_sections_without_end() -> None:
+    class Endless(Config):
+        x: Endless = field(factory=lambda: Endless())
+
+    with pytest.raises(SetpointError, match="nested deeper than 64 levels: Endless holds"):
+        resolve(Endless())
+
+    class Chain(Config):
+        x: Chain | None = None
+
+    chain = Chain()
+    for _ in range(3000):
+        chain = Chain(x=chain)
+    with pytest.raises(SetpointError, match="deeper than 64 levels"):
+        resolve(chain)
+
+
+def test_data_without_end() -> None:
+    cls = declare({"x": Any, "y": int}, x=None, y=1)
+    itself: list[Any] = []
+    itself.append(itself)
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    for value in (itself, deep, {"a": itself}):
+        with pytest.raises(SetpointError, match="deeper than 64 levels, or contains itself"):
+            cls(x=value)
+        with pytest.raises(SetpointError, match="is not a whole number"):
+            cls(y=value)
+        with pytest.raises(SetpointError, match="contains itself"):
+            resolve(cls()).evolve(x=value)
+
+
+def test_another_package_makes_no_family_of_a_plain_section() -> None:
+    class Part(Config):
+        width: int = 1
+
+    class Whole(Config):
+        part: Part = field(factory=Part)
+
+    body = {"__module__": "plugin", "__qualname__": "More", "__annotations__": {"k": int}, "k": 1}
+    more: Any = META("More", (Part,), body, type="more")
+    assert resolve(Whole()) == resolve(Whole(part=Part()))
+    assert compose(Whole, flags=["--part.width", "3"]).resolve().part == resolve(Part(width=3))
+    assert type(compose(Whole, flags=["--part", "more"]).resolve().part) is more
+
+    class Own(Part, type="own"):
+        pass
+
+    with pytest.raises(SetpointError, match="Part is a family; choose one of its variants"):
+        Whole(part=Part())
+    assert type(resolve(Whole(part=Own())).part) is Own
+
+
+def test_a_subclass_without_a_tag() -> None:
+    class Part(Config):
+        width: int = 1
+
+    class Other(Part):
+        pass
+
+    class Whole(Config):
+        part: Part = field(factory=Part)
+
+    with pytest.raises(SetpointError, match=r"Other has no tag, so that no file could name it"):
+        Whole(part=Other())

@@ -1,0 +1,33 @@
+"""What a modifier set and a later layer set to something else."""
+
+from pathlib import Path
+
+from setpoint.config.compose import compose
+from setpoint.config.overridden import overridden
+from setpoint.presets.modifiers import smoke
+from setpoint.train.config import Job
+
+
+def lines(source: str | None, *flags: str, modifiers: tuple[str, ...] = ("smoke",)) -> list[str]:
+    assert smoke  # registered by name
+    return list(overridden(compose(Job, source, modifiers=modifiers, flags=flags).resolve()))
+
+
+def test_each_value_that_a_later_layer_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text('name = "exp"\nduration = "7 steps"\n')
+    assert lines(str(file)) == [f"duration = '10 steps' of --with smoke, by {file}:2:1"]
+    assert lines(None, "evaluation.sequences=4") == [
+        "evaluation.sequences = 16 of --with smoke, by command line evaluation.sequences"
+    ]
+    assert lines(None, "evaluation=null") == [
+        "evaluation = a section of --with smoke, by command line evaluation"
+    ]
+    (line,) = lines(None, modifiers=("smoke", "smoke(steps=3)"))
+    assert line.startswith("duration = '10 steps' of --with smoke, by modifier smoke(steps=3) (")
+
+
+def test_nothing_is_said_where_nothing_is_lost() -> None:
+    assert lines(None) == []
+    assert lines(None, "duration=10 steps") == []
+    assert lines(None, "duration=7 steps", modifiers=()) == []

@@ -1,0 +1,101 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = '''
+import sys
+from setpoint.config import Config, field, preset, modifier
+from setpoint.config.added import add_section
+from setpoint.presets.tiny import tiny
+from setpoint.train.config import Job
+from setpoint.optim.config import OptimizerConfig
+
+class Lab(Config):
+    """What the lab adds."""
+    level: int = 1
+    """How much of it."""
+
+add_section(Job, "lab", Lab)
+
+class Sloth(OptimizerConfig, type="sloth"):
+    """A slow optimizer."""
+    naps: int = 3
+    """How many."""
+
+@preset
+def sloth(naps: int = 2) -> Job:
+    """A lab preset."""
+    job = tiny()
+    job.optimizer = Sloth(naps=naps)
+    return job
+
+@modifier
+def napping(job: Job, naps: int) -> Job:
+    """More naps."""
+    job.optimizer = Sloth(naps=naps)
+    return job
+'''
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder with an installed package that brings a plugin."""
+    (tmp_path / "lab_plugin.py").write_text(PLUGIN)
+    info = tmp_path / "lab_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[setpoint.plugins]\nlab = lab_plugin\n")
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-m", "setpoint.cli.main", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environ, cwd=folder, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "sloth", "--minimal"),
+        ("show", "sloth(naps=2)", "--minimal"),
+        ("show", "tiny", "--optimizer", "sloth", "--optimizer.naps", "2", "--minimal"),
+        ("show", "tiny", "--with", "napping(naps=2)", "--minimal"),
+    ],
+)
+def test_everything_it_brings_is_found(installed: Path, words: tuple[str, ...]) -> None:
+    done = run(installed, *words)
+    assert done.returncode == 0, done.stderr
+    assert 'type = "sloth"' in done.stdout and "naps = 2" in done.stdout
+
+
+def test_its_sections_too(installed: Path) -> None:
+    (installed / "exp.toml").write_text('extends = "tiny"\n[lab]\nlevel = 7\n')
+    done = run(installed, "why", "lab.level", "exp.toml")
+    assert done.returncode == 0 and "lab.level = 7" in done.stdout, done.stderr
+    listed = run(installed, "list")
+    assert "sloth" in listed.stdout and "napping" in listed.stdout, listed.stderr
+
+
+def test_it_is_not_imported_where_nothing_asks_for_it(installed: Path) -> None:
+    (installed / "lab_plugin.py").write_text("raise SystemExit('imported')")
+    assert run(installed, "check", "tiny").returncode == 0
+
+
+def test_a_broken_plugin_is_named(installed: Path) -> None:
+    (installed / "lab_plugin.py").write_text("import nowhere_to_be_found")
+    done = run(installed, "check", "tiny", "--optimizer", "sloth")
+    assert done.returncode == 2
+    assert "the plugin 'lab' of lab-plugin" in done.stderr and "nowhere_to_be_found" in done.stderr
+
+
+def test_a_broken_plugin_hides_only_itself_from_a_list(installed: Path) -> None:
+    (installed / "lab_plugin.py").write_text("import nowhere_to_be_found")
+    done = run(installed, "list", "presets")
+    assert done.returncode == 0 and "tiny" in done.stdout
+    assert "warning: the plugin 'lab' of lab-plugin" in done.stderr

@@ -1,0 +1,86 @@
+"""Records that older software wrote load with today's, and say the same; see tests/corpus."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import resolve
+from setpoint.config.compose import compose
+from setpoint.config.fingerprint import canonical, fingerprint
+from setpoint.config.migrate.chain import chain
+from setpoint.config.migrate.meaning import Added
+from setpoint.config.migrate.tombstone import tombstone
+from setpoint.config.record import read_record, recorded_differences
+from setpoint.config.suggest import schema
+from setpoint.train.config import Job
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+RECORDS = sorted(path.parent for path in CORPUS.glob("schema-*/*/config.json"))
+README = "see tests/corpus/README.md"
+
+
+def name_of(folder: Path) -> str:
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def expected(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+
+
+def test_there_are_records_of_every_schema() -> None:
+    found = {folder.parent.name for folder in RECORDS}
+    assert found == {f"schema-{n}" for n in range(1, Job.__setpoint__.schema + 1)}, README
+    assert len([folder for folder in RECORDS if folder.parent.name == "schema-1"]) >= 15
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+def test_an_old_record_loads_and_keeps_its_fingerprint(folder: Path) -> None:
+    wanted = expected(folder)
+    draft, header = read_record(Job, str(folder))
+    config = resolve(draft)
+    assert f"schema-{header['schema']}" == folder.parent.name
+    assert header["fingerprint"] == wanted["fingerprint"]
+    changes = wanted.get("changes", [])
+    if changes:
+        assert fingerprint(config) == changes[-1]["fingerprint"], README
+        assert all(change["why"] and change["schema"] for change in changes)
+        return
+    assert json.loads(canonical(config)) == wanted["canonical"], README
+    assert fingerprint(config) == wanted["fingerprint"]
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+def test_the_run_of_an_old_record_can_be_resumed(folder: Path) -> None:
+    """The contract compares the record with what today's software makes of it: no difference."""
+    config = resolve(read_record(Job, str(folder))[0])
+    found = recorded_differences(str(folder), config)
+    assert [(item.path, item.left, item.right) for item in found] == [], README
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+def test_the_notes_are_those_expected(folder: Path) -> None:
+    _, header = read_record(Job, str(folder))
+    notes = [note.partition("): ")[2] for note in header["notes"]]
+    assert notes == expected(folder).get("notes", [])
+
+
+@pytest.mark.parametrize("folder", RECORDS, ids=name_of)
+def test_the_short_form_is_a_source_as_well(folder: Path) -> None:
+    composition = compose(Job, str(folder / "config.toml"))
+    assert composition.problems == []
+    assert composition.resolve().name == json.loads((folder / "config.json").read_text())["name"]
+
+
+def test_fields_that_were_added_agree_with_their_migration() -> None:
+    """`field(before=...)` keeps old fingerprints, `Added` fills old records: the same value."""
+    added = {each.path: each for each in chain(Job) if isinstance(each, Added)}
+    declared = {path: info for path, info in schema(Job) if info.before is not None}
+    for path, operation in added.items():
+        if path in declared and not callable(operation.value) and operation.role.name == "identity":
+            assert declared[path].before == operation.value, path
+
+
+def test_no_field_of_today_has_a_tombstone() -> None:
+    assert [path for path, _ in schema(Job) if tombstone(Job, path)] == []

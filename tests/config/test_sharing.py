@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import RUNTIME, Config, ConfigError, SetpointError, field, ref, resolve
+from setpoint.config.building import build
+from setpoint.config.compose import compose
+from setpoint.config.difference import differences
+from setpoint.config.fingerprint import canonical, fingerprint
+from setpoint.config.plain import to_minimal, to_plain
+from setpoint.config.record import read_record, record_files
+from setpoint.config.sharing import shared, shared_places
+from setpoint.config.walk import leaves
+from setpoint.config.write_python import to_python
+
+from ..snapshots import compare
+from .helpers import problems_of
+
+
+class Encoder(Config, owner=f"{__name__}:BuiltEncoder"):
+    """What two towers may have in common."""
+
+    layers: int = field(default=2, ge=1)
+    dim: int = field(default=8, ge=1)
+
+
+class BuiltEncoder:
+    """What an encoder builds."""
+
+    def __init__(self, config: Encoder) -> None:
+        self.config = config
+
+
+class Pooling(Config):
+    """A family."""
+
+    width: int = 1
+
+
+class Mean(Pooling, type="mean"):
+    """A variant."""
+
+
+class Last(Pooling, type="last"):
+    """Another one."""
+
+    skip: int = 0
+
+
+class Node(Config):
+    """A section that may hold others of its kind."""
+
+    left: Node | None = None
+    right: Node | None = None
+
+
+class Towers(Config, owner=f"{__name__}:build_towers"):
+    """The root."""
+
+    query: Encoder = field(factory=Encoder)
+    key: Encoder = field(factory=Encoder)
+    spare: Encoder | None = None
+    watch: Encoder | None = field(default=None, role=RUNTIME)
+    pool: Pooling = field(factory=Mean)
+    other: Pooling | None = None
+    mean: Mean | None = None
+    steps: tuple[Encoder, ...] = ()
+    named: dict[str, Encoder] = field(factory=dict)
+    node: Node = field(factory=Node)
+    sizes: tuple[int, ...] = ()
+
+
+def build_towers(config: Towers) -> tuple[Any, Any]:
+    """Both towers."""
+    return config.query.build(), config.key.build()
+
+
+def flags(*words: str) -> Towers:
+    """The towers with flags."""
+    return compose(Towers, flags=words).resolve()
+
+
+def tied() -> Towers:
+    """Towers with one encoder, as Python makes them."""
+    encoder = Encoder(layers=4)
+    return Towers(query=encoder, key=encoder)
+
+
+def test_one_object_everywhere() -> None:
+    for config in (resolve(tied()), flags("--query.layers=4", "--key", "${query}")):
+        assert config.key is config.query
+        for twin in (resolve(config.evolve()), pickle.loads(pickle.dumps(config)),
+                     resolve(pickle.loads(pickle.dumps(config.evolve())))):  # fmt: skip
+            assert twin.key is twin.query
+            assert twin == config
+        first, second = build(config, {})
+        assert first is second
+
+
+def test_what_is_written_and_read_back(tmp_path: Path) -> None:
+    config = resolve(tied())
+    assert to_plain(config)["key"] == "${query}"
+    assert to_minimal(config) == {"query": {"layers": 4}, "key": "${query}"}
+    assert compose(Towers, program=to_minimal(config)).resolve() == config
+    for name, text in record_files(config).items():
+        (tmp_path / name).write_text(text)
+    draft, _ = read_record(Towers, str(tmp_path))
+    assert draft.key is draft.query
+    assert resolve(draft) == config
+    text = to_python(config)
+    compare("config/shared_python", text.replace(__name__, "towers"))
+    compare("config/shared_toml", record_files(config)["config.toml"])
+    space: dict[str, Any] = {}
+    exec(text.replace("@preset\n", ""), space)
+    assert resolve(space["my_preset"]()) == config
+
+
+def test_sharing_is_part_of_what_is_learned() -> None:
+    one, two = resolve(tied()), resolve(Towers(query=Encoder(layers=4), key=Encoder(layers=4)))
+    assert one != two
+    assert fingerprint(one) != fingerprint(two)
+    assert {d.path: d.left for d in differences(one, two)}["key"] == "${query}"
+    assert {leaf.key: leaf.value for leaf in leaves(one)}["key"] == "${query}"
+    assert list(shared(flags("--key=${query}"))) == ["key is query, from command line --key"]
+
+
+def test_values_count_if_one_place_counts() -> None:
+    """A section that is watched at run time and learned in another place is learned."""
+
+    class Root(Config):
+        watch: Encoder | None = field(default=None, role=RUNTIME)
+        learned: Encoder = field(factory=Encoder)
+
+    texts = []
+    for layers in (3, 4):
+        encoder = Encoder(layers=layers)
+        texts.append(canonical(resolve(Root(watch=encoder, learned=encoder))))
+    assert texts[0] != texts[1]
+    assert texts[0] == '{"learned":"${watch}","watch.dim":8,"watch.layers":3}'
+    assert "layers" in canonical(resolve(Root(watch=Encoder())))  # learned.layers
+
+
+@pytest.mark.parametrize("words", [
+    ["--key=${query}", "--query.layers=5"], ["--key=${query}", "--key.layers=5"],
+    ["--query=${key}", "--query.layers=5"], ["--query.layers=5", "--key=${query}"],
+])  # fmt: skip
+def test_a_field_set_through_one_place_is_set_in_both(words: list[str]) -> None:
+    config = flags(*words)
+    assert config.query is config.key
+    assert config.query.layers == 5
+
+
+def test_in_python_too() -> None:
+    draft = resolve(tied()).evolve()
+    draft.key.layers = 7
+    assert resolve(draft).query.layers == 7
+    draft = Towers()
+    draft.key = draft.query
+    draft.query.dim = 3
+    assert resolve(draft).key.dim == 3
+    assert resolve(Towers(key=ref("query"))).key.dim == 8
+
+
+def test_one_file_may_not_say_two_things(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('key = "${query}"\n')
+    (tmp_path / "exp.toml").write_text(
+        'extends = "base.toml"\n[query]\nlayers = 3\n[key]\nlayers = 4\ndim = 9\n'
+    )
+    problems = problems_of(lambda: compose(Towers, str(tmp_path / "exp.toml")).resolve())
+    compare("config/shared_twice", str(ConfigError(problems)).replace(str(tmp_path), "HERE"))
+
+
+def test_lists_and_mappings() -> None:
+    config = flags("--steps", "[{layers: 3}, ${steps.0}, ${query}]", "--named", "{a b: ${steps.1}}")
+    assert config.steps[0] is config.steps[1] is config.named["a b"]
+    assert config.steps[2] is config.query
+    assert to_plain(config)["named"] == {"a b": "${steps.0}"}
+    config = flags("--named", "{a b: {layers: 3}}", "--spare", "${named['a b']}")
+    assert config.spare is not None
+    assert to_plain(config)["named"] == {"a b": "${spare}"}
+    config = flags("--steps", "[{layers: 3}]", "--steps.append", "${steps.0}", "--steps.1.dim=5")
+    assert config.steps[0].dim == 5
+    config = flags("--steps", "[{layers: 3}, ${steps.0}]", "--steps.1", "{layers: 9}")
+    assert config.steps[0].layers == 9
+
+
+def test_the_order_of_keys_means_nothing() -> None:
+    encoder = Encoder()
+    one = resolve(Towers(named={"a": encoder, "b": encoder}))
+    two = resolve(Towers(named={"b": encoder, "a": encoder}))
+    assert one == two
+    assert fingerprint(one) == fingerprint(two)
+    assert shared_places(two) == {("named", "b"): ("named", "a")}
+
+
+def test_another_variant_stands_in_both_places() -> None:
+    config = flags("--other=${pool}", "--pool.width=3", "--other=last", "--other.skip=2")
+    assert config.pool is config.other
+    assert (type(config.pool), config.pool.width) == (Last, 3)
+    (problem,) = problems_of(lambda: flags("--mean=${pool}", "--pool=last"))
+    compare("config/shared_variant", str(ConfigError([problem])))
+
+
+def test_null_in_one_place_leaves_the_other() -> None:
+    config = flags("--query.layers=4", "--spare=${query}", "--spare=null")
+    assert config.spare is None
+    assert config.query.layers == 4
+    config = flags("--spare={layers: 4}", "--watch=${spare}", "--spare=null")
+    assert config.spare is None
+    assert config.watch is not None and config.watch.layers == 4
+    # Taken apart, the second has a section of its own.
+    config = flags("--spare=${query}", "--spare=null", "--spare.layers=6")
+    assert (config.query.layers, config.spare.layers if config.spare else 0) == (2, 6)
+
+
+def test_references_that_no_place_can_take() -> None:
+    words = ["--key=${pool}", "--spare=${nothing}", "--watch=${spare}", "--sizes=[1, ${query}]",
+             "--node.left=${node}", "--pool=${other}", "--other=${pool}", "--mean=${pool.width}",
+             "--steps=[${query}, ${sizes}]"]  # fmt: skip
+    reports = [str(ConfigError(problems_of(lambda: flags(*words))))]
+    words = ["--key=${pool}", "--mean=${query.dim}", "--steps=[${query}, ${sizes}]"]
+    reports.append(str(ConfigError(problems_of(lambda: flags(*words)))))
+    compare("config/shared_wrong", "\n\n".join(reports))
+    (problem,) = problems_of(lambda: flags("--spare=${watch}", "--spare.layers=3"))
+    assert "leads to no section" in problem.message
+
+
+def test_a_section_that_is_switched_on_later() -> None:
+    config = flags("--spare=${watch}", "--watch.layers=3")
+    assert config.spare is config.watch is not None
+    assert flags("--spare=${watch}").spare is None
+
+
+def test_a_wrong_value_is_reported_once_where_it_was_given() -> None:
+    (problem,) = problems_of(lambda: flags("--key=${query}", "--key.layers=0"))
+    assert problem.path == "key.layers"
+
+
+def test_references_do_not_explode() -> None:
+    words = [f"--node{'.left' * n}.right=${{node{'.left' * (n + 1)}}}" for n in range(20)]
+    with pytest.raises(SetpointError, match=r"more than 10,000 sections"):
+        flags(f"--node{'.left' * 20}={{}}", *words)
+    assert flags(f"--node{'.left' * 8}={{}}", *words[:8]).node.left is not None
+
+
+def test_a_section_that_contains_itself() -> None:
+    draft = Towers()
+    draft.node.left = draft.node
+    with pytest.raises(
+        SetpointError, match=r"Node contains itself: it stands in its own node\.left"
+    ):
+        resolve(draft)
+
+
+def test_a_section_of_the_config_itself_is_tied_by_evolve() -> None:
+    config = resolve(Towers(query=Encoder(layers=4)))
+    once = resolve(config.evolve(key=config.query))
+    assert once.key is once.query
+    twice = resolve(resolve(once.evolve(spare=once.key)).evolve(sizes=(1,)))
+    assert twice.spare is twice.query is twice.key
+    apart = resolve(once.evolve(key=once.query.evolve()))
+    assert apart.key is not apart.query
+    assert apart.key == apart.query

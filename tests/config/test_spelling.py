@@ -1,0 +1,86 @@
+"""What is said about values that are written as other systems write them."""
+
+from typing import Literal
+
+import pytest
+
+from setpoint.config import Config, field
+from setpoint.config.compose import compose
+from setpoint.config.spelling import explained, value_here
+
+from .helpers import problems_of
+
+
+class Kind(Config):
+    """A family."""
+
+
+class Plain(Kind, type="plain"):
+    """One."""
+
+
+class Fancy(Kind, type="fancy"):
+    """Another one."""
+
+
+class Format(Config):
+    compute: Literal["fp32", "fp16"] = field(
+        default="fp32", values_also_called={"fp16": ("half", "16")}
+    )
+
+
+class Pair(Config):
+    left: int = 1
+    mode: Literal["a", "b"] = "a"
+
+
+class Root(Config):
+    seed: int | None = 1
+    count: int = 1
+    format: Format = field(factory=Format)
+    pair: Pair | None = field(factory=Pair)
+    kind: Kind = field(factory=Plain, values_also_called={"plain": ("none",)})
+    names: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message", "hint"),
+    [
+        ("format.compute=half", "is not one of the known", "Here it is called fp16."),
+        ("format.compute=torch.half", "is not one of the known", "Here it is called fp16."),
+        ("format=16", "is not a section", "Did you mean format.compute=fp16?"),
+        ("format=fp32", "is not a section", "Did you mean format.compute=fp32?"),
+        ("format=x", "is not a section", "Did you mean format.compute?"),
+        ("pair=b", "is not a section", "Did you mean pair.mode=b?"),
+        ("pair=7", "is not a section", ""),
+        ("pair=None", "is not a section", "Write null for none."),
+        ("pair=false", "is not a section", "Write null for none."),
+        ("seed=None", "is not a whole number", "Write null for none."),
+        ("seed=x", "is not a whole number", ""),
+        ("count=none", "is not a whole number", ""),
+        ("count=null", "cannot be null", ""),
+        ("kind=none", "is not one of the known", "Here it is called plain."),
+        ("kind=null", "cannot be null", ""),
+        ("names=null", "", ""),
+    ],
+)
+def test_what_was_meant(flag: str, message: str, hint: str) -> None:
+    if not message:
+        assert compose(Root, flags=[flag]).resolve().names == ("null",)
+        return
+    (problem,) = problems_of(lambda: compose(Root, flags=[flag]).resolve())
+    assert problem.message.startswith(message)
+    assert problem.hint == hint
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    from setpoint.config import Invalid
+
+    info = Root.__setpoint__.fields["seed"]
+    for error in (Invalid("is out of range"), Invalid("is not a number", secret=True)):
+        assert explained(info, "none", error, ("seed",)) is error
+
+
+def test_a_value_by_its_other_name() -> None:
+    info = Format.__setpoint__.fields["compute"]
+    assert (value_here(info, "half"), value_here(info, "fp16")) == ("fp16", "")

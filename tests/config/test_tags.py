@@ -1,0 +1,119 @@
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import Config, SetpointError, field
+from setpoint.config.base import chain_of
+from setpoint.config.compose import compose
+from setpoint.config.tags import known_tags, reached
+
+from .helpers import LAYERS, problems_of, resolve_through
+
+
+class Optimizer(Config):
+    lr: float = field(default=1e-3, gt=0, tags=("learning_rate",))
+
+
+class Adam(Optimizer, type="adam"):
+    eps: float = 1e-8
+
+
+class Muon(Optimizer, type="muon"):
+    matrix_lr: float = field(default=2e-2, gt=0, tags=("learning_rate", "matrix"))
+
+
+class Head(Config):
+    lr: float = field(default=1e-4, gt=0, le=1, tags=("learning_rate",))
+
+
+class Root(Config):
+    optimizer: Optimizer = field(factory=Adam)
+    heads: tuple[Head, ...] = field(factory=lambda: (Head(), Head()))
+    steps: int = 10
+
+
+def rates(root: Root) -> list[float]:
+    return [root.optimizer.lr, *(head.lr for head in root.heads)]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_one_value_for_all(layer: str, tmp_path: Path) -> None:
+    root = resolve_through(layer, {"tag.learning_rate": 0.5}, tmp_path, Root)
+    assert isinstance(root, Root) and rates(root) == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("layer", ["toml", "yaml", "environment"])
+def test_what_is_named_itself_beats_the_tag_in_a_layer_without_order(
+    layer: str, tmp_path: Path
+) -> None:
+    values = {"optimizer.lr": 0.25, "tag.learning_rate": 0.5}
+    for ordered in (values, dict(reversed(values.items()))):
+        root = resolve_through(layer, ordered, tmp_path, Root)
+        assert isinstance(root, Root) and rates(root) == [0.25, 0.5, 0.5]
+
+
+def test_on_the_command_line_the_later_one_wins() -> None:
+    named, tagged = "optimizer.lr=0.25", "tag.learning_rate=0.5"
+    assert rates(compose(Root, flags=[tagged, named]).resolve()) == [0.25, 0.5, 0.5]
+    assert rates(compose(Root, flags=[named, tagged]).resolve()) == [0.5, 0.5, 0.5]
+
+
+def test_fields_of_a_variant_that_is_chosen_later() -> None:
+    root = compose(Root, flags=["--tag.learning-rate", "0.5", "--optimizer", "muon"]).resolve()
+    assert isinstance(root.optimizer, Muon) and root.optimizer.matrix_lr == 0.5
+    (origin, _) = chain_of(root.optimizer, "lr")[-1]
+    assert origin.describe(("optimizer", "lr")) == "command line --tag.learning-rate"
+
+
+def test_what_a_tag_reaches() -> None:
+    assert known_tags(Root) == {
+        "learning_rate": ["optimizer.lr", "optimizer.matrix_lr", "heads.lr"],
+        "matrix": ["optimizer.matrix_lr"],
+    }
+    assert [path for path, _, _ in reached(Root(), "learning_rate")] == [
+        ("optimizer", "lr"),
+        ("heads", 0, "lr"),
+        ("heads", 1, "lr"),
+    ]
+
+
+def test_each_field_reads_the_value_by_its_own_type_and_range() -> None:
+    problems = problems_of(lambda: compose(Root, flags=["tag.learning_rate=2"]).resolve())
+    assert [problem.path for problem in problems] == ["heads.0.lr", "heads.1.lr"]
+    problems = problems_of(lambda: compose(Root, flags=["tag.learning_rate=x"]).resolve())
+    assert len(problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("flag", "message", "hint"),
+    [
+        ("tag.learning_rat=1", "there is no tag 'learning_rat'", "Did you mean tag.learning_rate?"),
+        ("tag.matrix=1", "reaches no field of this configuration", ""),
+        ("tag=1", "unknown key: Root has no field 'tag'", ""),
+        ("tag.a.b=1", "unknown key: Root has no field 'tag'", ""),
+    ],
+)
+def test_mistakes(flag: str, message: str, hint: str) -> None:
+    (problem,) = problems_of(lambda: compose(Root, flags=[flag]).resolve())
+    assert message in problem.message and problem.hint == hint
+
+
+def test_a_root_has_no_field_of_that_name() -> None:
+    class Own(Config):
+        tag: str = "x"
+        rate: float = field(default=1.0, tags=("a",))
+
+    with pytest.raises(SetpointError, match=r"Own\.tag: 'tag' is a word of the root"):
+        compose(Own, flags=["tag=y"])
+
+    class Whole(Config):
+        own: Own = field(factory=Own)
+
+    assert compose(Whole, flags=["own.tag=y"]).resolve().own.tag == "y"
+
+
+def test_a_tag_by_the_name_of_a_field_that_carries_it() -> None:
+    from setpoint.train.config import Job
+
+    found = problems_of(lambda: compose(Job, flags=["tag.lr=1", "tag.base_lr=1"]).resolve())
+    assert [problem.hint for problem in found] == ["Did you mean tag.learning_rate?"] * 2

@@ -1,0 +1,97 @@
+from collections.abc import Iterator
+
+import pytest
+
+from setpoint.config import Caution, Config, Problem, check, field, resolve
+from setpoint.config.compose import compose
+from setpoint.config.verify import cautions_of, known_cautions, known_codes, verify
+
+from .helpers import problems_of
+
+
+class Disk(Config):
+    folder: str = "/data"
+    size: int = 5
+
+    @check(needs="files")
+    def _there(self) -> Iterator[Problem]:
+        """Whether the folder is there."""
+        if self.folder == "/missing":
+            yield Problem("folder", "is not there", also=("size",))
+
+    @check(needs=("torch", "files"))
+    def _fits(self) -> Iterator[Problem]:
+        """Whether it fits."""
+        yield Problem("size", "does not fit")
+
+    @check(cautions={"small": "it is little"})
+    def _small(self) -> Iterator[Problem]:
+        if self.size < 3:
+            yield Caution("small", "size", f"{self.size} is little", valid=("5",))
+
+
+class Root(Config):
+    disks: tuple[Disk, ...] = field(factory=lambda: (Disk(),))
+    silence: tuple[str, ...] = ()
+
+
+def test_what_needs_something_waits_for_it() -> None:
+    root = compose(Root, flags=["disks.0.folder=/missing"]).resolve()
+    nothing = verify(root, ())
+    assert nothing.problems == [] and [str(each) for each in nothing.skipped] == [
+        "disks.0: whether the folder is there (needs files)",
+        "disks.0: whether it fits (needs torch and files)",
+    ]
+    files = verify(root, {"files"})
+    (problem,) = files.problems
+    assert (problem.path, problem.value) == ("disks.0.folder", "'/missing'")
+    assert problem.origin == "command line disks.0.folder"
+    assert problem.also == ("disks.0.size = 5 (default)",)
+    assert [each.needs for each in files.skipped] == [("torch",)]
+    assert len(verify(root).problems) == 2 and verify(root).skipped == []
+
+
+def test_cautions_stop_nothing_and_can_be_silenced() -> None:
+    root = compose(Root, flags=["disks.0.size=2"]).resolve()
+    (caution,) = cautions_of(root)
+    assert caution.line() == "disks.0.size = 2: 2 is little (small)"
+    assert caution.render() == (
+        "  disks.0.size = 2\n"
+        "    from command line disks.0.size\n"
+        "    2 is little\n"
+        "    valid: 5\n"
+        "    silence it with --silence.append small"
+    )
+    assert caution.to_json()["code"] == "small"
+    assert verify(root, ()).cautions == [caution]
+    assert cautions_of(compose(Root, flags=["disks.0.size=2", "silence=small"]).resolve()) == ()
+    assert cautions_of(resolve(root.evolve(silence=("small",)))) == ()
+
+
+def test_a_code_that_silences_nothing_is_a_mistake() -> None:
+    (problem,) = problems_of(lambda: compose(Root, flags=["silence=smal"]).resolve())
+    assert problem.path == "silence.0" and problem.hint == "Did you mean small?"
+    assert problem.valid == ("small",) and known_codes(Root) == ["small"]
+    assert known_cautions(Root) == {"small": "it is little"}
+    assert problem.origin == "command line silence"
+
+
+def test_declarations_that_cannot_work() -> None:
+    with pytest.raises(TypeError, match="files, network, import, torch"):
+        check(needs="disk")  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(TypeError, match="must say what it verifies"):
+
+        @check(needs="files")
+        def _silent(self: Config) -> Iterator[Problem]:
+            yield from ()
+
+
+def test_a_code_must_be_declared() -> None:
+    class Wrong(Config):
+        @check
+        def _it(self) -> Iterator[Problem]:
+            yield Caution("other", "", "x")
+
+    (problem,) = problems_of(lambda: resolve(Wrong()))
+    assert "Wrong._it (" in problem.message
+    assert "yielded the caution 'other' undeclared" in problem.message

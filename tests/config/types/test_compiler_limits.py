@@ -1,0 +1,45 @@
+"""What stands beside a field must fit its type."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from setpoint.config import ByteSize, Period, SetpointError, resolve
+
+from .test_default import wrong
+
+RIGHT: list[tuple[object, dict[str, Any]]] = [
+    (int | None, {"default": None, "ge": 1}),
+    (int | Literal["auto"], {"default": "auto", "ge": 1}),
+    (ByteSize, {"default": ByteSize("1 MiB"), "gt": 0}),
+    (Any, {"default": 3, "ge": 1}),
+    (tuple[int, ...] | None, {"default": (1,), "item_ge": 1}),
+    (int | tuple[int, ...], {"default": 3, "item_ge": 1}),
+    (int, {"default": 1, "before": 2}),
+    (int, {"default": 1, "before": None}),
+]
+WRONG: list[tuple[object, dict[str, Any], str]] = [
+    (str, {"default": "a", "ge": 1}, "are for numbers, and it is a text"),
+    (Period, {"default": Period("1 step"), "ge": 1}, "are for numbers, and it is"),
+    (tuple[int, ...], {"default": (1,), "ge": 1}, "limits of the items are item_gt"),
+    (int, {"default": 1, "pattern": "a"}, "a pattern is for texts, and it is a whole number"),
+    (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is no regular expression"),
+    (str | None, {"default": None, "pattern": "["}, "is no regular expression"),
+    (int, {"default": 1, "item_ge": 1}, "for lists and mappings of numbers"),
+    (list[str], {"factory": list, "item_ge": 1}, "for lists and mappings of numbers"),
+    (int, {"default": 1, "before": "a"}, "before='a' is not a whole number"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), RIGHT)
+def test_what_fits(kind: object, options: dict[str, Any]) -> None:
+    resolve(wrong(kind, **options)())
+
+
+@pytest.mark.parametrize(("kind", "options", "message"), WRONG)
+def test_what_fits_nothing(kind: object, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetpointError, match=message) as caught:
+        resolve(wrong(kind, **options)())
+    assert "Wrong.x: " in str(caught.value)

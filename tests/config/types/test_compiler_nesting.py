@@ -1,0 +1,214 @@
+"""Containers of anything inside containers of anything, through every layer and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from setpoint.config import (
+    ByteSize,
+    Config,
+    DType,
+    Duration,
+    ImportPath,
+    Period,
+    Secret,
+    field,
+    resolve,
+)
+from setpoint.config.compose import compose
+from setpoint.config.files import write_json, write_toml, write_yaml
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.plain import to_minimal, to_plain
+from setpoint.config.record import record_files
+from setpoint.config.write_python import to_python
+
+from ..foreign.targets import Part, double
+
+
+class Leaf(Config):
+    """A section."""
+
+    count: int = 1
+    """A number."""
+
+
+class Family(Config):
+    """A family."""
+
+
+class One(Family, type="one"):
+    """A variant."""
+
+    rate: float = 1.0
+    """A number."""
+
+
+class Two(Family, type="two"):
+    """A variant that holds the family again."""
+
+    inner: Family | None = None
+    """One, perhaps."""
+
+    many: tuple[Family | None, ...] = ()
+    """Several, some missing."""
+
+
+class Speed(Enum):
+    """Words."""
+
+    FAST = 1
+    SLOW = 2
+
+
+class Root(Config):
+    """Everything inside everything."""
+
+    lists_of_sections: dict[str, list[Leaf | None]] = field(factory=dict)
+    """Optional sections in lists in a mapping."""
+
+    lists_of_lists: list[list[Family]] = field(factory=list)
+    """Variants in lists in a list."""
+
+    pairs: tuple[tuple[int, str], ...] = ()
+    """Fixed tuples in a variadic one."""
+
+    tables: dict[str, dict[str, float]] = field(factory=dict)
+    """Mappings in a mapping."""
+
+    pair: tuple[Leaf, One | Two] | None = None
+    """Sections of two kinds."""
+
+    words: list[Speed | None] = field(factory=list)
+    """Optional enums."""
+
+    mixed: tuple[int | Literal["auto"], ...] = ()
+    """Numbers or a word."""
+
+    sizes: dict[str, tuple[ByteSize | None, ...]] = field(factory=dict)
+    """Optional sizes."""
+
+    formats: list[DType] = field(factory=list)
+    """Number formats."""
+
+    patterns: dict[str, list[re.Pattern[str]]] = field(factory=dict)
+    """Expressions."""
+
+    functions: list[Callable[..., Any]] = field(factory=list)
+    """Callables."""
+
+    classes: dict[str, type[Part]] = field(factory=dict)
+    """Classes."""
+
+    path: ImportPath | None = None
+    """An import path."""
+
+    variants: dict[str, Family] = field(factory=dict)
+    """Variants by name."""
+
+    cubes: list[list[list[int]]] = field(factory=list)
+    """Three lists deep."""
+
+    optional: Family | None = None
+    """An optional variant."""
+
+    files: list[dict[str, Path]] = field(factory=list)
+    """Paths by name, in a list."""
+
+    times: tuple[Period | None, ...] = ()
+    """Periods."""
+
+    ends: dict[str, Duration] = field(factory=dict)
+    """Durations."""
+
+    secrets: dict[str, list[Secret]] = field(factory=dict)
+    """Secrets."""
+
+
+def everything() -> Root:
+    return resolve(
+        Root(
+            lists_of_sections={"x": [Leaf(count=3), None]},
+            lists_of_lists=[[One(rate=2.0), Two(inner=One())], []],
+            pairs=((1, "a"), (2, "null")),
+            tables={"p": {"q": 1e-3}},
+            pair=(Leaf(count=5), Two(many=(One(), None, Two(inner=Two())))),
+            words=[Speed.FAST, None],
+            mixed=(1, "auto"),
+            sizes={"z": (ByteSize("1 MiB"), None)},
+            formats=[DType("bf16"), DType("fp32")],
+            patterns={"a": [re.compile("x+"), re.compile("y", re.IGNORECASE)]},
+            functions=[double, Part],
+            classes={"a": Part},
+            path=ImportPath("a.b"),
+            variants={"u": Two(inner=Two(inner=One(rate=9.0)))},
+            cubes=[[[1], []], []],
+            optional=Two(many=(One(),)),
+            files=[{"a": Path("b/c")}],
+            times=(Period("3 steps"), None),
+            ends={"a": Duration("2 epochs", "30 min")},
+            secrets={"a": [Secret("env:A"), Secret("file:/b")]},
+        )
+    )
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize(
+    ("suffix", "write"),
+    [("toml", write_toml.write), ("yaml", write_yaml.write), ("json", write_json.write)],
+)
+def test_files_give_it_back(
+    tmp_path: Path, suffix: str, write: Callable[[dict[str, Any]], str], complete: bool
+) -> None:
+    config = everything()
+    file = tmp_path / f"all.{suffix}"
+    file.write_text(write(to_plain(config) if complete else to_minimal(config)))
+    again = compose(Root, str(file)).resolve()
+    assert again == config
+    assert fingerprint(again) == fingerprint(config)
+    assert record_files(again)["config.json"] == record_files(config)["config.json"]
+
+
+def test_flags_the_environment_and_programs_give_it_back() -> None:
+    config = everything()
+    plain = to_plain(config)
+    texts = {name: json.dumps(value) for name, value in plain.items() if name != "path"}
+    flags = [f"--{name}={text}" for name, text in texts.items()]
+    environ = {f"SETPOINT__{name.upper()}": text for name, text in texts.items()}
+    assert compose(Root, flags=[*flags, "--path=a.b"]).resolve() == config
+    assert compose(Root, environ={**environ, "SETPOINT__PATH": "a.b"}).resolve() == config
+    assert compose(Root, program=plain).resolve() == config
+
+
+def test_python_source_gives_it_back() -> None:
+    namespace: dict[str, Any] = {}
+    exec(to_python(everything()).replace("@preset\n", ""), namespace)
+    assert resolve(namespace["my_preset"]()) == everything()
+
+
+def test_flags_reach_what_lies_deep_inside() -> None:
+    flags = [
+        "--lists_of_lists.0.0.rate=7",
+        "--pair.1.many.2.inner.inner={type: one}",
+        "--variants.u.inner.inner.rate=3",
+        "--lists_of_sections.x.0.count=9",
+        "--cubes.0.0.0=4",
+        "--sizes.z.0=2 GB",
+        "--formats.1=fp8_e5m2",
+        "--patterns.a.0=z",
+    ]
+    config: Any = compose(Root, everything(), flags=flags).resolve()
+    assert config.lists_of_lists[0][0].rate == 7.0
+    assert config.pair[1].many[2].inner.inner == One()
+    assert config.variants["u"].inner.inner.rate == 3.0
+    assert config.lists_of_sections["x"][0].count == 9
+    assert config.cubes == [[[4], []], []]
+    assert config.sizes["z"][0] == 2 * 10**9
+    assert config.formats[1].name == "float8_e5m2"
+    assert config.patterns["a"][0].pattern == "z"

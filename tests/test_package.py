@@ -1,0 +1,34 @@
+"""The names that `import setpoint as sp` offers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import setpoint
+
+
+@pytest.mark.parametrize("name", setpoint.__all__)
+def test_each_name_is_there(name: str) -> None:
+    assert getattr(setpoint, name) is not None
+    assert name in dir(setpoint)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(setpoint.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {a.asname for node in block.body if isinstance(node, ast.ImportFrom) for a in node.names}
+    assert seen == set(setpoint.__all__)
+
+
+def test_the_import_itself_brings_nothing() -> None:
+    code = "import setpoint, sys; print([m for m in sys.modules if m.startswith('setpoint.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'confg'"):
+        _ = setpoint.confg  # pyright: ignore[reportAttributeAccessIssue]
