@@ -1,0 +1,252 @@
+"""`setpoint sweep`: many points from one command, all checked before any is started."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.style import bold, dim, styled, table
+from setpoint.cli.sweep_points import Prepared, prepare
+from setpoint.config import RunError
+from setpoint.config.sweep.points import LIMIT
+from setpoint.report.table import number_cell
+from setpoint.sweep.config import OBJECTIVE
+from setpoint.sweep.launch import Launcher
+from setpoint.sweep.record import SweepRecord, duplicates_json
+from setpoint.sweep.task import FAILED, FINISHED, RUNNING, STOPPED, Task
+from setpoint.track.console import short_time
+
+COMMAND = Command(
+    "sweep",
+    "SOURCE [OVERRIDES]",
+    "Train every combination of the values that are given: `--optimizer.lr 1e-4,3e-4 --seed 1,2`\n"
+    "is a grid of four points. A comma separates points, also in SOURCE and in --with; a list as\n"
+    "one point is in brackets. A file with a table [sweep] describes points of every kind; what\n"
+    "is given here is combined with them. All points are resolved and checked before any is\n"
+    "started. The runs lie in workspace/experiment, where sweep.json says what came of each; the\n"
+    "same command again skips what is finished and goes on with the rest.\n"
+    "\n"
+    "With --random N, values such as 'log_uniform(1e-5, 1e-2)', 'uniform(0, 1)',\n"
+    "'integer(2, 8)' and 'choice(a, b)' are drawn; with --search N they are proposed one after\n"
+    "the other, from what the ones before came to.\n" + SOURCE_HELP,
+    [
+        Option("--jobs", "Run this many points at a time; 1 if not given.", "N"),
+        Option("--dry-run", "Print the points and what would happen with each."),
+        Option("--limit", f"Take at most this many points; {LIMIT} if not given.", "N"),
+        Option("--random", "Draw this many points.", "N"),
+        Option("--search", "Propose points until there are this many, those before included.", "N"),
+        Option(
+            "--objective", f"The metric that is searched for; {OBJECTIVE} if not given.", "PATH"
+        ),
+        Option("--direction", "Of the search.", "WORD", choices=("minimize", "maximize")),
+        Option("--draw-seed", "Start of --random and --search; 0 if not given.", "N"),
+        WITH,
+        FILE,
+        IMPORT,
+        JSON,
+    ],
+    [
+        ("setpoint sweep tiny --optimizer.lr 1e-4,3e-4 --seed 1,2", "a grid of four points"),
+        ("setpoint sweep tiny --with null,reproducible --dry-run", "look first"),
+        ("setpoint sweep lr.toml --jobs 2", "the points of a file, two at a time"),
+        ("setpoint sweep tiny --random 9 --seed 'integer(1, 99)'", "nine points at random"),
+    ],
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Prepare, launch and report.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.
+    """
+    refuse_misspelt_options(arguments, arguments.command.program.root.__setpoint__.fields)
+    prepared = prepare(arguments)
+    jobs = arguments.integer("--jobs") or 1
+    screen = Screen(prepared, for_machines=arguments.has("--json"))
+    if arguments.has("--dry-run"):
+        screen.plan()
+        return 0
+    prepared.require_packages()
+    record = SweepRecord(prepared.folder, prepared.source, prepared.duplicates)
+    try:
+        return _launch(prepared, record, jobs, screen)
+    finally:
+        record.close()
+
+
+def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen) -> int:
+    tasks, details = prepared.tasks, dict[str, Any]()
+
+    def changed(task: Task) -> None:
+        record.write(tasks, **details)
+        screen.changed(task, tasks)
+
+    search = prepared.open_search(changed)
+    if search is not None:
+        tasks = search.tasks
+    record.recall(tasks)
+    record.write(tasks, **details)
+    screen.begin(tasks)
+    try:
+        with Launcher(jobs, changed, imports=prepared.imports) as launcher:
+            if search is None:
+                launcher.run([task for task in tasks if task.status != FINISHED])
+            else:
+                search.run(launcher)
+                facts = {"best": search.best(), "trials": search.counts()}
+                details["search"] = {**facts, "rejected": search.rejected}
+    except RunError:
+        for task in tasks:
+            task.status = STOPPED if task.status == RUNNING else task.status
+        record.write(tasks, **details)
+        raise
+    screen.end(tasks, record.write(tasks, **details))
+    if launcher.stopped is not None:
+        return launcher.stopped
+    if any(task.status == FAILED for task in tasks):
+        return 1
+    # A point that was stopped from outside goes on when the sweep is repeated.
+    if any(task.status == STOPPED for task in tasks):
+        return 75
+    return 1 if search is not None and search.best() is None else 0
+
+
+class Screen:
+    """What people see of a sweep: on standard output, or on standard error beside JSON.
+
+    Arguments:
+        prepared: the sweep.
+        for_machines: whether standard output is for JSON.
+    """
+
+    def __init__(self, prepared: Prepared, for_machines: bool) -> None:
+        self.prepared = prepared
+        self.for_machines = for_machines
+
+    def say(self, text: str) -> None:
+        """Print a line at once.
+
+        Arguments:
+            text: the line.
+        """
+        print(text, file=sys.stderr if self.for_machines else sys.stdout, flush=True)
+
+    def plan(self) -> None:
+        """Print the points and what would happen with each."""
+        prepared = self.prepared
+        if self.for_machines:
+            points = [{**task.to_json(), "plan": task.plan()} for task in prepared.tasks]
+            facts: dict[str, Any] = {"ok": True, "folder": str(prepared.folder), "points": points}
+            if prepared.search is not None:
+                facts["search"] = prepared.describe_search()
+            facts["duplicates"] = duplicates_json(prepared.duplicates)
+            for name, kind in (("cautions", "caution"), ("dropped", "dropped")):
+                found = [each.to_json() for each in prepared.remarks if each.kind == kind]
+                facts[name] = found
+            print(json.dumps(facts, indent=2))
+            return
+        if prepared.search is not None:
+            rows = [(f"  {name}", str(value)) for name, value in prepared.describe_search().items()]
+            print(bold(f"{prepared.folder}: a search"))
+            print(table(rows))
+            self._remarks()
+            return
+        rows = [(task.name, str(task.run), task.plan()) for task in prepared.tasks]
+        print(bold(f"{prepared.folder}: {_count(len(rows), 'point')}"))
+        print(table(rows, ("point", "run directory", "plan")))
+        self._remarks()
+
+    def begin(self, tasks: list[Task]) -> None:
+        """Say what is about to happen.
+
+        Arguments:
+            tasks: all points known by now.
+        """
+        folder = self.prepared.folder
+        if self.prepared.search is not None:
+            done = f"{_count(len(tasks), 'trial')} before"
+            wanted = _count(self.prepared.search.trials, "trial")
+            self.say(f"{folder}: a search for {wanted}, {done}")
+            self._remarks(then="\n")
+            return
+        finished = sum(task.status == FINISHED for task in tasks)
+        rest = f", {finished} of them finished before" if finished else ""
+        self.say(f"{folder}: {_count(len(tasks), 'point')}{rest}")
+        self._remarks(then="\n")
+
+    def changed(self, task: Task, tasks: list[Task]) -> None:
+        """Say that a point started or ended.
+
+        Arguments:
+            task: the point.
+            tasks: all points.
+        """
+        total = len(tasks) if self.prepared.search is None else self.prepared.search.trials
+        ended = sum(each.status in (FINISHED, FAILED, STOPPED) for each in tasks)
+        count = dim(f"[{ended}/{total}]")
+        if task.status == RUNNING:
+            how = f"resumes at step {task.state.step}" if task.state.step else "starts"
+            self.say(f"{count} {task.name} {how}")
+            return
+        took = f" in {short_time(task.seconds)}" if task.seconds is not None else ""
+        result = _metrics(task)
+        if task.status == FINISHED:
+            self.say(f"{count} {task.name} finished{took}" + (f"  {result}" if result else ""))
+        else:
+            self.say(f"{count} {task.name} {task.status}{took}: {task.reason}")
+
+    def end(self, tasks: list[Task], record: dict[str, Any]) -> None:
+        """Print what came of the sweep.
+
+        Arguments:
+            tasks: all points.
+            record: as it was written.
+        """
+        failed = [task for task in tasks if task.status == FAILED]
+        if self.for_machines:
+            facts = {"ok": not failed, "folder": str(self.prepared.folder), **record}
+            print(json.dumps(facts, indent=2))
+            return
+        counts = {
+            status: sum(task.status == status for task in tasks)
+            for status in dict.fromkeys(task.status for task in tasks)
+        }
+        print("; ".join(f"{count} {status}" for status, count in counts.items()))
+        search = record.get("search", {})
+        for line in search.get("rejected", ()):
+            print(line)
+        best = search.get("best")
+        if self.prepared.search is not None and best is None:
+            print(f"no trial has a {self.prepared.search.objective} yet")
+        if best is not None:
+            print(f"best: {best['point']}, {number_cell(best['value'])}  {best['run']}")
+        for task in failed:
+            print(f"{styled('failed:', '1;31')} {task.name}: {task.reason}\n  see {task.log}")
+        if any(task.metrics for task in tasks):
+            print(f"setpoint compare {self.prepared.folder} shows the results")
+
+    def _remarks(self, then: str = "") -> None:
+        for duplicate in self.prepared.duplicates:
+            self.say(f"left out {duplicate.describe()}")
+        for remark in self.prepared.remarks:
+            last = then if remark is self.prepared.remarks[-1] else ""
+            self.say(f"\n{remark.render()}{last}")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def _metrics(task: Task) -> str:
+    """The held-out loss of a point, or else its training loss."""
+    for name, words in ((OBJECTIVE, "held-out loss"), ("train.loss", "loss")):
+        if name in task.metrics:
+            return f"{words} {number_cell(task.metrics[name])}"
+    return ""

@@ -1,0 +1,114 @@
+"""Looks at the points of a sweep from outside: what is wrong, and what is worth a remark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from setpoint.config import Caution, Problem
+from setpoint.config.sweep.points import ResolvedPoint
+from setpoint.config.sweep.report import points_in_words, together
+from setpoint.config.walk import dropped
+from setpoint.plan.preflight import preflight
+from setpoint.sweep.metrics import MetricPath
+from setpoint.train.config import Job
+
+EVALUATION = "evaluation"
+
+
+class Remark:
+    """Something that several points have in common.
+
+    Arguments:
+        kind: `caution` or `dropped`.
+        points: their names.
+        text: what there is to say, perhaps several lines.
+        where: the points in words.
+    """
+
+    def __init__(self, kind: str, points: list[str], text: str, where: str) -> None:
+        self.kind = kind
+        self.points = points
+        self.text = text
+        self.where = where
+
+    def render(self) -> str:
+        """The remark for people.
+
+        Returns:
+            one line, or a paragraph.
+        """
+        between = "\n\n" if "\n" in self.text else "\n  "
+        return f"{self.kind} in {self.where}:{between}{self.text}"
+
+    def to_json(self) -> dict[str, object]:
+        """The remark for machines.
+
+        Returns:
+            plain values.
+        """
+        return {"points": self.points, "text": self.text.strip()}
+
+
+class Outside:
+    """Finds the problems of each point that its values alone do not show, and keeps the cautions.
+
+    The configurations are kept as well, so that one can be told from another by its identity.
+    """
+
+    def __init__(self) -> None:
+        self.objective: MetricPath | None = None
+        """What a search looks at."""
+        self._cautions: dict[int, tuple[Job, list[Caution]]] = {}
+
+    def __call__(self, job: Job) -> Sequence[Problem]:
+        """Look at one point.
+
+        Arguments:
+            job: its resolved configuration.
+
+        Returns:
+            its problems.
+        """
+        report = preflight(job)
+        self._cautions[id(job)] = job, list(report.cautions)
+        problems = list(report.problems)
+        if job.seed is None:
+            reason = "is null, so that it would be drawn anew each time, and no point found again"
+            hint = "Give a seed, or several: --seed 1,2,3"
+            problems.append(Problem("seed", reason, value="null", hint=hint))
+        wanted = self.objective
+        if wanted is not None and wanted.kind == EVALUATION and job.evaluation is None:
+            reason = f"is null, so that the objective {EVALUATION}.{wanted.column} is not measured"
+            hint = "Search for another metric, such as --objective train.loss, or evaluate."
+            problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
+        return problems
+
+    def remarks(self, points: Sequence[ResolvedPoint[Job]]) -> list[Remark]:
+        """What is worth a remark about points that are sound.
+
+        Arguments:
+            points: as they were resolved.
+
+        Returns:
+            each caution, and each value that a switch of variant lost, with the points it is of.
+        """
+        total = len(points)
+        found: list[Remark] = []
+        lost: dict[str, list[str]] = {}
+        cautions: dict[tuple[str, str], dict[str, list[Caution]]] = {}
+        for point in points:
+            for line in dropped(point.config):
+                lost.setdefault(line, []).append(point.name)
+            for caution in self._cautions[id(point.config)][1]:
+                same = cautions.setdefault((caution.code, caution.path), {})
+                same.setdefault(point.name, []).append(caution)
+        for line, names in lost.items():
+            found.append(Remark("dropped", names, line, points_in_words(names, total)))
+        for by_point in cautions.values():
+            # Where the numbers differ from point to point, those of one of them will do.
+            (first, names), *others = together(by_point)
+            where = points_in_words(list(by_point), total)
+            if others:
+                where += f"; for {names[0]}"
+            found.append(Remark("caution", list(by_point), first.render(), where))
+        return found

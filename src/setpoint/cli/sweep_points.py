@@ -1,0 +1,214 @@
+"""From the command line of `setpoint sweep` to the points, or to the search, that it means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from setpoint.cli.command import Arguments
+from setpoint.cli.source import prepare as import_what_is_named
+from setpoint.cli.sweep_outside import Outside, Remark
+from setpoint.cli.sweep_source import Opener
+from setpoint.cli.sweep_space import space_of_call
+from setpoint.config import ConfigError, Problem, SetpointError
+from setpoint.config.base import value_or_missing
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.origin import SWEEP, Origin
+from setpoint.config.plain import to_plain
+from setpoint.config.sweep.flags import read_command_line
+from setpoint.config.sweep.naming import labels, name_of
+from setpoint.config.sweep.points import (
+    LIMIT,
+    Composer,
+    Duplicate,
+    ResolvedPoint,
+    refuse_too_many,
+    resolve_points,
+)
+from setpoint.config.sweep.report import Statement, SweepError
+from setpoint.config.sweep.setting import Point
+from setpoint.config.sweep.space import Listed
+from setpoint.sweep.config import Search
+from setpoint.sweep.metrics import MetricPath
+from setpoint.sweep.proposals import Axes, corners
+from setpoint.sweep.search import SearchRun
+from setpoint.sweep.study import import_optuna, trials_before
+from setpoint.sweep.task import Task
+from setpoint.train.config import Job
+
+PLACES = (("workspace",), ("experiment",))
+"""The fields that say where the folder of the sweep lies."""
+
+
+class Prepared:
+    """A sweep of which everything is known that can be known before it starts.
+
+    Arguments:
+        source: as typed.
+        folder: where its runs lie.
+        tasks: its points; none yet for a search.
+        duplicates: the points that were left out.
+        search: what is searched for, if it is a search.
+        axes: of the search.
+        make: resolves a point of the search.
+        imports: modules that the user named.
+        remarks: what is legal but suspicious in some points, and what a switch of variant lost.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        folder: Path,
+        tasks: list[Task],
+        duplicates: list[Duplicate],
+        search: Search | None,
+        axes: Axes,
+        make: Callable[[Point], ResolvedPoint[Job]],
+        imports: Sequence[str],
+        remarks: list[Remark],
+    ) -> None:
+        self.source = source
+        self.folder = folder
+        self.tasks = tasks
+        self.duplicates = duplicates
+        self.search = search
+        self.axes = axes
+        self._make = make
+        self.imports = imports
+        self.remarks = remarks
+
+    def require_packages(self) -> None:
+        """Refuse to start what cannot run here.
+
+        Raises:
+            SetpointError: if PyTorch, or for a search Optuna, is not installed.
+        """
+        from importlib.util import find_spec
+
+        if find_spec("torch") is None:
+            raise SetpointError(
+                "training needs the package 'torch': install PyTorch first, then 'setpoint[train]'"
+            )
+        if self.search is not None:
+            import_optuna()
+
+    def open_search(self, changed: Callable[[Task], None]) -> SearchRun | None:
+        """Open the search, if it is one.
+
+        Arguments:
+            changed: called when a point starts or ends.
+
+        Returns:
+            the search; None for a sweep whose points are known.
+        """
+        if self.search is None:
+            return None
+        return SearchRun(self.search, self.axes, self._make, self.folder, changed)
+
+    def describe_search(self) -> dict[str, Any]:
+        """The search for people and machines.
+
+        Returns:
+            plain values by name.
+        """
+        assert self.search is not None
+        facts = {key: value for key, value in to_plain(self.search).items() if key != "axes"}
+        facts["trials before"] = trials_before(self.search, self.axes, self._make, self.folder)
+        return {**facts, **{".".join(path): axis.describe() for path, axis in self.axes.items()}}
+
+
+def prepare(arguments: Arguments) -> Prepared:
+    """Resolve and check all points.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the sweep.
+
+    Raises:
+        SetpointError: if the arguments contradict each other.
+        SweepError: with the problems of all points.
+    """
+    source = arguments.positional[0]
+    import_what_is_named(arguments)  # whose classes have fields that the overrides may set
+    line = read_command_line(Job, source, arguments.options.get("--with", []), arguments.overrides)
+    opener = Opener(arguments, line)
+    outside = Outside()
+    composer = Composer(opener, line, _Finish(source), outside)
+    if line.source == "-" and None in line.modifiers:
+        raise SetpointError(
+            "standard input can be read once, and several modifiers need it several times; save "
+            "it as a file"
+        )
+    if line.source is not None and opener.file is None:
+        composer.base()  # reads the file, and with it the table of the sweep
+    search, axes, space = space_of_call(arguments, line, opener.document, opener.file is not None)
+    limit = arguments.integer("--limit") or LIMIT
+    imports = arguments.options.get("--import", [])
+    for path in [*space.paths, *axes]:
+        if path in PLACES:
+            raise SetpointError(
+                f"{path[0]} cannot be varied: the points of a sweep lie in one folder, which is "
+                f"workspace/experiment"
+            )
+
+    def make(point: Point) -> ResolvedPoint[Job]:
+        config = composer.resolve(point)
+        name = name_of(point, labels(axes))
+        return ResolvedPoint(name, point, config, fingerprint(config))
+
+    if search is not None:
+        refuse_too_many(search.trials, limit)
+        outside.objective = MetricPath.parse(search.objective)
+        found = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
+        folder = _folder([each.config for each in found.kept])
+        remarks = outside.remarks(found.kept)
+        return Prepared(source, folder, [], [], search, axes, make, imports, remarks)
+    found = resolve_points(space, composer, limit)
+    folder = _folder([each.config for each in found.kept])
+    tasks = [Task(point, folder) for point in found.kept]
+    _look(tasks)
+    remarks = outside.remarks(found.kept)
+    return Prepared(source, folder, tasks, found.duplicates, None, {}, make, imports, remarks)
+
+
+class _Finish:
+    """Names the experiment after the source, so that the runs of a sweep lie together."""
+
+    def __init__(self, source: str) -> None:
+        stem = re.sub(r"\.(toml|yaml|yml|json)$", "", source.rstrip("/").rpartition("/")[2])
+        word = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-.")[:40]
+        self.name = f"sweep-{word or 'stdin'}"
+
+    def __call__(self, draft: Job) -> None:
+        if value_or_missing(draft, "experiment") is None:
+            draft.set_field("experiment", self.name, Origin(SWEEP, "names its folder"))
+
+
+def _folder(jobs: Sequence[Job]) -> Path:
+    import os
+
+    folders = {Path(os.path.expanduser(job.workspace)) / str(job.experiment) for job in jobs}
+    if len(folders) > 1:
+        raise SetpointError(
+            f"the points of a sweep lie in one folder, and these sources lie in "
+            f"{', '.join(sorted(map(str, folders))[:4])}; give one --experiment for all"
+        )
+    return folders.pop()
+
+
+def _look(tasks: list[Task]) -> None:
+    """Find out what is done already; what cannot be gone on with is reported together."""
+    wrong: dict[str, list[Problem]] = {}
+    for task in tasks:
+        try:
+            task.look()
+        except ConfigError as error:
+            wrong[task.name] = list(error.problems)
+        except SetpointError as error:
+            wrong[task.name] = [Statement(str(error))]
+    if wrong:
+        raise SweepError(wrong, len(tasks))

@@ -1,0 +1,1 @@
+"""Sweeps: many points from one configuration, all of them checked before any is used."""

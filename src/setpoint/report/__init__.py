@@ -1,0 +1,1 @@
+"""Tables and plots of what runs came to, drawn from plain numbers and texts."""

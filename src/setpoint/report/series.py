@@ -1,0 +1,58 @@
+"""What a plot shows: points under a label."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Series(NamedTuple):
+    """The points of one run.
+
+    Arguments:
+        label: the run.
+        points: pairs of x and y.
+    """
+
+    label: str
+    points: Sequence[tuple[float, float]]
+
+    def drawable(self) -> list[tuple[float, float]]:
+        """The points that a plot has a place for.
+
+        Returns:
+            those of finite numbers.
+        """
+        return [pair for pair in self.points if all(map(math.isfinite, pair))]
+
+
+class Plot(NamedTuple):
+    """A plot, whatever draws it.
+
+    Arguments:
+        title: above it.
+        x, y: what the axes show.
+        series: at least one.
+        lines: whether the points of a run are joined.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    lines: bool = True
+
+    def is_logarithmic(self, axis: int) -> bool:
+        """Whether an axis covers more than a factor of 30, all above 0.
+
+        Arguments:
+            axis: 0 for x, 1 for y.
+
+        Returns:
+            True where equal factors should be equal distances.
+        """
+        values = [pair[axis] for series in self.series for pair in series.drawable()]
+        if self.lines and axis == 0:
+            return False  # steps are counted, not multiplied
+        return bool(values) and min(values) > 0 and max(values) / min(values) > 30

@@ -1,0 +1,1 @@
+"""Sweeps of training runs: the launcher, its record, search, and comparison."""

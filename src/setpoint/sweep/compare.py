@@ -1,0 +1,176 @@
+"""Runs side by side: what differs in their configurations, and what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from setpoint.config import SetpointError
+from setpoint.config.difference import ABSENT
+from setpoint.config.origin import DERIVED
+from setpoint.config.sweep.naming import labels
+from setpoint.config.table import Table as Values
+from setpoint.config.table import compare
+from setpoint.report.table import Table
+from setpoint.track.run_directory import is_run_directory
+
+from .metrics import MetricPath, Metrics, require
+from .point_record import is_point
+from .record import NAME, read_record_of
+
+WHERE = ("name", "experiment", "workspace")
+"""Fields that say where a run lies, which its label does as well."""
+
+STANDARD = ("step", "train.loss", "evaluation.held_out_loss", "evaluation.held_out_loss.min")
+"""The metrics that are shown unless others are asked for, as far as there are any."""
+
+
+class Entry:
+    """One run, or one configuration without a run.
+
+    Arguments:
+        label: by which it is shown.
+        source: what its configuration is read from.
+        run: its run directory; None for a preset or a file.
+    """
+
+    def __init__(self, label: str, source: str, run: Path | None) -> None:
+        self.label = label
+        self.source = source
+        self.run = run
+        self.values: Values = {}
+        self.metrics = Metrics([])
+
+
+def entries(words: Sequence[str], notes: list[str]) -> list[Entry]:
+    """The runs that the words of a command line stand for.
+
+    Arguments:
+        words: run directories, folders of sweeps or of runs, and other sources.
+        notes: receives a line for each run that cannot be shown.
+
+    Returns:
+        the runs, each once.
+    """
+    found: dict[str, Entry] = {}
+    for word in words:
+        for entry in _entries(word, notes):
+            found.setdefault(entry.source, entry)
+    return list(found.values())
+
+
+def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
+    path = Path(word)
+    if (path / NAME).is_file():
+        for point in read_record_of(path):
+            # The folder may have been moved, or copied, with all that is in it.
+            run = path / Path(point["run"]).name
+            run = run if run.is_dir() else Path(point["run"])
+            if is_run_directory(run):
+                yield Entry(point["name"], str(run), run)
+            else:
+                notes.append(f"{point['name']}: {point['status']}, there is no run at {run}")
+    elif is_point(path):
+        yield Entry(word, word, None)
+    elif is_run_directory(path):
+        yield Entry(word, word, path)
+    elif path.is_dir():
+        runs = sorted(each for each in path.iterdir() if is_run_directory(each))
+        if not runs:
+            raise SetpointError(
+                f"{word} holds no runs: it is neither a run directory, nor the folder of a sweep "
+                f"({NAME}), nor a folder of run directories"
+            )
+        for each in runs:
+            yield Entry(each.name, str(each), each)
+    else:
+        yield Entry(word, word, None)
+
+
+def read_metrics(entry: Entry, notes: list[str]) -> None:
+    """Read the metrics of a run, and name those that are missing or damaged.
+
+    Arguments:
+        entry: the run; gets its metrics.
+        notes: receives a line if there is something wrong.
+    """
+    if entry.run is None:
+        return
+    try:
+        entry.metrics = Metrics.read(entry.run)
+        notes.extend(f"{entry.label}: {text}" for text in entry.metrics.damaged)
+        if not entry.metrics.rows and not entry.metrics.damaged:
+            notes.append(f"{entry.label}: no metrics yet")
+    except SetpointError as error:
+        notes.append(f"{entry.label}: {error}")
+
+
+def cell_of(entry: Entry, path: MetricPath) -> Any:
+    """A metric of a run as the cell of a table.
+
+    Arguments:
+        entry: the run.
+        path: the metric.
+
+    Returns:
+        the number, or `ABSENT`.
+    """
+    value = entry.metrics.value(path)
+    return ABSENT if value is None else value
+
+
+def differing(tables: Sequence[Values]) -> dict[tuple[str, ...], list[Any]]:
+    """The values in which configurations differ.
+
+    Arguments:
+        tables: the values of each configuration.
+
+    Returns:
+        for each path a value of each configuration, `ABSENT` where it has none. What is derived
+        everywhere is left out: it follows from the rest.
+    """
+    if len(tables) < 2:
+        return {}
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for row in compare(tables, ignore=WHERE):
+        present = [entry for entry in row.entries if entry is not None]
+        if not all(entry.origin.startswith(DERIVED) for entry in present):
+            values = [ABSENT if entry is None else entry.value for entry in row.entries]
+            found[tuple(row.path.split("."))] = values
+    return found
+
+
+def comparison(runs: Sequence[Entry], wanted: Sequence[str]) -> Table:
+    """The table of several runs.
+
+    Arguments:
+        runs: with their values and metrics.
+        wanted: metrics by path; the usual ones if empty.
+
+    Returns:
+        a row for each run: its label, what differs, and the metrics.
+
+    Raises:
+        SetpointError: if no run has a metric that was asked for.
+    """
+    columns = differing([entry.values for entry in runs])
+    short = labels([*columns, ("run",)])
+    known = [entry.metrics for entry in runs]
+    paths: Mapping[str, MetricPath]
+    if wanted:
+        paths = {text: require(text, known) for text in wanted}
+    else:
+        usual = {text: MetricPath.parse(text) for text in STANDARD}
+        paths = {
+            text: path
+            for text, path in usual.items()
+            if any(metrics.value(path) is not None for metrics in known)
+        }
+    rows: list[list[Any]] = []
+    for index, entry in enumerate(runs):
+        settings = [values[index] for values in columns.values()]
+        rows.append([entry.label, *settings, *(cell_of(entry, path) for path in paths.values())])
+    names = ["run", *(".".join(path) for path in columns), *paths]
+    shown = ["run", *(short[path] for path in columns), *paths]
+    return Table(names, rows, shown)

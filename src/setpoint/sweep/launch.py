@@ -1,0 +1,275 @@
+"""Runs points as processes of their own, a number of them at a time, and leaves none behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from types import FrameType
+from typing import IO, Any
+
+from setpoint.config.layers.environment import PREFIX
+from setpoint.resilience.signals import INTERRUPTED, PREEMPTED
+
+from .point_record import write_point
+from .task import FAILED, FINISHED, RUNNING, STOPPED, Task
+
+PAUSE = 0.05  # seconds between two looks at the processes
+PATIENCE = 3  # signals after which nothing is waited for
+PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
+AGAIN = "--- started again "  # with the time, between two attempts in one log
+ERROR = "error: "
+REPORT = re.compile(r"\d+ problems? in the configuration")
+STOPS = (PREEMPTED, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
+
+
+class Launcher:
+    """Starts processes and follows them; use it in a `with` block, which ends with none of them.
+
+    SIGINT and SIGTERM are passed on: the points save and end, and nothing more is started. The
+    third signal kills.
+
+    Arguments:
+        jobs: how many points run at a time.
+        changed: called when a point starts or ends.
+        command: makes the command of a point, given it and the modules it needs.
+        imports: modules that the user named; each point imports them as well.
+    """
+
+    def __init__(
+        self,
+        jobs: int,
+        changed: Callable[[Task], None],
+        command: Callable[[Task, Sequence[str]], list[str]] | None = None,
+        imports: Sequence[str] = (),
+    ) -> None:
+        self.jobs = jobs
+        self._changed = changed
+        self._command = command or train_command
+        self._imports = imports
+        self._running: dict[Task, tuple[subprocess.Popen[bytes], float]] = {}
+        self._before: dict[int, Any] = {}
+        self._signals: list[int] = []
+        self._passed = 0
+
+    @property
+    def stopped(self) -> int | None:
+        """The exit status that a signal asks for: 130 for Ctrl-C, 75 for SIGTERM; or None."""
+        if not self._signals:
+            return None
+        return INTERRUPTED if self._signals[0] == signal.SIGINT else PREEMPTED
+
+    @property
+    def free(self) -> int:
+        """How many points can be started now."""
+        return 0 if self._signals else self.jobs - len(self._running)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a point is running."""
+        return bool(self._running)
+
+    def __enter__(self) -> Launcher:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        # After an error of ours, nobody looks after the processes any more.
+        for process, _ in self._running.values():
+            _send(process, signal.SIGTERM)
+        for process, _ in self._running.values():
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                _send(process, signal.SIGKILL)
+                process.wait()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Run points until all have ended, or a signal asks to stop.
+
+        Arguments:
+            tasks: in the order in which they start.
+        """
+        waiting = list(tasks)
+        while (waiting and not self._signals) or self.busy:
+            while waiting and self.free > 0:
+                self.start(waiting.pop(0))
+            self.wait()
+
+    def start(self, task: Task) -> None:
+        """Write a point's record and start its process.
+
+        Arguments:
+            task: the point.
+
+        Raises:
+            SetpointError: if its folder cannot be written.
+        """
+        modules = write_point(task.folder, task.name, task.job, str(task.run))
+        command = self._command(task, list(dict.fromkeys([*self._imports, *modules])))
+        with open(task.log, "ab") as log:
+            if log.tell():
+                log.write(f"{AGAIN}{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}\n".encode())
+                log.flush()
+            process = self._spawn(command, log)
+        self._running[task] = process, time.monotonic()
+        task.status, task.exit_status, task.reason = RUNNING, None, ""
+        self._changed(task)
+
+    def wait(self) -> list[Task]:
+        """Wait a moment; pass signals on, and see which points have ended.
+
+        Returns:
+            those that ended.
+        """
+        time.sleep(PAUSE)
+        while self._passed < len(self._signals):
+            number = self._signals[self._passed]
+            self._passed += 1
+            for process, _ in self._running.values():
+                _send(process, signal.SIGKILL if self._passed >= PATIENCE else number)
+        ended = [task for task, (process, _) in self._running.items() if process.poll() is not None]
+        for task in ended:
+            process, since = self._running.pop(task)
+            task.seconds = time.monotonic() - since
+            self._close(task, process.returncode)
+        return ended
+
+    def _close(self, task: Task, status: int) -> None:
+        task.exit_status = status
+        task.measure()
+        if status == 0:
+            task.status = FINISHED
+        else:
+            asked = bool(self._signals)
+            task.status = STOPPED if status in STOPS or asked else FAILED
+            task.reason = reason_of(task, status)
+        self._changed(task)
+
+    def _spawn(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        # In a session of its own, so that Ctrl-C reaches it through us and only once.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment(os.environ, self.jobs),
+            start_new_session=True,
+            preexec_fn=_end_with_parent(os.getpid()),
+        )
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+
+
+def train_command(task: Task, modules: Sequence[str]) -> list[str]:
+    """The command of a point.
+
+    Arguments:
+        task: the point, whose record is written.
+        modules: to be imported first.
+
+    Returns:
+        its words.
+    """
+    imports = [word for module in modules for word in ("--import", module)]
+    # -P: a file of the working folder must not pass for a module of the standard library.
+    start = [sys.executable, "-P", "-m", "setpoint.cli.main"]
+    return [*start, "train", str(task.folder), *imports]
+
+
+def environment(variables: Mapping[str, str], jobs: int) -> dict[str, str]:
+    """The environment of a point's process.
+
+    Arguments:
+        variables: of this process.
+        jobs: how many points run at a time; they share the processors.
+
+    Returns:
+        the variables without those that set fields, which the point's record has already.
+    """
+    found = {k: v for k, v in variables.items() if not k.upper().startswith(PREFIX)}
+    if jobs > 1:
+        found.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))
+    return found
+
+
+def processors() -> int:
+    """How many processors this process may use.
+
+    Returns:
+        the number.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def reason_of(task: Task, status: int) -> str:
+    """Why a point ended early, from the end of its log.
+
+    Arguments:
+        task: the point.
+        status: of its process.
+
+    Returns:
+        the last error that it printed, or its last line.
+    """
+    try:
+        with open(task.log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+            text = file.read().decode("utf-8", "replace")
+    except OSError as error:
+        return f"exit status {status}; {task.log} cannot be read: {error.strerror}"
+    if status in (PREEMPTED, INTERRUPTED):
+        return "saved; the same command goes on"
+    if status < 0:
+        names = {each.value: each.name for each in signal.Signals}
+        return f"killed by {names.get(-status, f'signal {-status}')}"
+    lines = text.rpartition(AGAIN)[2].splitlines()
+    errors = [number for number, line in enumerate(lines) if line.startswith(ERROR)]
+    if errors:
+        return _of_error(lines[errors[-1] :])
+    return next((line.strip() for line in reversed(lines) if line.strip()), f"status {status}")
+
+
+def _of_error(lines: Sequence[str]) -> str:
+    """An error in one line; of a report with several problems the first one."""
+    head = lines[0].removeprefix(ERROR).strip()
+    if not REPORT.match(head):
+        return head
+    inner = [line for line in lines[1:] if line.startswith("  ")]
+    said = [line.strip() for line in inner[1:] if not line.startswith("    from ")]
+    if not said:
+        return head
+    more = "" if head.startswith("1 ") else f" ({head})"
+    return f"{inner[0].strip()}: {said[0]}{more}"
+
+
+def _send(process: subprocess.Popen[bytes], number: int) -> None:
+    if process.poll() is None:
+        process.send_signal(number)
+
+
+def _end_with_parent(parent: int) -> Callable[[], None] | None:
+    """What a child does first on Linux: ask for SIGTERM when its parent dies, however it dies."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    library = ctypes.CDLL(None)
+
+    def ask() -> None:
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask

@@ -1,0 +1,196 @@
+"""The metrics of a run by path: `evaluation.held_out_loss`, `train.loss.min`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from setpoint.config import SetpointError
+from setpoint.config.suggest import nearest
+from setpoint.track.jsonl import read_jsonl
+
+METRICS = "metrics.jsonl"
+REDUCTIONS = ("last", "min", "max", "mean")
+STEP = "step"
+
+
+class MetricPath(NamedTuple):
+    """One number of a run.
+
+    Arguments:
+        kind: of the rows; None where the column says enough.
+        column: of the rows.
+        reduction: which of the column's values: one of `REDUCTIONS`.
+    """
+
+    kind: str | None
+    column: str
+    reduction: str
+
+    @classmethod
+    def parse(cls, text: str) -> MetricPath:
+        """Read a path.
+
+        Arguments:
+            text: `[KIND.]COLUMN[.REDUCTION]`; the last value counts if nothing else is said.
+
+        Returns:
+            the path.
+
+        Raises:
+            SetpointError: if it has another form.
+        """
+        parts = text.split(".")
+        reduction = parts.pop() if len(parts) > 1 and parts[-1] in REDUCTIONS else "last"
+        if not all(parts) or len(parts) > 2:
+            raise SetpointError(
+                f"{text!r} is no metric: expected KIND.COLUMN, perhaps followed by "
+                f"{', '.join('.' + word for word in REDUCTIONS)}; for instance "
+                f"evaluation.held_out_loss.min"
+            )
+        return cls(parts[0] if len(parts) == 2 else None, parts[-1], reduction)
+
+
+class Metrics:
+    """The rows of a run.
+
+    Arguments:
+        rows: as the trackers wrote them.
+        damaged: what is wrong with lines that are left out.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> None:
+        self.rows = rows
+        self.damaged = list(damaged)
+
+    @classmethod
+    def read(cls, run: Path) -> Metrics:
+        """Read the rows of a run directory.
+
+        Arguments:
+            run: the directory.
+
+        Returns:
+            the metrics, of the lines that are whole.
+
+        Raises:
+            SetpointError: if there are none, or they cannot be read.
+        """
+        path = run / METRICS
+        if not path.exists():
+            raise SetpointError(f"{run} has no {METRICS}")
+        damaged: list[str] = []
+        return cls(read_jsonl(path, damaged), damaged)
+
+    def curve(self, path: MetricPath) -> list[tuple[float, float]]:
+        """A column over the steps.
+
+        Arguments:
+            path: whose reduction does not count.
+
+        Returns:
+            pairs of step and value, as far as both are numbers.
+        """
+        found: list[tuple[float, float]] = []
+        for row in self.rows:
+            if path.kind not in (None, row.get("kind")):
+                continue
+            step: Any = row.get(STEP)
+            value: Any = row.get(path.column)
+            if is_number(step) and is_number(value):
+                found.append((step, value))
+        return found
+
+    def value(self, path: MetricPath) -> float | None:
+        """One number.
+
+        Arguments:
+            path: which.
+
+        Returns:
+            the number, which may be infinite or NaN; None if the run has none.
+        """
+        values = [value for _, value in self.curve(path)]
+        if not values:
+            return None
+        if path.reduction == "last":
+            return values[-1]
+        if path.reduction == "mean":
+            return math.fsum(values) / len(values)
+        # NaN compares with nothing; a run that had one is not the better for it.
+        known = [value for value in values if not math.isnan(value)]
+        if not known:
+            return math.nan
+        return min(known) if path.reduction == "min" else max(known)
+
+    def columns(self) -> list[str]:
+        """The paths of all columns of numbers.
+
+        Returns:
+            `KIND.COLUMN`, in the order in which they appear.
+        """
+        found: dict[str, None] = {}
+        for row in self.rows:
+            for column, value in row.items():
+                if is_number(value) and column != STEP:
+                    found[f"{row.get('kind')}.{column}"] = None
+        return list(found)
+
+    def last(self) -> dict[str, float]:
+        """The last value of each column, and the step of the last row.
+
+        Returns:
+            numbers by path.
+        """
+        found: dict[str, float] = {}
+        for row in self.rows:
+            for column, value in row.items():
+                if column == STEP and is_number(value):
+                    found[STEP] = value
+                elif is_number(value):
+                    found[f"{row.get('kind')}.{column}"] = value
+        return found
+
+
+def require(path: str, runs: Iterable[Metrics]) -> MetricPath:
+    """A metric that somebody asked for, which at least one run must have.
+
+    Arguments:
+        path: as typed.
+        runs: the metrics of the runs.
+
+    Returns:
+        the path.
+
+    Raises:
+        SetpointError: with the nearest names, if no run has it.
+    """
+    wanted = MetricPath.parse(path)
+    known: dict[str, None] = {}
+    for metrics in runs:
+        if metrics.value(wanted) is not None:
+            return wanted
+        known.update(dict.fromkeys(metrics.columns()))
+    names = [STEP, *known]
+    words = {name.rpartition(".")[2]: name for name in names}
+    kind = f"{wanted.kind}." if wanted.kind else ""
+    close = nearest(kind + wanted.column, names, 1) or [
+        words[word] for word in nearest(wanted.column, words, 1)
+    ]
+    meant = f" Did you mean {close[0]}?" if close else ""
+    there = f" Metrics: {', '.join(names)}" if known else " There are no metrics at all."
+    raise SetpointError(f"no run has the metric {path!r}.{meant}{there}")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of a row is a number.
+
+    Arguments:
+        value: as read.
+
+    Returns:
+        True for ints and floats, NaN and infinities among them.
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool)

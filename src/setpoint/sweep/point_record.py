@@ -1,0 +1,56 @@
+"""A point of a sweep as a folder that `setpoint train` takes: its record, not yet a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from setpoint.config import SetpointError
+from setpoint.config.record import CONFIG, HEADER, record_files
+from setpoint.track.atomic import write_json, write_text
+from setpoint.train.config import Job
+
+MARK = "point.json"
+"""The file that tells the record of a point from a run directory."""
+
+LOG = "output.log"
+"""What the point's process printed, over all its starts."""
+
+
+def write_point(folder: Path, name: str, job: Job, run: str) -> list[str]:
+    """Write the record of a point, with the origins of all values.
+
+    Arguments:
+        folder: of the point; made if it is not there.
+        name: of the point.
+        job: its resolved configuration.
+        run: its run directory.
+
+    Returns:
+        the modules that its config classes come from, other than Setpoint's own.
+
+    Raises:
+        SetpointError: if it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetpointError(f"{folder} cannot be made: {error.strerror}") from error
+    files = record_files(job)
+    # The mark comes first: without it the folder would pass for a run directory.
+    write_json(folder / MARK, {"name": name, "run": run})
+    for file in sorted(files, key=lambda file: file == CONFIG):
+        write_text(folder / file, files[file])
+    return list(json.loads(files[CONFIG])[HEADER]["modules"])
+
+
+def is_point(folder: str | Path) -> bool:
+    """Whether a folder is the record of a point, whose run lies elsewhere.
+
+    Arguments:
+        folder: any path.
+
+    Returns:
+        True if it is.
+    """
+    return (Path(folder) / MARK).is_file()

@@ -1,0 +1,142 @@
+"""`setpoint compare` from the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from setpoint.cli.compare import COMMAND, run
+
+from ..snapshots import compare
+from .conftest import CommandLine
+from .test_diff import record
+
+ROWS = """\
+{"kind": "train", "step": 1, "loss": 3.5, "lr": 0.1}
+{"kind": "train", "step": 2, "loss": %s, "lr": 0.1}
+{"kind": "evaluation", "step": 2, "held_out_loss": %s}
+"""
+
+
+@pytest.fixture
+def runs(cli: CommandLine) -> CommandLine:
+    for index, (rate, loss) in enumerate(((0.5, 2.5), (0.05, 1.25), (0.005, 3.0))):
+        folder = cli.folder / f"runs/r{index}"
+        record(folder, "small.toml", f"--optimizer.lr={rate}")
+        (folder / "metrics.jsonl").write_text(ROWS % (loss - 0.1, loss))
+    return cli
+
+
+def test_the_table(runs: CommandLine) -> None:
+    texts = [
+        runs.ok("compare runs"),
+        runs.ok("compare runs --sort evaluation.held_out_loss"),
+        runs.ok("compare runs --sort train.loss.max --reverse --metric train.loss"),
+        runs.ok("compare runs/r0 runs/r1 --metric loss --metric train.loss.min --csv"),
+        runs.ok("compare small.toml runs/r2"),
+        runs.ok("compare small.toml"),
+    ]
+    compare("cli/compare", "\n".join(texts))
+
+
+def test_json_stands_alone(runs: CommandLine) -> None:
+    for line in ("compare runs --json --csv", "compare runs --json --chart"):
+        answer = runs(line)
+        assert answer.status == 2 and not json.loads(answer.out)["ok"]
+
+
+def test_for_machines(runs: CommandLine) -> None:
+    answer = json.loads(runs.ok("compare runs --json --sort lr"))
+    assert [row["optimizer.lr"] for row in answer["runs"]] == [0.005, 0.05, 0.5]
+    assert answer["runs"][0]["evaluation.held_out_loss"] == 3.0 and answer["notes"] == []
+
+
+def test_the_whole_lines_of_a_damaged_file_count(runs: CommandLine) -> None:
+    with open(runs.folder / "runs/r0/metrics.jsonl", "a") as file:
+        file.write("\\0\\0{\n")
+    answer = runs("compare runs/r0")
+    assert answer.status == 0 and "2.5" in answer.out
+    assert "metrics.jsonl:4 is not a row" in answer.err
+
+
+def test_a_copied_sweep_shows_its_own_runs(runs: CommandLine) -> None:
+    import shutil
+
+    point = {"name": "a", "run": "runs/r0", "status": "finished", "fingerprint": "f", "log": "l"}
+    record = {"schema": 1, "points": [point], "earlier": []}
+    (runs.folder / "runs/sweep.json").write_text(json.dumps(record))
+    shutil.copytree(runs.folder / "runs", runs.folder / "copy")
+    (runs.folder / "copy/r0/metrics.jsonl").write_text(ROWS % (7.5, 8.5))
+    assert "8.5" in runs.ok("compare copy") and "8.5" not in runs.ok("compare runs")
+    shutil.rmtree(runs.folder / "runs")
+    assert "8.5" in runs.ok("compare copy")
+    shutil.move(runs.folder / "copy", runs.folder / "runs")
+    shutil.move(runs.folder / "runs/sweep.json", runs.folder / "sweep.json")
+    assert "8.5" in runs.ok("compare .")
+
+
+class Terminal(io.StringIO):
+    """Standard output, as if it were a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_narrow_terminal(runs: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = runs.ok("compare small.toml tiny")
+    assert max(map(len, wide.splitlines())) > 200
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert runs.ok("compare small.toml tiny") == wide
+    for width in (60, 30):
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        assert run(COMMAND.parse(["small.toml", "tiny"])) == 0
+        lines = sys.stdout.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
+        assert max(map(len, lines)) <= width and len(lines) > 10
+        assert lines[0].split()[:2] == ["run", "small.toml"]
+
+
+def test_damaged_runs_are_named(runs: CommandLine) -> None:
+    (runs.folder / "runs/r0/metrics.jsonl").write_text("nonsense\n")
+    (runs.folder / "runs/r1/metrics.jsonl").unlink()
+    (runs.folder / "runs/r2/config.json").write_text("{")
+    answer = runs("compare runs")
+    assert answer.status == 0 and answer.out.count("\n") == 3
+    notes = sorted(answer.err.splitlines())
+    assert [note.split(": ")[1] for note in notes] == ["r0", "r1", "r2"]
+    assert "metrics.jsonl:1 is not a row" in notes[0] and "no metrics.jsonl" in notes[1]
+    assert "config.json" in notes[2]
+    assert len(json.loads(runs("compare runs --json").out)["notes"]) == 3
+
+
+def test_plots(runs: CommandLine) -> None:
+    assert "evaluation.held_out_loss over optimizer.lr" in runs.ok(
+        "compare runs --chart --x optimizer.lr"
+    )
+    assert "train.loss over the steps" in runs.ok("compare runs --chart --plot out.svg")
+    assert (runs.folder / "out.svg").read_text().startswith("<?xml")
+
+
+def test_what_is_refused(runs: CommandLine) -> None:
+    runs.file("runs/empty/nothing.txt", "")
+    lines = [
+        "compare",
+        "compare nowhere",
+        "compare runs/nowhere",
+        "compare runs/empty",
+        "compare runs --metric train.los",
+        "compare runs --metric a.b.c",
+        "compare runs --sort los",
+        "compare runs --reverse",
+        "compare runs --csv --chart",
+        "compare runs --x lr",
+        "compare runs --x nothing --chart",
+        "compare small.toml --chart",
+        "compare runs --plot out.pdf",
+        "compare runs --optimizer.lr 3",
+    ]
+    compare("cli/compare_wrong", "\n".join(f"$ {line}\n{runs.refused(line)}" for line in lines))

@@ -1,0 +1,68 @@
+"""Tables of runs: sorted, for people, for spreadsheets and for machines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.config.difference import ABSENT
+from setpoint.report.table import Table
+
+ROWS = [
+    ["b", 1e-4, 2.0],
+    ["a", 3e-4, math.nan],
+    ["c", ABSENT, 1.23456789],
+    ["d", None, None],
+]
+
+
+def table() -> Table:
+    return Table(["run", "optimizer.lr", "loss"], ROWS, ["run", "lr", "loss"])
+
+
+@pytest.mark.parametrize(
+    ("name", "reverse", "order"),
+    [("loss", False, "cbad"), ("loss", True, "bcad"), ("lr", False, "bacd"), ("run", True, "dcba")],
+)
+def test_sorted(name: str, reverse: bool, order: str) -> None:
+    found = table()
+    found.sort(name, reverse)
+    assert "".join(row[0] for row in found.rows) == order
+
+
+def test_a_column_that_is_not_there() -> None:
+    with pytest.raises(SetpointError, match=r"no column 'los'. Did you mean loss\? Columns: run, "):
+        table().sort("los")
+
+
+def test_for_people() -> None:
+    assert table().cells(str) == [
+        ["b", "0.0001", "2"],
+        ["a", "0.0003", "nan"],
+        ["c", "-", "1.23457"],
+        ["d", "null", "null"],
+    ]
+    assert Table(["x"], [[[1, 2]], [True], [12345678]]).cells(str) == [
+        ["[1, 2]"],
+        ["true"],
+        ["12345678"],
+    ]
+
+
+def test_for_spreadsheets() -> None:
+    found = Table(["run", "x, y"], [['a "b"', 0.1], ["c,d", ABSENT], ["e", [1]]])
+    rows = list(csv.reader(io.StringIO(found.to_csv(str))))
+    assert rows == [["run", "x, y"], ['a "b"', "0.1"], ["c,d", ""], ["e", "[1]"]]
+
+
+def test_for_machines() -> None:
+    assert table().to_json(lambda value: value) == [
+        {"run": "b", "optimizer.lr": 1e-4, "loss": 2.0},
+        {"run": "a", "optimizer.lr": 3e-4, "loss": "nan"},
+        {"run": "c", "loss": 1.23456789},
+        {"run": "d", "optimizer.lr": None, "loss": None},
+    ]

@@ -1,0 +1,105 @@
+"""Runs side by side: only what differs, and metrics that may be missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.config.difference import ABSENT
+from setpoint.config.table import leaf_table
+from setpoint.sweep.compare import Entry, comparison, differing, entries, read_metrics
+from setpoint.sweep.metrics import Metrics
+from setpoint.sweep.point_record import write_point
+from setpoint.sweep.record import SweepRecord
+
+from .sample import task_of
+from .test_state import END, leave
+
+
+def entry(tmp_path: Path, seed: int, *rows: dict[str, object]) -> Entry:
+    task = task_of(tmp_path, seed)
+    found = Entry(task.name, str(task.run), task.run)
+    found.values = leaf_table(task.job)
+    found.metrics = Metrics(list(rows))
+    return found
+
+
+def test_only_what_differs_is_shown(tmp_path: Path) -> None:
+    row = {"kind": "evaluation", "step": 3, "held_out_loss": 2.5}
+    table = comparison([entry(tmp_path, 1, row), entry(tmp_path, 2)], [])
+    assert table.columns[:2] == ["run", "seed"]
+    assert table.rows == [["seed=1", 1, 3, 2.5, 2.5], ["seed=2", 2, ABSENT, ABSENT, ABSENT]]
+
+
+def test_metrics_that_are_asked_for(tmp_path: Path) -> None:
+    runs = [entry(tmp_path, 1, {"kind": "train", "step": 1, "loss": 2.0}), entry(tmp_path, 2)]
+    assert comparison(runs, ["train.loss.max"]).columns[-1] == "train.loss.max"
+    with pytest.raises(SetpointError, match=r"Did you mean train.loss\?"):
+        comparison(runs, ["train.los"])
+
+
+def test_derived_values_and_places_are_left_out(tmp_path: Path) -> None:
+    from setpoint.config.compose import compose
+    from setpoint.train.config import Job
+
+    tables = [
+        leaf_table(
+            compose(
+                Job, flags=[f"model.dim={dim}", "model.heads=2", f"name=n{dim}", *more]
+            ).resolve()
+        )
+        for dim, more in ((64, ["optimizer.lr=1"]), (128, ["evaluation=null"]))
+    ]
+    found = differing(tables)
+    names = [".".join(path) for path in found]
+    assert "model.dim" in names and "optimizer.lr" in names
+    assert not {"model.ffn_dim", "name"} & set(names)
+    assert found["evaluation", "every"][1] is ABSENT
+    assert differing(tables[:1]) == {}
+
+
+def test_a_folder_of_a_sweep_stands_for_its_points(tmp_path: Path) -> None:
+    tasks = [task_of(tmp_path, seed) for seed in (1, 2)]
+    leave(tasks[0], END)
+    record = SweepRecord(tmp_path / "sweep", "tiny", [])
+    record.write(tasks)
+    record.close()
+    notes: list[str] = []
+    found = entries([str(tmp_path / "sweep")], notes)
+    assert [each.label for each in found] == ["seed=1"]
+    assert len(notes) == 1 and notes[0].startswith("seed=2: waiting, there is no run at")
+    # Moved with all that is in it.
+    (tmp_path / "sweep").rename(tmp_path / "moved")
+    assert [each.label for each in entries([str(tmp_path / "moved")], [])] == ["seed=1"]
+
+
+def test_folders_of_runs_runs_and_sources(tmp_path: Path) -> None:
+    task = task_of(tmp_path, 1)
+    leave(task, END)
+    write_point(tmp_path / "point", "seed=1", task.job, str(task.run))
+    words = [str(tmp_path / "sweep"), str(task.run), "tiny", str(tmp_path / "point")]
+    found = entries(words, [])
+    assert [(each.label, each.run is None) for each in found] == [
+        (task.run.name, False),
+        ("tiny", True),
+        (str(tmp_path / "point"), True),
+    ]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SetpointError, match="holds no runs"):
+        entries([str(tmp_path / "empty")], [])
+
+
+def test_metrics_that_are_missing_empty_or_damaged_are_named(tmp_path: Path) -> None:
+    notes: list[str] = []
+    for seed, text in ((1, None), (2, ""), (3, "nonsense\n"), (4, json.dumps(["row"]) + "\n")):
+        task = task_of(tmp_path, seed)
+        leave(task)
+        path = task.run / "metrics.jsonl"
+        path.unlink() if text is None else path.write_text(text)
+        read_metrics(Entry(task.name, str(task.run), task.run), notes)
+    assert [note.partition(": ")[0] for note in notes] == [f"seed={n}" for n in (1, 2, 3, 4)]
+    assert "has no metrics.jsonl" in notes[0] and "no metrics yet" in notes[1]
+    assert "metrics.jsonl:1 is not a row" in notes[2] and "is not a row" in notes[3]

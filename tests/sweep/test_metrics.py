@@ -1,0 +1,82 @@
+"""Metrics by path."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.sweep.metrics import MetricPath, Metrics, require
+
+ROWS = [
+    {"kind": "train", "step": 1, "loss": 3.0, "lr": 0.1, "mfu": None},
+    {"kind": "train", "step": 2, "loss": 1.0, "lr": 0.2, "mfu": None},
+    {"kind": "evaluation", "step": 2, "held_out_loss": 2.5, "done": True},
+    {"kind": "train", "step": 3, "loss": 2.0, "lr": 0.3, "mfu": None},
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("train.loss", 2.0),
+        ("train.loss.last", 2.0),
+        ("train.loss.min", 1.0),
+        ("train.loss.max", 3.0),
+        ("train.loss.mean", 2.0),
+        ("loss", 2.0),
+        ("loss.min", 1.0),
+        ("held_out_loss", 2.5),
+        ("step", 3),
+        ("train.mfu", None),
+        ("evaluation.done", None),
+        ("evaluation.loss", None),
+    ],
+)
+def test_values(path: str, value: float | None) -> None:
+    assert Metrics(ROWS).value(MetricPath.parse(path)) == value
+
+
+def test_numbers_that_are_none() -> None:
+    metrics = Metrics([{"kind": "train", "step": n, "loss": x} for n, x in enumerate(NUMBERS)])
+    assert metrics.value(MetricPath.parse("loss.min")) == -math.inf
+    assert metrics.value(MetricPath.parse("loss.max")) == 1.0
+    assert math.isnan(metrics.value(MetricPath.parse("loss")) or 0)
+    only = Metrics([{"kind": "train", "step": 1, "loss": math.nan}])
+    assert math.isnan(only.value(MetricPath.parse("loss.min")) or 0)
+
+
+NUMBERS = [1.0, -math.inf, math.nan]
+
+
+@pytest.mark.parametrize("path", ["", "a..b", "a.b.c", "a.b.c.min", ".min"])
+def test_what_is_no_path(path: str) -> None:
+    with pytest.raises(SetpointError, match="is no metric: expected KIND.COLUMN"):
+        MetricPath.parse(path)
+
+
+def test_curves_columns_and_last_values() -> None:
+    metrics = Metrics(ROWS)
+    assert metrics.curve(MetricPath.parse("train.loss")) == [(1, 3.0), (2, 1.0), (3, 2.0)]
+    assert metrics.columns() == ["train.loss", "train.lr", "evaluation.held_out_loss"]
+    assert metrics.last()["step"] == 3 and metrics.last()["train.lr"] == 0.3
+
+
+def test_a_metric_that_no_run_has() -> None:
+    with pytest.raises(SetpointError, match=r"Did you mean evaluation.held_out_loss\?"):
+        require("evaluation.heldout_loss", [Metrics(ROWS)])
+    with pytest.raises(SetpointError, match=r"Did you mean evaluation.held_out_loss\?"):
+        require("held_out_los", [Metrics(ROWS)])
+    with pytest.raises(SetpointError, match="no metrics at all"):
+        require("train.loss", [Metrics([])])
+
+
+def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="has no metrics.jsonl"):
+        Metrics.read(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train"}\nnonsense\n')
+    found = Metrics.read(tmp_path)
+    assert found.rows == [{"kind": "train"}]
+    assert "metrics.jsonl:2 is not a row" in found.damaged[0]

@@ -1,0 +1,72 @@
+"""The record of a sweep: complete at every moment, kept by one process, and never half read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.config.sweep.points import Duplicate
+from setpoint.sweep.record import SweepRecord, read_record_of
+from setpoint.sweep.task import FINISHED
+
+from .sample import task_of
+
+
+def test_the_record_says_what_came_of_each_point(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    tasks = [task_of(tmp_path, seed) for seed in (1, 2)]
+    record = SweepRecord(folder, "tiny", [Duplicate("seed=01", "seed=1", [], "seed=01")])
+    tasks[0].status, tasks[0].seconds, tasks[0].exit_status = FINISHED, 1.5, 0
+    tasks[0].metrics = {"train.loss": float("nan"), "step": 3}
+    written = record.write(tasks, search={"best": None})
+    record.close()
+    assert json.loads((folder / "sweep.json").read_text()) == written
+    first = written["points"][0]
+    assert first["name"] == "seed=1" and first["settings"] == {"seed": 1}
+    assert first["metrics"] == {"train.loss": "nan", "step": 3}
+    assert written["duplicates"] == [{"name": "seed=01", "same_as": "seed=1", "differing": []}]
+    assert [point["status"] for point in read_record_of(folder)] == ["finished", "waiting"]
+
+
+def test_points_of_earlier_sweeps_stay_as_long_as_their_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    tasks = [task_of(tmp_path, seed) for seed in (1, 2, 3)]
+    tasks[0].status, tasks[0].seconds = FINISHED, 2.0
+    tasks[1].run.mkdir(parents=True)
+    record = SweepRecord(folder, "tiny", [])
+    record.write(tasks)
+    record.close()
+    again = task_of(tmp_path, 1)
+    again.status = FINISHED
+    record = SweepRecord(folder, "tiny", [])
+    record.recall([again])
+    assert again.seconds == 2.0
+    record.write([again])
+    record.close()
+    assert [point["name"] for point in read_record_of(folder)] == ["seed=1", "seed=2"]
+
+
+def test_two_sweeps_in_one_folder(tmp_path: Path) -> None:
+    record = SweepRecord(tmp_path / "sweep", "tiny", [])
+    with pytest.raises(SetpointError, match=r"a sweep is under way here: .* --experiment NAME"):
+        SweepRecord(tmp_path / "sweep", "tiny", [])
+    record.close()
+    SweepRecord(tmp_path / "sweep", "tiny", []).close()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "sweep").write_text("")
+    with pytest.raises(SetpointError, match="cannot be made"):
+        SweepRecord(tmp_path / "sweep", "tiny", [])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema": 9}', '{"schema": 1, "points": [{}], "earlier": []}']
+)
+def test_a_record_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(SetpointError, match=r"sweep.json: the record of the sweep cannot be read"):
+        read_record_of(tmp_path)

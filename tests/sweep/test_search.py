@@ -1,0 +1,143 @@
+"""Search with Optuna, over runs that only pretend: proposals, judgement, and going on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import RunError, SetpointError
+from setpoint.config.sweep.distribution import Drawn
+from setpoint.sweep.config import Search
+from setpoint.sweep.launch import Launcher
+from setpoint.sweep.proposals import Axes
+from setpoint.sweep.search import SearchRun
+from setpoint.sweep.task import FAILED, FINISHED, STOPPED, Task
+
+from .sample import FINISH, maker, pretend
+
+AXES: Axes = {
+    ("optimizer", "lr"): Drawn.read("log_uniform(1e-4, 1)").distribution,
+    ("model", "layers"): Drawn.read("integer(1, 3)").distribution,
+    ("batch", "global_size"): Drawn.read("choice(4, 8)").distribution,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "sweep").mkdir()
+    return tmp_path
+
+
+def search(
+    folder: Path, trials: int, code: str = FINISH, jobs: int = 1, axes: Axes = AXES, **more: object
+) -> SearchRun:
+    spec = Search(trials=trials, **more)
+    run = SearchRun(spec, axes, maker(folder), folder / "sweep", lambda _: None)
+    with Launcher(jobs, lambda _: None, pretend(code)) as launcher:
+        run.run(launcher)
+    return run
+
+
+def values(run: SearchRun) -> list[float | None]:
+    return [trial.value for trial in run._study.trials]
+
+
+def test_a_search_ends_with_the_best_of_its_trials(folder: Path) -> None:
+    run = search(folder, 4)
+    assert run.counts() == {"complete": 4}
+    found = {task.name: run.value(task) for task in run.tasks}
+    best = run.best()
+    assert best is not None
+    assert best["value"] == min(value for value in found.values() if value is not None)
+    assert found[best["point"]] == best["value"]
+    assert run._study.best_value == best["value"]
+    assert (folder / "sweep/search.db").is_file()
+    assert all(task.name.count("=") == 3 for task in run.tasks)
+
+
+def test_a_search_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for each in (whole, parts):
+        (each / "sweep").mkdir(parents=True)
+    search(parts, 1)
+    again = search(parts, 3)
+    assert len(again.tasks) == 3
+    assert values(again) == values(search(whole, 3))
+    # All trials are there already.
+    assert values(search(parts, 3, code="sys.exit(1)")) == values(again)
+
+
+def test_a_trial_that_was_stopped_is_run_again(folder: Path) -> None:
+    first = search(folder, 1, code="sys.exit(75)")
+    assert [task.status for task in first.tasks] == [STOPPED]
+    assert first.counts() == {"running": 1} and first.best() is None
+    second = search(folder, 1)
+    assert second.counts() == {"complete": 1}
+    assert [task.name for task in second.tasks] == [task.name for task in first.tasks]
+
+
+def test_failures_and_missing_objectives(folder: Path) -> None:
+    run = search(folder, 2, code="sys.exit('error: no')")
+    assert run.counts() == {"fail": 2} and run.best() is None
+    assert {task.status for task in run.tasks} == {FAILED}
+
+
+def test_a_misspelt_objective_stops_the_search_after_its_first_trial(folder: Path) -> None:
+    started: list[str] = []
+    spec = Search(trials=5, objective="evaluation.held_out_los")
+
+    def go_on(jobs: int) -> str:
+        run = SearchRun(spec, AXES, maker(folder), folder / "sweep", lambda _: None)
+        with (
+            pytest.raises(RunError) as caught,
+            Launcher(jobs, lambda task: started.append(task.status), pretend(FINISH)) as launcher,
+        ):
+            run.run(launcher)
+        assert run.counts()["fail"] == 1
+        return str(caught.value)
+
+    assert "Did you mean evaluation.held_out_loss?" in go_on(1)
+    assert started == ["running", "finished"]
+
+
+def test_one_run_without_the_objective_fails_alone_once_another_had_it(folder: Path) -> None:
+    unlike = FINISH.replace("held_out_loss", "other")
+    search(folder, 1)
+    assert search(folder, 3, code=unlike).counts() == {"complete": 1, "fail": 2}
+
+
+def test_the_other_direction(folder: Path) -> None:
+    run = search(folder, 3, direction="maximize", sampler="random")
+    best = run.best()
+    assert best is not None and best["value"] == max(filter(None, values(run)))
+
+
+def test_proposals_that_are_equal_run_once(folder: Path) -> None:
+    started: list[Task] = []
+    axes: Axes = {("batch", "global_size"): Drawn.read("choice(4, 8)").distribution}
+    spec = Search(trials=6)
+    run = SearchRun(spec, axes, maker(folder), folder / "sweep", lambda _: None)
+    with Launcher(2, started.append, pretend(FINISH)) as launcher:
+        run.run(launcher)
+    assert run.counts() == {"complete": 6}
+    assert len(run.tasks) <= 2 and {task.status for task in run.tasks} == {FINISHED}
+    assert len(started) == 2 * len(run.tasks)  # each starts and ends once
+
+
+def test_a_proposal_that_is_no_valid_configuration(folder: Path) -> None:
+    axes: Axes = {
+        ("model", "dim"): Drawn.read("choice(48, 32)").distribution,
+        ("model", "heads"): Drawn.read("choice(1, 3)").distribution,
+    }
+    run = search(folder, 8, axes=axes, sampler="random")
+    counts = run.counts()
+    assert counts["complete"] + counts["fail"] == 8
+    assert len(run.rejected) == counts["fail"] > 0
+    assert "is no valid configuration: model.heads" in run.rejected[0]
+
+
+def test_a_damaged_storage_is_named(folder: Path) -> None:
+    (folder / "sweep/search.db").write_text("no database " * 100)
+    with pytest.raises(SetpointError, match=r"search.db: the trials cannot be read"):
+        search(folder, 1)
