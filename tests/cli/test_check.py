@@ -43,3 +43,29 @@ def test_missing_paths_are_found(cli: CommandLine) -> None:
     text = cli.refused("check text.toml")
     assert "data.sources.0.paths.1" in text
     assert "data.sources.0.paths.0" not in text
+
+
+def test_what_a_later_layer_took_from_a_modifier(cli: CommandLine) -> None:
+    line = "duration = '10 steps' of --with smoke, by command line --duration"
+    words = "check small.toml --with smoke --duration '7 steps'"
+    assert f"  overridden: {line}\n" in cli.ok(words)
+    assert json.loads(cli.ok(f"{words} --json"))["overridden"] == [line]
+    assert json.loads(cli.ok("check small.toml --json"))["overridden"] == []
+
+
+def test_a_run_directory_is_named_as_it_was_given(cli: CommandLine) -> None:
+    from setpoint.config import resolve
+    from setpoint.config.record import record_files
+    from setpoint.presets.tiny import tiny
+    from setpoint.train.config import Job
+
+    job: Job = resolve(tiny())
+    for name, text in record_files(job).items():
+        cli.file(f"elsewhere/{name}", text)
+    assert "run directory      elsewhere\n" in cli.ok("check elsewhere")
+
+
+def test_infinities_that_would_fail_at_the_second_step(cli: CommandLine) -> None:
+    for path in ("optimizer.lr", "optimizer.eps", "optimizer.weight_decay", "loss.z_loss"):
+        assert "finite" in cli.refused(f"check small.toml --{path} inf")
+    cli.ok("check small.toml --optimizer.clip_norm inf")

@@ -68,7 +68,6 @@ def test_arguments_that_do_not_fit(transcript: Callable[[list[str]], str]) -> No
         "completion",
         "check small.toml tiny",
         "check small.toml --seed 3 tiny",
-        "diff small.toml tiny small.toml",
         "list presets tiny",
         "list fields model extra",
         "check small.toml --with",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from setpoint.cli.complete import at_cursor
+from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS
 
 from .conftest import CommandLine
@@ -38,6 +39,9 @@ def test_sources(cli: CommandLine) -> None:
     assert complete(cli, "check", "--with", "smoke", "sm") == ["small.toml"]
     assert complete(cli, "diff", "tiny", "sm") == ["small.toml"]
     assert complete(cli, "check", "runs/e") == ["runs/exp/small-1234"]
+    cli.file("runs/exp/sweep.json", "{}")
+    assert complete(cli, "compare", "runs/e") == ["runs/exp", "runs/exp/small-1234"]
+    assert complete(cli, "check", "runs/e") == ["runs/exp/small-1234"]
 
 
 def test_modifiers_files_and_choices(cli: CommandLine) -> None:
@@ -55,7 +59,7 @@ def test_options_and_fields(cli: CommandLine) -> None:
     assert complete(cli, "check", "tiny", "--optimizer.l") == ["--optimizer.lr"]
     assert complete(cli, "check", "tiny", "optimizer.l") == ["optimizer.lr="]
     assert complete(cli, "check", "tiny", "--seed", "3", "optimizer.l") == ["optimizer.lr="]
-    assert complete(cli, "list", "--") == ["--json", "--help"]
+    assert complete(cli, "list", "--") == ["--import", "--json", "--help"]
     assert complete(cli, "completion", "--") == ["--help"]
 
 
@@ -67,13 +71,18 @@ def test_values(cli: CommandLine) -> None:
     assert complete(cli, "check", "tiny", "--deterministic", "t") == ["true"]
     assert complete(cli, "check", "tiny", "--seed", "") == []
     assert complete(cli, "check", "tiny", "--no-such", "") == []
+    assert complete(cli, "check", "tiny", "--silence", "horiz") == ["horizon-differs-from-run"]
+
+
+def test_tags(cli: CommandLine) -> None:
+    assert complete(cli, "check", "tiny", "--tag.lea") == ["--tag.learning_rate"]
 
 
 def test_paths_and_kinds(cli: CommandLine) -> None:
     assert complete(cli, "why", "optimizer.l") == ["optimizer.lr"]
     assert complete(cli, "why", "optimizer.lr", "t") == ["tiny"]
     assert complete(cli, "why", "tiny", "optimizer.l") == ["optimizer.lr"]
-    assert complete(cli, "list", "") == ["presets", "modifiers", "variants", "fields"]
+    assert complete(cli, "list", "") == list(KINDS)
     assert complete(cli, "list", "fields", "model.head") == ["model.heads", "model.head_dim"]
     assert complete(cli, "completion", "") == ["bash", "zsh", "fish"]
 
@@ -108,3 +117,17 @@ def test_nonsense_from_a_shell_is_no_traceback(cli: CommandLine, words: list[str
     from setpoint.cli.main import main
 
     assert main(["__complete", *words]) in (0, 2)
+
+
+def test_points_of_a_sweep(cli: CommandLine) -> None:
+    assert complete(cli, "sweep", "tiny", "--precision.compute", "bf16,f") == [
+        "bf16,fp32",
+        "bf16,fp16",
+    ]
+    assert complete(cli, "sweep", "tiny", "--precision.compute=bf16,fp3") == [
+        "--precision.compute=bf16,fp32"
+    ]
+    assert complete(cli, "sweep", "tiny", "--with", "null,sm") == ["null,smoke"]
+    assert complete(cli, "sweep", "small.toml,ti") == ["small.toml,tiny"]
+    assert complete(cli, "sweep", "tiny", "--direction", "mi") == ["minimize"]
+    assert complete(cli, "compare", "tiny", "sm") == ["small.toml"]

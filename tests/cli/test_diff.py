@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.diff import COMMAND
@@ -86,3 +89,73 @@ def test_two_texts_that_differ_at_the_end(cli: CommandLine) -> None:
 def test_a_side_that_cannot_be_read(cli: CommandLine) -> None:
     for line in ("diff tinny tiny", "diff tiny tinny", "diff small.toml nosuch", "diff . tiny"):
         cli.refused(line)
+
+
+def test_many_as_a_table(cli: CommandLine) -> None:
+    first = record(cli.folder / "first", "small.toml", "--optimizer.lr=0.5", "--name=a")
+    second = record(cli.folder / "second", "small.toml", "--schedule=constant")
+    sources = f"small.toml {first} {second}"
+    answer = cli(f"diff {sources}")
+    assert (answer.status, answer.err) == (1, "")
+    # More runs than fields: then a row is a run.
+    wide = cli(f"diff {sources} {first} --ignore schedule")
+    assert wide.status == 1
+    compare("cli/diff_many", f"{answer.out}\n{wide.out}")
+    assert cli.ok("diff small.toml small.toml small.toml") == ""
+
+
+def test_many_for_machines(cli: CommandLine) -> None:
+    run = record(cli.folder / "run", "small.toml", "--schedule=constant", "--optimizer.lr=0.5")
+    answer = cli(f"diff small.toml {run} {run} --json --role identity")
+    assert answer.status == 1
+    found = {row["path"]: row for row in json.loads(answer.out)}
+    assert found["optimizer.lr"] == {
+        "path": "optimizer.lr",
+        "role": "identity",
+        "sides": [
+            {"source": "small.toml", "value": 0.01, "origin": "small.toml:15:1"},
+            {"source": run, "value": 0.5, "origin": "command line --optimizer.lr"},
+            {"source": run, "value": 0.5, "origin": "command line --optimizer.lr"},
+        ],
+    }
+    assert found["schedule.floor"]["sides"][1] == {"source": run}
+    assert json.loads(cli.ok(f"diff {run} {run} {run} --json")) == []
+
+
+def test_roles_and_paths_can_be_chosen(cli: CommandLine) -> None:
+    line = "diff small.toml small.toml --optimizer.lr 0.5 --name b --duration '90 steps'"
+
+    def paths(options: str) -> list[str]:
+        return [row["path"] for row in json.loads(cli(f"{line} {options} --json").out)]
+
+    every = paths("")
+    assert {"name", "duration", "optimizer.lr"} <= set(every)
+    assert paths("--role runtime") == ["name"]
+    assert paths("--role budget --role runtime") == ["name", "duration"]
+    assert "optimizer.lr" not in paths("--ignore optimizer")
+    assert paths("--ignore optimizer.lr --ignore name --ignore=schedule") == ["duration"]
+    # A field of a variant that neither side has.
+    assert paths("--ignore loss.target") == every
+    assert cli(f"{line} --role runtime --ignore name").status == 0
+
+
+def test_environment(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SETPOINT__SEED", "7")
+    assert cli("diff small.toml small.toml").status == 1
+    assert cli("diff small.toml small.toml small.toml").status == 0
+
+
+def test_what_diff_refuses(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:
+    lines = [
+        "diff tiny",
+        "diff tiny small.toml tiny --seed 3",
+        "diff tiny small.toml tiny --with smoke",
+        "diff tiny small.toml tiny --world-size 2 --file small.toml",
+        "diff tiny small.toml --role identty",
+        "diff tiny small.toml --ignore optimiser",
+        "diff tiny small.toml --ignore optimizer.lrr",
+        "diff tiny small.toml --ignor optimizer",
+        "diff tiny small.toml tiny --ignor optimizer",
+        "diff tiny nosuch small.toml",
+    ]
+    compare("cli/diff_wrong", transcript(lines))

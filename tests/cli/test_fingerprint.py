@@ -25,3 +25,44 @@ def test_for_machines(cli: CommandLine) -> None:
     assert found["identity"]["optimizer.lr"] == 0.01
     text = json.dumps(found["identity"], sort_keys=True, separators=(",", ":"))
     assert hashlib.sha256(text.encode()).hexdigest() == found["fingerprint"]
+
+
+def test_two_sources_are_compared(cli: CommandLine) -> None:
+    answer = cli("fingerprint small.toml small.toml --seed 2")
+    assert answer.status == 1
+    first, second = answer.out.splitlines()
+    assert first.split()[0] == second.split()[0] == "small.toml"
+    assert first.split()[1] != second.split()[1]
+    assert cli("fingerprint small.toml small.toml --name other").status == 0
+
+
+def test_what_makes_two_differ_is_explained(cli: CommandLine) -> None:
+    flags = "--seed 2 --name other --optimizer.lr 0.02 --duration '12 steps'"
+    answer = cli(f"fingerprint small.toml own:small {flags} --explain")
+    assert answer.status == 1
+    shown = answer.out.splitlines()[2:]
+    paths = [line.partition("  (")[0] for line in shown if not line.startswith(" ")]
+    assert {"seed", "optimizer.lr", "optimizer.weight_decay", "data.held_out"} <= set(paths)
+    assert not {"name", "duration"} & set(paths)
+    assert "  own:small   0.02  command line --optimizer.lr" in shown
+    assert any(line.startswith("  small.toml  0.01  small.toml:") for line in shown)
+
+
+def test_for_machines_with_two_sources(cli: CommandLine) -> None:
+    answer = cli("fingerprint small.toml small.toml --seed 2 --explain --json")
+    found = json.loads(answer.out)
+    assert (answer.status, found["equal"], len(set(found["fingerprints"]))) == (1, False, 2)
+    (difference,) = found["differences"]
+    assert (difference["path"], difference["left"], difference["right"]) == ("seed", 1234, 2)
+    equal = json.loads(cli.ok("fingerprint small.toml small.toml --explain --json"))
+    assert (equal["equal"], equal["differences"]) == (True, [])
+
+
+def test_what_is_in_the_hash_is_listed(cli: CommandLine) -> None:
+    digest, *lines = cli.ok("fingerprint small.toml --explain").splitlines()
+    assert re.fullmatch(r"[0-9a-f]{64}", digest)
+    assert any(line.startswith("  optimizer.lr = 0.01  small.toml:") for line in lines)
+    assert not any(line.startswith(("  name ", "  duration ")) for line in lines)
+    found = json.loads(cli.ok("fingerprint small.toml --explain --json"))
+    assert found["origins"].keys() == found["identity"].keys()
+    assert len(lines) == len(found["identity"]) + len(found["as_before"])

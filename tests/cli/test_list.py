@@ -25,10 +25,10 @@ def test_one_kind(cli: CommandLine, kind: str) -> None:
     found = json.loads(cli.ok(f"list {kind} --json"))
     assert list(found) == [kind]
     assert found[kind]
-    assert all(row["help"] for row in found[kind])
+    assert all(row.get("help") or row.get("fields") or row.get("code") for row in found[kind])
     text = cli.ok(f"list {kind}")
     for row in found[kind]:
-        assert (row.get("path") or row.get("name") or row["field"]) in text
+        assert next(iter(row.values())) in text
 
 
 def test_fields_of_a_section(cli: CommandLine) -> None:
@@ -66,3 +66,13 @@ def test_what_cannot_be_listed(cli: CommandLine) -> None:
         "list fields x",
     ]
     compare("cli/list_wrong", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
+
+
+def test_lists_for_machines_hold_lists(cli: CommandLine) -> None:
+    found = json.loads(cli.ok("list --json"))
+    cadence = next(row for row in found["tags"] if row["tag"] == "tag.cadence")
+    assert "checkpoint.every" in cadence["fields"]
+    smoke = next(row for row in found["modifiers"] if row["name"] == "smoke")
+    assert smoke["parameters"] == [{"name": "steps", "default": 10}]
+    assert all(row["code"] and row["help"] for row in found["cautions"])
+    assert "smoke         (steps=10)  Only" in cli.ok("list modifiers")

@@ -5,6 +5,7 @@ import os
 import pty
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,13 @@ def test_errors_and_long_texts_on_a_terminal(cli: CommandLine, executable: str) 
 def test_plain_when_piped(cli: CommandLine) -> None:
     for line in ("check small.toml", "why model small.toml", "list fields", "list", "--help"):
         assert "\033" not in cli.ok(line)
+
+
+@pytest.mark.parametrize("words", ["check tiny", "list fields", "show tiny", "check tiny --json"])
+def test_closed_output(words: str, tmp_path: Path) -> None:
+    """After `>&-` Python has no standard output at all."""
+    line = f"{shlex.quote(sys.executable)} -m setpoint.cli.main {words} >&-"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = subprocess.run(["bash", "-c", f"{line} --seed x 2>&-"], cwd=tmp_path, check=False)
+    assert done.returncode == 2

@@ -126,3 +126,21 @@ def test_from_training_to_text(cli: CommandLine) -> None:
         assert cli.ok(line).startswith("ab")
     assert "no checkpoint step 999" in cli.refused(f"generate {run} --checkpoint 999")
     assert "optimizer.lr" in cli.refused(f"train {run} --optimizer.lr 3")
+
+
+def test_accepting_needs_the_record_of_a_run(cli: CommandLine) -> None:
+    for source in ("small.toml", "tiny", "own:small"):
+        assert cli.refused(f"train {source} --optimizer.lr 3 --accept optimizer.lr") == (
+            f"error: --accept optimizer.lr has no effect: {source} is no run directory, so there "
+            f"is no record to differ from. Give the directory of the run to go on with, or leave "
+            f"--accept out\n"
+        )
+
+
+def test_accepting_a_path_that_is_none(cli: CommandLine) -> None:
+    folder = record(cli.folder / "run", "small.toml")
+    message = cli.refused(f"train {folder} --seed 3 --accept sed")
+    assert message == (
+        "error: --accept sed: the configuration has no such field or section. Did you mean seed?\n"
+    )
+    assert "add --accept seed to" in cli.refused(f"train {folder} --seed 3")

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from setpoint.cli.value import plain, value_text
-from setpoint.config import Duration, Period
+from setpoint.config import ByteSize, DType, Duration, ImportPath, Period
 from setpoint.config.files.plain import PlainScalar
 from setpoint.optim.config import AdamW
 from setpoint.train.config import Evaluation
@@ -25,6 +26,10 @@ VALUES = [
     (Path("runs/x"), "'runs/x'", "runs/x"),
     (Period("100 steps"), "'100 steps'", "100 steps"),
     (Duration("2 epochs", "1 h"), "['2 epochs', '1 h']", ["2 epochs", "1 h"]),
+    (ByteSize("16 MiB"), "'16 MiB'", "16 MiB"),
+    (DType("bf16"), "'bfloat16'", "bfloat16"),
+    (ImportPath("a.b"), "'a.b'", "a.b"),
+    (re.compile("(?i)x"), "'(?i)x'", "(?i)x"),
     ("\033[31m", "'\\x1b[31m'", "\033[31m"),
 ]
 

@@ -141,3 +141,8 @@ def test_every_value_of_a_configuration_can_be_asked(cli: CommandLine) -> None:
         text = cli.ok(f"why {key} small.toml")
         assert text.startswith(f"{key} = ")
         assert text.count("\n  > ") == 1
+
+
+def test_an_item_of_a_list_by_its_type_or_name(cli: CommandLine) -> None:
+    by_index = cli.ok("why data.sources.0.length small.toml")
+    assert cli.ok("why data.sources.random.length small.toml") == by_index

@@ -11,22 +11,38 @@ from setpoint.cli.command import (
     WORLD_SIZE,
     Arguments,
     Command,
+    Option,
 )
-from setpoint.cli.source import open_source
+from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.style import bold, table
-from setpoint.config import ConfigError
+from setpoint.config import Config, ConfigError, SetpointError
 from setpoint.config.fingerprint import fingerprint
+from setpoint.config.hooks import NEEDS, Need
+from setpoint.config.sharing import shared
+from setpoint.config.suggest import did_you_mean
+from setpoint.config.verify import verify
 from setpoint.config.walk import dropped
 from setpoint.plan.preflight import Preflight, preflight
+from setpoint.train.config import Job
 
+USING = Option(
+    "--using",
+    "Also run the checks that need torch, import or network.",
+    "NEED",
+    True,
+    choices=NEEDS,
+)
 COMMAND = Command(
     "check",
     "SOURCE [OVERRIDES]",
     "Verify a configuration without running it and without importing torch: every name, type\n"
     "and range, every rule between fields, the batch arithmetic for any number of ranks, and the\n"
     "paths it names. All problems are reported at once; the exit status is 2 if there are any.\n"
+    "What is legal but seldom meant is a caution, with a code that --silence.append CODE turns\n"
+    "off. What could not be verified is listed as skipped; --using torch verifies it as well.\n"
+    "A value of a modifier that a file or an override replaced is listed as overridden.\n"
     + SOURCE_HELP,
-    [WITH, FILE, IMPORT, WORLD_SIZE, JSON],
+    [WITH, FILE, IMPORT, WORLD_SIZE, USING, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
@@ -44,28 +60,61 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    composition = open_source(arguments.positional[0], arguments)
+    composition = open_source(arguments.source, arguments)
     config = composition.resolve()
-    report = preflight(config)
+    able = _able(arguments)
+    report = (
+        preflight(config, able) if isinstance(config, Job) else Preflight({}, verify(config, able))
+    )
     if report.problems:
         raise ConfigError(report.problems)
-    lost = list(dropped(config))
+    if isinstance(config, Job):
+        folder = run_directory_given(arguments.source)
+        if folder is not None:  # whose name need not be that of today's fingerprint
+            report.facts["run directory"] = folder
+    values = {
+        "dropped": list(dropped(config)),
+        "overridden": _overridden(config) if arguments.has(WITH.name) else [],
+        "shared": list(shared(config)),
+    }
     if arguments.has("--json"):
         import json
 
         identity = {"ok": True, "fingerprint": fingerprint(config)}
-        facts = {**identity, **report.to_json(), "dropped": lost}
+        facts = {**identity, **report.to_json(), **values}
         print(json.dumps(facts, indent=2))
         return 0
-    print(_summary(composition.label, fingerprint(config), report, lost))
+    print(_summary(composition.label, fingerprint(config), report, values))
     return 0
 
 
-def _summary(label: str, digest: str, report: Preflight, lost: list[str]) -> str:
+def _overridden(config: Config) -> list[str]:
+    from setpoint.config.overridden import overridden
+
+    return list(overridden(config))
+
+
+def _summary(label: str, digest: str, report: Preflight, values: dict[str, list[str]]) -> str:
     rows = [("  fingerprint", digest[:8])]
     for name, fact in report.facts.items():
         rows.append((f"  {name}", f"{fact:,}" if isinstance(fact, int) else fact))
     lines = [bold(f"{label}: ok"), table(rows)]
-    lines += [f"  dropped: {value}" for value in lost]
+    lines += [f"  {what}: {line}" for what, found in values.items() for line in found]
     lines += [f"  skipped: {reason}" for reason in report.skipped]
+    for caution in report.cautions:
+        lines += ["", f"caution: {caution.render().lstrip()}"]
     return "\n".join(lines)
+
+
+def _able(arguments: Arguments) -> set[Need]:
+    """What the checks may use: files, and what was asked for."""
+    able: set[Need] = {"files"}
+    for text in arguments.options.get(USING.name, []):
+        for word in text.split(","):
+            if word not in NEEDS:
+                meant = did_you_mean(word, NEEDS, " ")
+                raise SetpointError(f"--using is one of {', '.join(NEEDS)}; got {word!r}.{meant}")
+            able.add(word)
+    if "torch" in able:
+        able.add("import")  # what is built of it imports what it names anyway
+    return able

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from setpoint.cli.program import SETPOINT, Program
 from setpoint.config import SetpointError
 
 N = TypeVar("N", int, float)
@@ -40,10 +42,17 @@ class Option:
         self.choices = choices
 
 
-WITH = Option("--with", "Apply a modifier, as in smoke or 'smoke(steps=5)'.", "MODIFIER", True)
+WITH = Option("--with", "Apply a modifier, as 'smoke(steps=5)'; files beat it.", "MODIFIER", True)
 FILE = Option("--file", "Put a further configuration file on top of the source.", "FILE", True)
 IMPORT = Option("--import", "Import a module first: classes and presets of yours.", "MODULE", True)
 WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N")
+STDIN = Option("--config-from-stdin", "Put a configuration file from standard input on top.")
+STDIN_FORMAT = Option(
+    "--stdin-format",
+    "What arrives there: toml, yaml or json; by its first sign if left out.",
+    "FORMAT",
+    choices=("toml", "yaml", "json"),
+)
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
 
@@ -62,6 +71,11 @@ class Arguments:
         self.positional: list[str] = []
         self.overrides: list[str] = []
         self.options: dict[str, list[str]] = {}
+
+    @property
+    def source(self) -> str | None:
+        """The SOURCE; None where it may be left out and is, which means the defaults alone."""
+        return self.positional[0] if self.positional else None
 
     def has(self, name: str) -> bool:
         """Whether an option was given.
@@ -138,6 +152,7 @@ class Command:
         options: its options; `--help` is added.
         examples: pairs of command line and what it does.
         positional: how many positional arguments it takes: at least, at most.
+        program: whose command it is.
     """
 
     def __init__(
@@ -148,13 +163,45 @@ class Command:
         options: Sequence[Option],
         examples: Sequence[tuple[str, str]],
         positional: tuple[int, int] = (1, 1),
+        program: Program = SETPOINT,
     ) -> None:
         self.name = name
         self.usage = usage
         self.description = description
         self.options = [*options, HELP]
+        if FILE in options and STDIN not in options:
+            # What takes files takes one from standard input.
+            after = self.options.index(FILE) + 1
+            self.options[after:after] = [STDIN, STDIN_FORMAT]
         self.examples = examples
         self.positional = positional
+        self.program = program
+
+    @property
+    def title(self) -> str:
+        """What is typed to call it, such as `setpoint train`."""
+        return f"{self.program.name} {self.name}".rstrip()
+
+    def of(self, program: Program) -> Command:
+        """The same command of a script with a root class of its own.
+
+        Arguments:
+            program: the script.
+
+        Returns:
+            a command that takes no number of ranks, and the defaults where no SOURCE is given.
+        """
+        at_least, at_most = self.positional
+        leading = self.usage.startswith("SOURCE")
+        return Command(
+            self.name,
+            f"[SOURCE]{self.usage.removeprefix('SOURCE')}" if leading else self.usage,
+            self.description.replace(SOURCE_HELP, own_source_help(program)),
+            [option for option in self.options if option not in (WORLD_SIZE, HELP)],
+            (),
+            (0 if leading else at_least, at_most),
+            program,
+        )
 
     def parse(self, tokens: Sequence[str]) -> Arguments:
         """Split the tokens into positional arguments, options and overrides.
@@ -168,6 +215,10 @@ class Command:
         Raises:
             SetpointError: if an option lacks its value, or the positional arguments do not fit.
         """
+        if any(token.startswith("@") for token in tokens):
+            from setpoint.config.layers.response import expand
+
+            tokens = expand(tokens)
         table = {option.name: option for option in self.options}
         parsed = Arguments(self)
         at = 0
@@ -175,6 +226,8 @@ class Command:
             token = tokens[at]
             at += 1
             name, equals, text = token.partition("=")
+            # The parameters of a preset are not overrides: tiny(width=64)
+            sets = equals and not (("(" in name and token.endswith(")")) or _is_folder(token))
             option = HELP if token == "-h" else table.get(name.replace("_", "-"))
             if option is not None:
                 if option.metavar is None:
@@ -188,13 +241,29 @@ class Command:
                 if option.name in parsed.options and option.metavar and not option.repeat:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
-            elif token.startswith("-") or equals or parsed.overrides:
+            elif (token.startswith("-") and token != "-") or sets or parsed.overrides:
+                if name == WORLD_SIZE.name and self.title == "setpoint train":
+                    raise SetpointError(
+                        f"{self.title} takes the number of ranks from the launcher (WORLD_SIZE), "
+                        f"not from {name}; `setpoint check {name} N` verifies a plan for any number"
+                    )
                 parsed.overrides.append(token)
             else:
                 parsed.positional.append(token)
         if not parsed.has("--help"):
+            self._source_on_standard_input(parsed)
             self._count(parsed.positional, bool(parsed.overrides))
         return parsed
+
+    def _source_on_standard_input(self, parsed: Arguments) -> None:
+        """`-` stands for a source that arrives there, also where no source is given."""
+        words = [word.strip("[]") for word in self.usage.split()]
+        if parsed.has(STDIN.name) and words[len(parsed.positional) :][:1] == ["SOURCE"]:
+            parsed.positional.append("-")
+        if parsed.has(STDIN_FORMAT.name) and not (
+            parsed.has(STDIN.name) or "-" in parsed.positional
+        ):
+            raise SetpointError("--stdin-format has no effect without --config-from-stdin")
 
     def _count(self, given: list[str], overrides: bool) -> None:
         least, most = self.positional
@@ -203,9 +272,8 @@ class Command:
             verb = "is" if len(missing) == 1 else "are"
             before = ", before what sets fields" if overrides else ""
             raise SetpointError(
-                f"{' and '.join(missing)} {verb} missing{before}: "
-                f"setpoint {self.name} {self.usage}\n"
-                f"for instance: {self.examples[0][0]}"
+                f"{' and '.join(missing)} {verb} missing{before}: {self.title} {self.usage}"
+                + (f"\nfor instance: {self.examples[0][0]}" if self.examples else "")
             )
         if len(given) > most:
             raise SetpointError(
@@ -221,7 +289,7 @@ class Command:
         """
         from .style import bold
 
-        lines = [bold(f"setpoint {self.name} {self.usage}"), "", self.description.strip(), ""]
+        lines = [bold(f"{self.title} {self.usage}"), "", self.description.strip(), ""]
         lines.append(bold("Options"))
         for option in self.options:
             left = f"{option.name} {option.metavar}" if option.metavar else option.name
@@ -235,8 +303,32 @@ class Command:
 
 
 SOURCE_HELP = """
-SOURCE is a preset (see `setpoint list presets`), a TOML, YAML or JSON file, a run directory, or
-module:function. OVERRIDES set fields: --optimizer.lr 1e-3, --optimizer.lr=1e-3 and
-optimizer.lr=1e-3 mean the same, and a later one beats an earlier one. `--optimizer adamw` chooses
-a variant; `--evaluation null` switches a section off. Layers, later beats earlier: defaults,
-preset, modifiers, files, environment (SETPOINT__OPTIMIZER__LR=1e-3), command line."""
+SOURCE is a preset (see `setpoint list presets`), a TOML, YAML or JSON file, a run directory, a
+checkpoint, module:function, or REV:PRESET and REV:FILE of a git revision, as in HEAD~1:tiny.
+OVERRIDES set fields: --optimizer.lr 1e-3, --optimizer.lr=1e-3 and optimizer.lr=1e-3 mean the
+same, and a later one beats an earlier one. `--optimizer adamw` chooses a variant; `--evaluation
+null` switches a section off. Layers, later beats earlier: defaults, preset, modifiers, files,
+environment (SETPOINT__OPTIMIZER__LR=1e-3), command line. SOURCE `-` is a file on standard input;
+`@args.txt` stands for the words in that file."""
+
+
+def _is_folder(token: str) -> bool:
+    """Whether a word with `=` in it is a folder, as those of a sweep's points are."""
+    return os.sep in token.partition("=")[0] and os.path.isdir(token)
+
+
+def own_source_help(program: Program) -> str:
+    """What SOURCE and OVERRIDES are in a script with a root class of its own.
+
+    Arguments:
+        program: the script.
+
+    Returns:
+        a paragraph of its manuals.
+    """
+    return f"""
+SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a
+record, or module:function; without one the defaults are taken. OVERRIDES set fields: --a.b 1,
+--a.b=1 and a.b=1 mean the same, and a later one beats an earlier one. Layers, later beats earlier:
+defaults, preset, modifiers, files, environment (SETPOINT__A__B=1), command line. SOURCE `-` is a
+file on standard input; `@args.txt` stands for the words in that file."""

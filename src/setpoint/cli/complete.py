@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
@@ -10,10 +9,15 @@ from setpoint.cli.command import Command, Option
 from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS
-from setpoint.config.compose import SUFFIXES
+from setpoint.cli.sources.offer import files, offer, sweeps
 from setpoint.config.registry import modifiers, presets
 from setpoint.config.suggest import schema
+from setpoint.config.tags import TAG, known_tags
+from setpoint.config.verify import known_codes
 from setpoint.train.config import Job
+
+BREAKS = ("=", ":")
+"""At these, bash begins a word of its own."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -37,7 +41,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]:
-    """Put together again what bash takes apart at `=`.
+    """Put together again what bash takes apart at `=` and `:`.
 
     Arguments:
         words: after `setpoint`, as the shell split them.
@@ -51,13 +55,14 @@ def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]
     split = 0
     joined = False
     for word in [*words[:position], words[position] if position < len(words) else ""]:
-        if whole and (word == "=" or joined):
-            split = len(whole[-1]) + (word == "=")
+        breaks = word in BREAKS
+        if whole and (breaks or joined):
+            split = len(whole[-1]) + breaks
             whole[-1] += word
         else:
             split = 0
             whole.append(word)
-        joined = word == "="
+        joined = breaks
     return whole[:-1], whole[-1], split
 
 
@@ -76,6 +81,9 @@ def candidates(before: Sequence[str], current: str) -> Iterator[str]:
         return
     if before[0] not in COMMANDS:
         return
+    if before[0] == "sweep" and "," in current:
+        yield from _further_points(before, current)
+        return
     command: Command = import_module(f"setpoint.cli.{before[0]}").COMMAND
     options = {option.name: option for option in command.options}
     last, name = before[-1], current.partition("=")[0]
@@ -86,13 +94,22 @@ def candidates(before: Sequence[str], current: str) -> Iterator[str]:
     elif current.startswith("--") and "=" not in current:
         yield from options
         if _takes_overrides(command):
-            yield from (f"--{path}" for path, _ in schema(Job))
+            yield from (f"--{path}" for path in _settable())
     elif "=" in current:
         yield from (f"{name}={value}" for value in values(name.removeprefix("--")))
     elif last.startswith("--") and "=" not in last and last not in options:
         yield from values(last[2:])
     else:
-        yield from _positional(command, _count_positional(before[1:], options), before)
+        yield from _positional(command, _count_positional(before[1:], options), before, current)
+
+
+def _further_points(before: Sequence[str], current: str) -> Iterator[str]:
+    """Candidates for the point after a comma, behind those that are typed already."""
+    head, _, last = current.rpartition(",")
+    flag, equals, _ = head.partition("=")
+    start = f"{flag}=" if equals else ""
+    for candidate in candidates(before, start + last):
+        yield f"{head},{candidate.removeprefix(start)}"
 
 
 def values(path: str) -> list[str]:
@@ -105,6 +122,8 @@ def values(path: str) -> list[str]:
         the words; nothing for numbers and free texts.
     """
     name = path.replace("-", "_").removesuffix(".type")
+    if name == "silence":
+        return known_codes(Job)
     found: list[str] = []
     for known, info in schema(Job):
         if known == name:
@@ -112,7 +131,13 @@ def values(path: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _positional(command: Command, count: int, before: Sequence[str]) -> Iterator[str]:
+def _settable() -> Iterator[str]:
+    """Everything that an override can name: the fields, and the tags that reach several."""
+    yield from (path for path, _ in schema(Job))
+    yield from (f"{TAG}.{tag}" for tag in known_tags(Job))
+
+
+def _positional(command: Command, count: int, before: Sequence[str], current: str) -> Iterator[str]:
     """Candidates for the argument after `count` others."""
     if command.name == "completion":
         yield from SCRIPTS if count == 0 else ()
@@ -126,18 +151,20 @@ def _positional(command: Command, count: int, before: Sequence[str]) -> Iterator
         has_path = any(word in paths for word in before)
         if not has_path:
             yield from paths
+        if command.name == "compare":
+            yield from sweeps()
         if not paths or count > 0:
             yield from presets
-            yield from _sources()
+            yield from offer(current)
     else:
-        yield from (f"{path}=" for path, _ in schema(Job))
+        yield from (f"{path}=" for path in _settable())
 
 
 def _option_values(option: Option) -> Iterator[str]:
     if option.name == "--with":
         yield from modifiers
     elif option.name == "--file":
-        yield from _files()
+        yield from files()
     else:
         yield from option.choices
 
@@ -163,21 +190,3 @@ def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
         else:
             count += 1
     return count
-
-
-def _sources() -> Iterator[str]:
-    """Configuration files and run directories near the working folder."""
-    yield from _files()
-    for folder, folders, files in os.walk("runs"):
-        if "config.json" in files:
-            yield folder
-            folders.clear()
-
-
-def _files() -> Iterator[str]:
-    # The shells themselves complete files further away.
-    try:
-        names = sorted(os.listdir("."))
-    except OSError:  # the working folder is gone: there is nothing to offer
-        return
-    yield from (name for name in names if name.endswith(SUFFIXES) and os.path.isfile(name))

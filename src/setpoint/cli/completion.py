@@ -11,7 +11,7 @@ BASH = """_setpoint() {
   while IFS= read -r found; do
     COMPREPLY+=("$(printf %q "$found")")
   done < <(setpoint __complete "$COMP_CWORD" "${COMP_WORDS[@]:1}" 2>/dev/null)
-  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=:] ]] && compopt -o nospace
   return 0
 }
 complete -o default -o bashdefault -F _setpoint setpoint
@@ -20,9 +20,9 @@ ZSH = """#compdef setpoint
 _setpoint() {
   local -a found open
   found=("${(@f)$(setpoint __complete $((CURRENT - 1)) "${(@)words[2,-1]}" 2>/dev/null)}")
-  # After `section.field=` comes the value, without a space.
-  open=(${(M)found:#*=})
-  found=(${found:#*=})
+  # After `section.field=` comes the value, and after `main:` the preset, without a space.
+  open=(${(M)found:#*[=:]})
+  found=(${found:#*[=:]})
   (( $#open )) && compadd -S '' -- $open
   (( $#found )) && compadd -- $found
   _files
@@ -65,10 +65,9 @@ def run(arguments: Arguments) -> int:
     """
     shell = arguments.positional[0]
     if shell not in SCRIPTS:
-        from setpoint.config.suggest import nearest
+        from setpoint.config.suggest import did_you_mean
 
-        close = nearest(shell, SCRIPTS)
-        meant = f" Did you mean {close[0]}?" if close else ""
+        meant = did_you_mean(shell, SCRIPTS, " ")
         known = ", ".join(SCRIPTS)
         raise SetpointError(f"there is no completion for {shell!r}.{meant} Shells: {known}")
     print(SCRIPTS[shell], end="")

@@ -1,6 +1,8 @@
-"""`setpoint diff`: what differs between two configurations, with both origins."""
+"""`setpoint diff`: what differs between configurations, with the origins."""
 
 from __future__ import annotations
+
+import sys
 
 from setpoint.cli.command import (
     FILE,
@@ -11,24 +13,53 @@ from setpoint.cli.command import (
     WORLD_SIZE,
     Arguments,
     Command,
+    Option,
 )
-from setpoint.cli.source import open_source
-from setpoint.cli.style import bold, dim
+from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.sources.table import open_table
+from setpoint.cli.style import bold, dim, table
 from setpoint.cli.value import plain, value_text
-from setpoint.config.difference import ABSENT, Difference, differences
+from setpoint.config import SetpointError
+from setpoint.config.difference import ABSENT, Difference, difference_of
+from setpoint.config.recorded import ROLES
+from setpoint.config.role import Role
+from setpoint.config.table import Entry, Row, Table, compare
+from setpoint.config.walk import within
+
+ABSENT_TEXT = "(absent)"
+LAYERS = (WITH, FILE, WORLD_SIZE)
+"""The options that change a configuration, so that it must be clear which one."""
 
 COMMAND = Command(
     "diff",
-    "A B [OVERRIDES]",
-    "Resolve two sources and print only the values that differ, each with where it comes from.\n"
-    "OVERRIDES, modifiers, further files and the environment apply to B. The exit status is 0 if\n"
-    "nothing differs and 1 if something does." + "\n" + SOURCE_HELP,
-    [WITH, FILE, IMPORT, WORLD_SIZE, JSON],
+    "A B [MORE] [OVERRIDES]",
+    "Print only the values that differ between two sources, each with where it comes from; of\n"
+    "three or more sources, a table. A run, a checkpoint and a git revision are compared as they\n"
+    "were recorded, so that fields of old code which no longer exist show as well.\n"
+    "\n"
+    "OVERRIDES, modifiers, further files and the environment apply to B, which is resolved anew\n"
+    "by them. With three or more sources they are refused, and the environment is not read. The\n"
+    "exit status is 0 if nothing differs, 1 if something does, and 2 if a source cannot be read."
+    + "\n"
+    + SOURCE_HELP,
+    [
+        Option(
+            "--role", "Compare only identity, budget or runtime fields.", "ROLE", True, tuple(ROLES)
+        ),
+        Option("--ignore", "Leave a field or section out.", "PATH", True),
+        WITH,
+        FILE,
+        IMPORT,
+        WORLD_SIZE,
+        JSON,
+    ],
     [
         ("setpoint diff tiny runs/tiny-3fa94c21", "what a run changed"),
         ("setpoint diff tiny tiny --optimizer.lr 1e-3", "what an override changes, in the end"),
+        ("setpoint diff HEAD~1:tiny tiny", "what the last commit changed in a preset"),
+        ("setpoint diff runs/a runs/b runs/c --role identity", "in what runs differ, as a table"),
     ],
-    positional=(2, 2),
+    positional=(2, sys.maxsize),
 )
 
 
@@ -41,22 +72,74 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status: 1 if anything differs.
     """
-    first, second = arguments.positional
-    left = open_source(first, arguments, overrides=False).resolve()
-    right = open_source(second, arguments).resolve()
-    found = differences(left, right)
+    sources = arguments.positional
+    many = len(sources) > 2
+    if many:
+        _refuse_layers(arguments)
+    roles = [_role(name) for name in arguments.options.get("--role", [])] or None
+    tables = [
+        open_table(source, arguments, overrides=not many and at == 1)
+        for at, source in enumerate(sources)
+    ]
+    ignored = [path.replace("-", "_") for path in arguments.options.get("--ignore", [])]
+    for path in ignored:
+        _expect_path(path, tables, arguments)
+    rows = compare(tables, roles, ignored)
     if arguments.has("--json"):
         import json
 
-        print(json.dumps([plain(difference.to_json()) for difference in found], indent=2))
+        print(json.dumps([_facts(row, sources) for row in rows], indent=2))
     else:
-        for line in render(found, first, second):
+        pairs = [] if many else [difference_of(row) for row in rows]
+        for line in render_table(rows, sources) if many else render(pairs, *sources):
             print(line)
-    return 1 if found else 0
+    return 1 if rows else 0
+
+
+def _refuse_layers(arguments: Arguments) -> None:
+    refuse_misspelt_options(arguments, arguments.command.program.root.__setpoint__.fields)
+    given = [option.name for option in LAYERS if arguments.has(option.name)]
+    given += [token for token in arguments.overrides if token.startswith("-") or "=" in token]
+    if given or arguments.overrides:
+        word = (given or arguments.overrides)[0]
+        raise SetpointError(
+            f"of {len(arguments.positional)} sources it is not clear which one {word} is meant "
+            f"for; it can be given with two, and then applies to the second"
+        )
+
+
+def _role(name: str) -> Role:
+    if name not in ROLES:
+        raise SetpointError(f"--role is one of {', '.join(ROLES)}, got {name!r}")
+    return ROLES[name]
+
+
+def _expect_path(path: str, tables: list[Table], arguments: Arguments) -> None:
+    """Refuse to ignore what there is not: it would be compared under its right name."""
+    if any(within(key, path) for each in tables for key in each):
+        return
+    from setpoint.config.suggest import did_you_mean, schema
+
+    known = [name for name, _ in schema(arguments.command.program.root)]
+    if path in known:
+        return
+    meant = did_you_mean(path, [*known, *(key for each in tables for key in each)], " ")
+    raise SetpointError(f"--ignore {path}: there is no such field or section.{meant}")
+
+
+def _facts(row: Row, sources: list[str]) -> object:
+    """A difference for machines: two sides by name, more of them as a list."""
+    if len(sources) == 2:
+        return plain(difference_of(row).to_json())
+    sides: list[dict[str, object]] = []
+    for source, entry in zip(sources, row.entries, strict=True):
+        found = {} if entry is None else {"value": plain(entry.value), "origin": entry.origin}
+        sides.append({"source": source, **found})
+    return {"path": row.path, "role": row.role.name, "sides": sides}
 
 
 def render(found: list[Difference], left: str, right: str) -> list[str]:
-    """Differences as lines for people.
+    """The differences of two sources as lines for people.
 
     Arguments:
         found: the differences.
@@ -65,8 +148,7 @@ def render(found: list[Difference], left: str, right: str) -> list[str]:
     Returns:
         three lines for each difference, aligned.
     """
-    if left == right:
-        left, right = f"A: {left}", f"B: {right}"
+    left, right = _told_apart([left, right])
     width = max(len(left), len(right))
     lines: list[str] = []
     for item in found:
@@ -83,5 +165,40 @@ def render(found: list[Difference], left: str, right: str) -> list[str]:
     return lines
 
 
+def render_table(rows: list[Row], sources: list[str]) -> list[str]:
+    """The differences of many sources as a table for people.
+
+    Arguments:
+        rows: the fields in which they differ.
+        sources: the names of the sources.
+
+    Returns:
+        the lines: a row for each field, or for each source if there are more sources than fields.
+    """
+    if not rows:
+        return []
+    names = _told_apart(sources)
+    paths = [row.path for row in rows]
+    cells = [[_cell(entry) for entry in row.entries] for row in rows]
+    if len(names) > len(paths):
+        cells = [list(column) for column in zip(*cells, strict=True)]
+        names, paths = paths, names
+    lines = [[path, *values] for path, values in zip(paths, cells, strict=True)]
+    return table(lines, ["", *names]).splitlines()
+
+
+def _told_apart(sources: list[str]) -> list[str]:
+    """The names of the sources; with their places where two are the same."""
+    if len(set(sources)) == len(sources):
+        return sources
+    if len(sources) == 2:
+        return [f"A: {sources[0]}", f"B: {sources[1]}"]
+    return [f"{place}: {source}" for place, source in enumerate(sources, 1)]
+
+
+def _cell(entry: Entry | None) -> str:
+    return ABSENT_TEXT if entry is None else value_text(entry.value)
+
+
 def _text(value: object) -> str:
-    return "(absent)" if value is ABSENT else value_text(value)
+    return ABSENT_TEXT if value is ABSENT else value_text(value)

@@ -1,6 +1,8 @@
-"""`setpoint fingerprint`: the hash of what is learned."""
+"""`setpoint fingerprint`: the hash of what is learned, and what makes two of them differ."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from setpoint.cli.command import (
     FILE,
@@ -11,39 +13,103 @@ from setpoint.cli.command import (
     WORLD_SIZE,
     Arguments,
     Command,
+    Option,
 )
 from setpoint.cli.source import open_source
-from setpoint.config.fingerprint import canonical, fingerprint
+from setpoint.cli.style import dim
+from setpoint.cli.value import plain, value_text
+from setpoint.config.fingerprint import as_before, canonical, fingerprint, identity_leaves
+from setpoint.config.role import IDENTITY
+from setpoint.config.walk import Leaf, leaves
 
 COMMAND = Command(
     "fingerprint",
-    "SOURCE [OVERRIDES]",
+    "SOURCE [OTHER_SOURCE] [OVERRIDES]",
     "Print one hash (SHA-256) of every value that is part of what is learned. Two configurations\n"
     "with the same fingerprint train the same model; where they run, how they log and how long\n"
-    "they may go on does not change it." + "\n" + SOURCE_HELP,
-    [WITH, FILE, IMPORT, WORLD_SIZE, JSON],
+    "they may go on does not change it.\n"
+    "\n"
+    "With two sources both are printed, and the exit status is 1 if they differ; OVERRIDES,\n"
+    "modifiers, further files and the environment apply to the second." + "\n" + SOURCE_HELP,
+    [
+        Option("--explain", "Say what is in the hash; of two sources, what makes them differ."),
+        WITH,
+        FILE,
+        IMPORT,
+        WORLD_SIZE,
+        JSON,
+    ],
     [
         ("setpoint fingerprint tiny", "the preset's fingerprint"),
         ("setpoint fingerprint tiny --seed 2", "another seed is another run"),
+        ("setpoint fingerprint tiny runs/tiny-3fa94c21 --explain", "why a run is another one"),
     ],
+    positional=(1, 2),
 )
 
 
 def run(arguments: Arguments) -> int:
-    """Print the fingerprint; with `--json`, the canonical values it is taken of as well.
+    """Print the fingerprint, or two of them, with what is in them if asked.
 
     Arguments:
         arguments: of the call.
 
     Returns:
-        the exit status.
+        the exit status: 1 if two fingerprints differ.
     """
-    config = open_source(arguments.positional[0], arguments).resolve()
+    if len(arguments.positional) == 2:
+        return _two(arguments)
+    config = open_source(arguments.source, arguments).resolve()
+    digest = fingerprint(config)
     if arguments.has("--json"):
         import json
 
         values = json.loads(canonical(config))
-        print(json.dumps({"fingerprint": fingerprint(config), "identity": values}, indent=2))
-    else:
-        print(fingerprint(config))
+        answer: dict[str, Any] = {"fingerprint": digest, "identity": values}
+        if arguments.has("--explain"):
+            answer["origins"] = {
+                leaf.key: leaf.describe_origin() for leaf in identity_leaves(config)
+            }
+            answer["as_before"] = [leaf.key for leaf in _left_out(config)]
+        print(json.dumps(answer, indent=2))
+        return 0
+    print(digest)
+    if arguments.has("--explain"):
+        for leaf in identity_leaves(config):
+            print(f"  {leaf.key} = {value_text(leaf.value)}" + dim(f"  {leaf.describe_origin()}"))
+        for leaf in _left_out(config):
+            shown = f"{leaf.key} = {value_text(leaf.value)}"
+            print(f"  not in it: {shown}, as it was before the field existed")
     return 0
+
+
+def _two(arguments: Arguments) -> int:
+    from setpoint.config.difference import explain
+
+    first, second = arguments.positional
+    left = open_source(first, arguments, overrides=False).resolve()
+    right = open_source(second, arguments).resolve()
+    ours, theirs = fingerprint(left), fingerprint(right)
+    found = explain(left, right)
+    if arguments.has("--json"):
+        import json
+
+        answer: dict[str, Any] = {"fingerprints": [ours, theirs], "equal": ours == theirs}
+        if arguments.has("--explain"):
+            answer["differences"] = [plain(item.to_json()) for item in found]
+        print(json.dumps(answer, indent=2))
+        return int(ours != theirs)
+    width = max(len(first), len(second))
+    print(f"{first:<{width}}  {ours}")
+    print(f"{second:<{width}}  {theirs}")
+    if arguments.has("--explain"):
+        from setpoint.cli.diff import render
+
+        for line in render(found, first, second):
+            print(line)
+    return int(ours != theirs)
+
+
+def _left_out(config: Any) -> list[Leaf]:
+    found = (leaf for leaf in leaves(config) if leaf.role is IDENTITY)
+    return [leaf for leaf in found if as_before(config, leaf)]

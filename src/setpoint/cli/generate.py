@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from pathlib import Path
 
 from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
-from setpoint.cli.source import is_folder, open_source
+from setpoint.cli.source import open_source
+from setpoint.cli.sources.kind import CHECKPOINT, RUN, kind_of
+from setpoint.cli.sources.record import checkpoint_and_run, open_record
 from setpoint.cli.value import value_text
 from setpoint.config import IDENTITY, SetpointError
 from setpoint.config.difference import ABSENT
@@ -19,7 +22,9 @@ COMMAND = Command(
     "generate",
     "SOURCE [OVERRIDES]",
     "Load the weights of a run and continue a prompt. A preset or file stands for the run that\n"
-    "`setpoint train` with the same arguments makes." + "\n" + SOURCE_HELP,
+    "`setpoint train` with the same arguments makes; a checkpoint's directory chooses it."
+    + "\n"
+    + SOURCE_HELP,
     [
         Option("--prompt", "Text to continue; '-' reads standard input.", "TEXT"),
         Option("--max-tokens", "How many tokens to add; 256 unless given.", "N"),
@@ -65,7 +70,16 @@ def run(arguments: Arguments) -> int:
     }
     source = arguments.positional[0]
     job = open_source(source, arguments).resolve()
-    if is_folder(source):
+    chosen: str | Path | None = which
+    kind = kind_of(source)
+    if kind == CHECKPOINT:
+        if which is not None:
+            raise SetpointError(f"{source} is a checkpoint already; leave --checkpoint {which} out")
+        with open_record(source, kind, arguments) as (record, _):
+            _refuse_another_model(record, job)
+        directory, folder = checkpoint_and_run(source)
+        chosen = Path(directory)
+    elif kind == RUN:
         folder = source
         _refuse_another_model(folder, job)
     else:
@@ -76,7 +90,7 @@ def run(arguments: Arguments) -> int:
         )
     from setpoint.infer.write import Sampling, write
 
-    write(job, folder, prompt, which, Sampling(**settings), sys.stdout)
+    write(job, folder, prompt, chosen, Sampling(**settings), sys.stdout)
     return 0
 
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from setpoint.cli.command import JSON, Arguments, Command
+from setpoint.cli.command import IMPORT, JSON, Arguments, Command
 from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.source import prepare
 from setpoint.cli.style import bold, dim, table, wrapped
 from setpoint.cli.value import plain
-from setpoint.config import SetpointError
+from setpoint.config import Config, SetpointError
 from setpoint.config.docs import class_help, field_help
 from setpoint.config.field import FieldInfo
-from setpoint.config.registry import modifiers, presets, summary
-from setpoint.config.suggest import nearest, schema, section_classes
+from setpoint.config.plugins import load_plugins
+from setpoint.config.registry import modifiers, parameters_of, presets, summary
+from setpoint.config.suggest import did_you_mean, schema, section_classes
+from setpoint.config.tags import known_tags
 from setpoint.config.types.scalars import plain_text
-from setpoint.train.config import Job
+from setpoint.config.verify import known_cautions
 
-KINDS = ("presets", "modifiers", "variants", "fields")
+KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
 COMMAND = Command(
     "list",
-    "[presets | modifiers | variants | fields [SECTION]]",
+    "[presets | modifiers | variants | tags | cautions | fields [SECTION]]",
     "Print what there is to choose from: presets and modifiers with what they are for, the\n"
-    "variants of each section that has several, and every field with its type, default, range,\n"
-    "role and meaning. Without an argument: everything but the fields.",
-    [JSON],
+    "variants of each section that has several, the tags with the fields they reach, the codes of\n"
+    "cautions, and every field with its type, default, range, role and meaning. Without an\n"
+    "argument: everything but the fields.",
+    [IMPORT, JSON],
     [
-        ("setpoint list", "presets, modifiers and variants"),
+        ("setpoint list", "presets, modifiers, variants, tags and cautions"),
+        ("setpoint list tags", "what --tag.NAME VALUE sets"),
+        ("setpoint list presets --import mine", "those of your module mine.py, too"),
         ("setpoint list fields optimizer", "the fields of one section, of all its variants"),
     ],
     positional=(0, 2),
@@ -42,58 +48,116 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
-
+    root = arguments.command.program.root
+    prepare(arguments)
+    if not arguments.command.program.is_own:
+        _load_what_can_be_loaded()
     refuse_misspelt_options(arguments, ())
     words = [*arguments.positional, *arguments.overrides]
     kind = words[0] if words else None
     if kind is not None and kind not in KINDS:
-        close = nearest(kind, KINDS)
-        meant = f" Did you mean {close[0]}?" if close else ""
+        meant = did_you_mean(kind, KINDS, " ")
         raise SetpointError(f"cannot list {kind!r}.{meant} One of: {', '.join(KINDS)}")
     if len(words) > (2 if kind == "fields" else 1):
         raise SetpointError(f"unexpected argument {words[-1]!r}")
     section = words[1] if len(words) > 1 else ""
-    wanted = [kind] if kind else list(KINDS[:3])
-    found = {name: list(_rows(name, section)) for name in wanted}
+    wanted = [kind] if kind else list(KINDS[:-1])
+    found = {name: list(_rows(root, name, section)) for name in wanted}
     if kind == "fields" and not found["fields"]:
-        raise SetpointError(f"there is no section or field {section!r}. {_meant(section)}")
+        raise SetpointError(f"there is no section or field {section!r}. {_meant(root, section)}")
     if arguments.has("--json"):
         import json
 
         print(json.dumps(found, indent=2))
         return 0
-    for index, (name, rows) in enumerate(found.items()):
+    shown = {name: rows for name, rows in found.items() if rows or kind}
+    for index, (name, rows) in enumerate(shown.items()):
         if kind is None:
             print(("\n" if index else "") + bold(name.capitalize()))
-        print(_fields(rows) if name == "fields" else table([list(row.values()) for row in rows]))
+        print(
+            fields_text(rows)
+            if name == "fields"
+            else table([[_cell(cell) for cell in row.values()] for row in rows])
+        )
     return 0
 
 
-def _meant(section: str) -> str:
+def _load_what_can_be_loaded() -> None:
+    """Load the plugins; one that is broken hides nothing but what it would have brought."""
+    import sys
+
+    from setpoint.cli.style import styled
+
+    broken: list[SetpointError] = []
+    load_plugins(broken)
+    for error in broken:
+        print(f"{styled('warning:', '1;33', sys.stderr)} {error}", file=sys.stderr)
+
+
+def _cell(value: Any) -> str:
+    """What a list for people shows of what a list for machines holds."""
+    if not isinstance(value, list):
+        return value
+    items: list[Any] = value
+    if not all(isinstance(item, dict) for item in items):
+        return ", ".join(items)
+    words = [
+        f"{item['name']}={item['default']!r}" if "default" in item else item["name"]
+        for item in items
+    ]
+    return f"({', '.join(words)})" if words else ""
+
+
+def _meant(root: type[Config], section: str) -> str:
     from setpoint.config.suggest import place_of
 
-    sections = [name for name, info in Job.__setpoint__.fields.items() if info.type.nested]
-    hint = place_of(Job, section.rpartition(".")[2], section)
+    sections = [name for name, info in root.__setpoint__.fields.items() if info.type.nested]
+    hint = place_of(root, section.rpartition(".")[2], section)
     return f"{hint} Sections: {', '.join(sections)}".strip()
 
 
-def _rows(kind: str, section: str) -> Iterator[dict[str, Any]]:
+def _rows(root: type[Config], kind: str, section: str) -> Iterator[dict[str, Any]]:
     if kind in ("presets", "modifiers"):
-        for name, function in sorted((presets if kind == "presets" else modifiers).items()):
-            yield {"name": name, "help": summary(function)}
+        table = presets if kind == "presets" else modifiers
+        for name, function in sorted(table.items()):
+            parameters = parameters_of(function, skip=kind == "modifiers")
+            yield {"name": name, "parameters": parameters, "help": summary(function)}
+    elif kind == "tags":
+        for tag, paths in known_tags(root).items():
+            yield {"tag": f"tag.{tag}", "fields": paths}
+    elif kind == "cautions":
+        for code, meaning in known_cautions(root).items():
+            yield {"code": code, "help": meaning}
     elif kind == "variants":
-        for path, info in schema(Job):
+        for path, info in schema(root):
             classes = section_classes(info.type) if info.type.nested else []
             for cls in classes:
                 tag = cls.__setpoint__.tag
                 if tag is not None:
                     yield {"field": path, "type": tag, "help": class_help(cls)}
     else:
-        wanted = section.replace("-", "_")
-        for path, info in schema(Job):
-            if not wanted or path == wanted or path.startswith(f"{wanted}."):
-                yield _field(path, info)
+        yield from field_rows(root, section)
+
+
+def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]]:
+    """What is to be known of each field, for machines.
+
+    Arguments:
+        root: the class of the configuration.
+        section: a section or field to stay within; empty for all.
+
+    Returns:
+        a mapping for each field, those of all variants included.
+    """
+    wanted = section.replace("-", "_")
+    seen: set[tuple[str, int]] = set()
+    for path, info in schema(root):
+        # Variants share the fields of their family.
+        if (path, id(info)) in seen:
+            continue
+        seen.add((path, id(info)))
+        if not wanted or path == wanted or path.startswith(f"{wanted}."):
+            yield _field(path, info)
 
 
 def _field(path: str, info: FieldInfo) -> dict[str, Any]:
@@ -119,7 +183,15 @@ def _default(value: object) -> str:
     return ", ".join(map(plain_text, value)) if isinstance(value, list) else plain_text(value)
 
 
-def _fields(rows: list[dict[str, Any]]) -> str:
+def fields_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Fields for people.
+
+    Arguments:
+        rows: as `field_rows` gives them.
+
+    Returns:
+        three lines for each.
+    """
     blocks: list[str] = []
     for row in rows:
         title = bold(row["path"]) + (f"  ({row['variant']})" if "variant" in row else "")

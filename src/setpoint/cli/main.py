@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from errno import EIO, ENOSPC
 from importlib import import_module
 from io import TextIOWrapper
@@ -22,9 +22,13 @@ COMMANDS = {
     "check": "verify a configuration without running it",
     "show": "print the resolved configuration",
     "why": "say where a value comes from",
-    "diff": "compare two configurations or runs",
+    "diff": "compare configurations, runs, checkpoints or revisions",
     "list": "list presets, modifiers, variants and fields",
+    "sweep": "train many points, all checked first",
+    "compare": "show runs side by side",
     "fingerprint": "print the hash of what is learned",
+    "schema": "print the JSON Schema of configuration files, for editors",
+    "migrate": "bring files and records of older versions up to date",
     "generate": "let a trained model write",
     "completion": "print the completion script for a shell",
 }
@@ -48,19 +52,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the exit status.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    status = guarded(lambda: _dispatch(words), words)
+    if arguments is None and "torch" not in sys.modules:
+        # The process ends now. On its way out Python would search all objects for cycles, again
+        # and again, which takes a tenth of the time of `setpoint check`.
+        gc.freeze()
+    return status
+
+
+def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
+    """Run a command whose errors become words and an exit status.
+
+    Arguments:
+        command: runs it and returns the exit status.
+        words: as typed, which may ask for JSON.
+
+    Returns:
+        the exit status.
+    """
+    _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal that cannot show a character gets its escape rather than no answer at all.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status = _dispatch(words)
+        status = command()
         sys.stdout.flush()
-        if arguments is None and "torch" not in sys.modules:
-            # The process ends now. On its way out Python would search all objects for cycles,
-            # again and again, which takes a tenth of the time of `setpoint check`.
-            gc.freeze()
         return status
     except SetpointError as error:
-        _report(error, for_machines="--json" in words and _speaks_json(words[0]))
+        report(error, for_machines="--json" in words and _speaks_json(words[0]))
         return error.status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -95,10 +114,9 @@ def _dispatch(words: list[str]) -> int:
 
         return run(rest)
     if name not in COMMANDS:
-        from setpoint.config.suggest import nearest
+        from setpoint.config.suggest import did_you_mean
 
-        close = nearest(name, [*COMMANDS, "--help", "--version"])
-        meant = f" Did you mean {close[0]}?" if close else ""
+        meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
         raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(COMMANDS)}")
     module = import_module(f"setpoint.cli.{name}")
     parsed = module.COMMAND.parse(rest)
@@ -108,8 +126,13 @@ def _dispatch(words: list[str]) -> int:
     return module.run(parsed)
 
 
-def _report(error: SetpointError, for_machines: bool) -> None:
-    """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
+def report(error: SetpointError, for_machines: bool = False) -> None:
+    """Say what is wrong: in words on standard error, and as JSON on standard output if asked.
+
+    Arguments:
+        error: what is wrong.
+        for_machines: whether to print JSON as well.
+    """
     from setpoint.cli.style import styled
 
     if for_machines:
@@ -127,6 +150,17 @@ def _speaks_json(name: str) -> bool:
         return False
     command = import_module(f"setpoint.cli.{name}").COMMAND
     return any(option.name == "--json" for option in command.options)
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed go nowhere where standard output or error is closed, as after `>&-`.
+
+    The exit status still answers, and a run is trained all the same.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _abandon_output() -> None:

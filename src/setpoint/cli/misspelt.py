@@ -6,6 +6,7 @@ from collections.abc import Container
 
 from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError
+from setpoint.config.suggest import former, name_here
 
 CLOSE = 0.81
 
@@ -30,15 +31,17 @@ def refuse_misspelt_options(arguments: Arguments, fields: Container[str]) -> Non
         if word.removeprefix("no_") in fields:
             continue
         command = arguments.command
+        if former(command.program.root, word):
+            continue  # it was a field once, and is answered as one
         options = [option.name for option in command.options]
         close = _closest(word, options)
         if close is not None:
-            raise SetpointError(
-                f"setpoint {command.name} has no option {name}. Did you mean {close}?"
-            )
+            raise SetpointError(f"{command.title} has no option {name}. Did you mean {close}?")
+        if name_here(command.program.root, word):
+            continue  # a field by its name elsewhere
         if not equals and (at + 1 == len(overrides) or overrides[at + 1].startswith("--")):
             raise SetpointError(
-                f"{name} is neither an option of setpoint {command.name} nor a field with a "
+                f"{name} is neither an option of {command.title} nor a field with a "
                 f"value. Options: {', '.join(options)}"
             )
 

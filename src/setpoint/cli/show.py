@@ -19,6 +19,8 @@ from setpoint.config.plain import to_minimal, to_plain
 from setpoint.config.walk import leaves
 
 FORMATS = ("toml", "yaml", "json", "python")
+# How editors are told: Taplo reads the first, the YAML language server the second.
+SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schema={}\n"}
 COMMAND = Command(
     "show",
     "SOURCE [OVERRIDES]",
@@ -34,6 +36,7 @@ COMMAND = Command(
             "FORMAT",
             choices=FORMATS,
         ),
+        Option("--schema", "Begin with the line by which editors find the JSON Schema.", "PATH"),
         WITH,
         FILE,
         IMPORT,
@@ -45,6 +48,7 @@ COMMAND = Command(
         ("setpoint show tiny --origins", "with the origin of each value"),
         ("setpoint show tiny --minimal > exp.toml", "a file to start from"),
         ("setpoint show exp.toml --format python > exp.py", "the same as Python"),
+        ("setpoint show tiny --schema setpoint.schema.json", "for an editor; see `schema`"),
     ],
 )
 
@@ -65,7 +69,10 @@ def run(arguments: Arguments) -> int:
         raise SetpointError(f"--json and --format {chosen} contradict each other; give one")
     if arguments.has("--origins") and chosen == "python":
         raise SetpointError("--origins has no effect with --format python, which has no comments")
-    config = open_source(arguments.positional[0], arguments).resolve()
+    schema = arguments.value("--schema")
+    if schema is not None:
+        _expect_schema(schema, chosen, arguments.has("--origins"))
+    config = open_source(arguments.source, arguments).resolve()
     data = to_minimal(config) if arguments.has("--minimal") else to_plain(config)
     comments = None
     if arguments.has("--origins"):
@@ -73,6 +80,8 @@ def run(arguments: Arguments) -> int:
         if chosen == "json":
             origins = {leaf.key: leaf.describe_origin() for leaf in leaves(config)}
             data = {"config": data, "origins": origins}
+    if schema is not None and chosen == "json":
+        data = {"$schema": schema, **data}
     if chosen == "json":
         from setpoint.config.files.write_json import write as write_json
 
@@ -89,5 +98,19 @@ def run(arguments: Arguments) -> int:
         from setpoint.config.files.write_toml import write as write_toml
 
         text = write_toml(data, comments)
+    if schema is not None and chosen in SCHEMA_LINES:
+        text = SCHEMA_LINES[chosen].format(schema) + text
     print(text, end="")
     return 0
+
+
+def _expect_schema(schema: str, chosen: str, origins: bool) -> None:
+    if chosen == "python":
+        raise SetpointError("--schema has no effect with --format python, which editors know")
+    if chosen == "json" and origins:
+        raise SetpointError(
+            "--schema and --origins contradict each other in JSON: a file with origins is no "
+            "configuration file"
+        )
+    if not schema or not schema.isprintable():
+        raise SetpointError(f"--schema needs a path or an address on one line, got {schema!r}")

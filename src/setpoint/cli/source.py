@@ -3,59 +3,68 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.config import SetpointError
+from setpoint.cli.sources.kind import OTHER, RECORDED, RUN, kind_of
+from setpoint.config import Config, SetpointError
 from setpoint.config.base import chain_of
 from setpoint.config.compose import Composition, compose
 from setpoint.config.origin import COMMAND_LINE, Origin, Recorded
-from setpoint.config.registry import presets
-from setpoint.train.config import Job
+
+if TYPE_CHECKING:
+    from setpoint.config.files.document import Document
 
 
 def open_source(
-    source: str | None, arguments: Arguments, *, overrides: bool = True
-) -> Composition[Job]:
+    source: str | Document | None, arguments: Arguments, *, overrides: bool = True
+) -> Composition[Any]:
     """Merge all layers for a source.
 
     Arguments:
-        source: as typed; None stands for the defaults alone.
+        source: as typed, or a file that is read already; None stands for the defaults alone.
         arguments: the options and overrides of the call.
         overrides: whether modifiers, files, environment and overrides apply to this source.
 
     Returns:
-        the merged draft, with the problems found so far.
+        the merged draft of the root class of the program, with the problems found so far.
 
     Raises:
         SetpointError: if the source or a layer cannot be read, or the number of ranks is given
             twice.
     """
-    import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
-
-    for name in arguments.options.get("--import", []):
-        from setpoint.config.user_code import import_user_module
-
-        import_user_module(name, f"--import {name}")
+    prepare(arguments)
+    root = arguments.command.program.root
     if overrides:
-        refuse_misspelt_options(arguments, Job.__setpoint__.fields)
-    start: str | Job | None = source
-    if source is not None and is_folder(source):
-        # Records are read by few calls, and what reads them is not free to import.
-        from setpoint.config.record import is_record, read_record
+        refuse_misspelt_options(arguments, root.__setpoint__.fields)
+    files: list[str | Document] = [*arguments.options.get("--file", [])] if overrides else []
+    title = source
+    if source is not None and not isinstance(source, str):
+        source, title, files = None, source.name, [source, *files]
+    start: str | Config | None = source
+    notes: list[str] = []
+    further = overrides and arguments.has("--config-from-stdin")
+    if source == "-" or (further and "-" not in arguments.positional):
+        from setpoint.cli.standard_input import read_standard_input
 
-        if not is_record(source):
-            raise SetpointError(
-                f"{source} is not a run directory: it has no config.json. A SOURCE is a preset, "
-                f"a file, a run directory, or module:function"
-            )
-        start, _ = read_record(Job, source)
+        document = read_standard_input(arguments)
+        start, files = (None, [document, *files]) if source == "-" else (start, [*files, document])
+    kind = OTHER if source is None or source == "-" else kind_of(source)
+    if source is not None and kind in RECORDED:
+        # Records are read by few calls, and what reads them is not free to import.
+        from setpoint.cli.sources.record import open_record
+        from setpoint.config.record import read_record
+
+        with open_record(source, kind, arguments) as (folder, told):
+            start, header = read_record(root, folder)
+        notes.extend([*told, *header["notes"]])
     size = arguments.integer("--world-size")
-    composition = compose(
-        Job,
+    composition: Composition[Any] = compose(
+        root,
         start,
         modifiers=arguments.options.get("--with", []) if overrides else [],
-        files=arguments.options.get("--file", []) if overrides else [],
+        files=files,
         environ=os.environ if overrides else None,
         flags=arguments.overrides if overrides else [],
     )
@@ -69,17 +78,44 @@ def open_source(
                 "leave one of them out"
             )
         parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
-    composition.label = source or "the defaults"
+    composition.notes[:0] = notes
+    if composition.notes:
+        from setpoint.cli.notes import print_notes
+
+        print_notes(composition.notes)
+    composition.label = "standard input" if source == "-" else str(title or "the defaults")
     return composition
 
 
-def is_folder(source: str) -> bool:
-    """Whether a source means a folder; a preset's name is the preset, whatever lies about.
+def run_directory_given(source: str | None) -> str | None:
+    """The run directory that a source is, and that training it goes on in.
 
     Arguments:
-        source: as typed; `./tiny` is the folder of that name.
+        source: as typed.
 
     Returns:
-        True for what must be a run directory.
+        the directory; None for other sources, and for a point of a sweep, which is trained anew.
     """
-    return os.path.isdir(source) and source.replace("_", "-") not in presets
+    if source is None or kind_of(source) != RUN:
+        return None
+    from setpoint.sweep.point_record import is_point
+
+    return None if is_point(source) else source
+
+
+def prepare(arguments: Arguments) -> None:
+    """Make known what a source may name: presets and modifiers, and the modules of `--import`.
+
+    Arguments:
+        arguments: of the call.
+
+    Raises:
+        SetpointError: if a module cannot be imported.
+    """
+    if not arguments.command.program.is_own:
+        import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
+
+    for name in arguments.options.get("--import", []):
+        from setpoint.config.user_code import import_user_module
+
+        import_user_module(name, f"--import {name}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command
-from setpoint.cli.source import is_folder, open_source
+from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.source import open_source, run_directory_given
+from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.compose import Composition
 from setpoint.plan.preflight import preflight
@@ -20,17 +21,24 @@ COMMAND = Command(
     "workspace/experiment/name-fingerprint. The same command again goes on with a run that was\n"
     "stopped or killed, exactly where its newest whole checkpoint is; a change of anything that\n"
     "is part of what is learned makes a run of its own. `setpoint train RUN_DIRECTORY` repeats or\n"
-    "resumes that run, and refuses if what is learned would differ.\n"
+    "resumes that run, and refuses if what is learned would differ. The number of ranks comes\n"
+    "from the launcher (WORLD_SIZE).\n"
     "\n"
     "Ctrl-C saves and leaves with status 130, SIGTERM with 75: run the command again to go on.\n"
     + SOURCE_HELP,
-    [WITH, FILE, IMPORT],
+    [
+        Option("--accept", "Let a field or section differ from the run's record.", "PATH", True),
+        WITH,
+        FILE,
+        IMPORT,
+    ],
     [
         ("setpoint train tiny", "train the preset tiny"),
         ("setpoint train tiny --optimizer.lr 1e-3", "change one knob"),
         ("setpoint train tiny --with smoke", "only a few steps"),
         ("setpoint train runs/tiny-3fa94c21", "go on with a run"),
         ("setpoint train exp.toml --name second", "a file of your own, under another name"),
+        ("setpoint train runs/tiny-3fa94c21 --accept optimizer", "although it differs there"),
     ],
 )
 
@@ -47,12 +55,23 @@ def run(arguments: Arguments) -> int:
     prepare_threads()
     source = arguments.positional[0]
     composition = open_source(source, arguments)
+    if kind_of(source) == CHECKPOINT:
+        raise SetpointError(_not_from_here(source))
+    accept = arguments.options.get("--accept", [])
+    folder = run_directory_given(source)
+    if accept and folder is None:
+        raise SetpointError(
+            f"--accept {accept[0]} has no effect: {source} is no run directory, so there is no "
+            f"record to differ from. Give the directory of the run to go on with, or leave "
+            f"--accept out"
+        )
     _adopt_launcher(composition)
     draw_seed(composition.draft)
     job = composition.resolve()
     problems = preflight(job).problems
     if problems:
         raise ConfigError(problems)
+
     try:
         from setpoint.train.run import train
     except ModuleNotFoundError as error:
@@ -60,11 +79,23 @@ def run(arguments: Arguments) -> int:
             f"training needs the package {error.name!r}: install PyTorch first, then "
             f"'setpoint[train]'"
         ) from None
-    outcome = train(job, source if is_folder(source) else None)
+    outcome = train(job, folder, accept)
     from setpoint.train.summary import print_summary
 
     print_summary(job, outcome)
     return outcome.status
+
+
+def _not_from_here(source: str) -> str:
+    """A checkpoint is a moment of a run, which goes on where its newest one is."""
+    from setpoint.cli.sources.record import checkpoint_and_run
+
+    directory, folder = checkpoint_and_run(source)
+    return (
+        f"{source} is a checkpoint. `setpoint train {folder}` goes on with its run, at the newest "
+        f"one; `setpoint train {os.path.join(directory, 'config.toml')} --name NAME` trains its "
+        f"configuration as a run of its own"
+    )
 
 
 def _adopt_launcher(composition: Composition[Job]) -> None:

@@ -27,10 +27,12 @@ def plain(value: object) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return str(value)
+    dump = getattr(value, "dump", None)
+    if callable(dump):  # also of a size, which is a number
+        return plain(dump())
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    dump = getattr(value, "dump", None)
-    return plain(dump()) if callable(dump) else str(value)
+    return getattr(value, "pattern", None) or str(value)
 
 
 def value_text(value: object) -> str:
@@ -53,7 +55,7 @@ def value_text(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not hasattr(value, "dump"):
         return repr(value)
     if isinstance(value, str):
         return repr(str(value))

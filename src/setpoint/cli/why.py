@@ -14,6 +14,7 @@ from setpoint.cli.command import (
     Arguments,
     Command,
 )
+from setpoint.cli.program import Program
 from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, dim, wrapped
 from setpoint.cli.value import plain, value_text
@@ -21,7 +22,6 @@ from setpoint.config import Config, SetpointError
 from setpoint.config.compose import SUFFIXES
 from setpoint.config.registry import presets
 from setpoint.config.walk import Leaf, leaves
-from setpoint.train.config import Job
 
 COMMAND = Command(
     "why",
@@ -49,13 +49,16 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    path, source = _which(arguments.positional)
+    program = arguments.command.program
+    path, source = _which(arguments.positional, program)
     config = open_source(source, arguments).resolve()
-    name = path.replace("-", "_")
+    name = _by_index(config, path.replace("-", "_"))
     every = list(leaves(config))
     found = [leaf for leaf in every if leaf.key == name or leaf.key.startswith(f"{name}.")]
     if not found:
-        raise SetpointError(f"this configuration has no value {path!r}. {_meant(name, every)}")
+        raise SetpointError(
+            f"this configuration has no value {path!r}. {_meant(program, name, every)}"
+        )
     if arguments.has("--json"):
         import json
 
@@ -65,15 +68,40 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _which(positional: list[str]) -> tuple[str, str | None]:
+def _by_index(config: Config, name: str) -> str:
+    """A path with items of lists, which overrides call by name or type, by their index."""
+    from setpoint.config.items import index_of
+
+    node: object = config
+    parts = name.split(".")
+    for at, part in enumerate(parts):
+        if isinstance(node, Config) and part in type(node).__setpoint__.fields:
+            node = getattr(node, part)
+        elif isinstance(node, list | tuple):
+            try:
+                index = index_of(node, part, ".".join(parts[:at]))
+            except SetpointError:
+                break
+            parts[at], node = str(index), node[index]
+        else:
+            break
+    return ".".join(parts)
+
+
+def _which(positional: list[str], program: Program) -> tuple[str, str | None]:
     """Path and source in either order, since both read naturally."""
-    import setpoint.presets  # noqa: F401 - registers the presets by name
+    if not program.is_own:
+        import setpoint.presets  # noqa: F401 - registers the presets by name
+
+    def _is_field(word: str) -> bool:
+        return word.partition(".")[0].replace("-", "_") in program.root.__setpoint__.fields
 
     first, second = positional[0], positional[1] if len(positional) > 1 else None
     if second is None:
         if _is_source(first) and not _is_field(first):
+            example = "PATH" if program.is_own else "optimizer.lr"
             raise SetpointError(
-                f"which value of {first}? For instance: setpoint why optimizer.lr {first}"
+                f"which value of {first}? For instance: {program.name} why {example} {first}"
             )
         return first, None
     # A folder may be called `data`, and a file `model.toml`: what is a field stays one, unless
@@ -85,18 +113,14 @@ def _which(positional: list[str]) -> tuple[str, str | None]:
     return (second, first) if swap else (first, second)
 
 
-def _is_field(word: str) -> bool:
-    return word.partition(".")[0].replace("-", "_") in Job.__setpoint__.fields
-
-
 def _is_source(word: str) -> bool:
     named = word.replace("_", "-") in presets or ":" in word or word.endswith(SUFFIXES)
     return named or os.path.exists(word)
 
 
-def _meant(name: str, every: list[Leaf]) -> str:
+def _meant(program: Program, name: str, every: list[Leaf]) -> str:
     """Why a path leads nowhere, or what may have been meant."""
-    from setpoint.config.suggest import nearest, place_of, schema
+    from setpoint.config.suggest import did_you_mean, place_of, schema
 
     for leaf in every:
         if name.startswith(f"{leaf.key}."):
@@ -104,13 +128,12 @@ def _meant(name: str, every: list[Leaf]) -> str:
             return f"{leaf.key} is {where}, with nothing inside."
     section = name.rpartition(".")[0]
     chosen = next((leaf for leaf in every if leaf.key == f"{section}.type"), None)
-    if chosen is not None and any(path == name for path, _ in schema(Job)):
+    if chosen is not None and any(path == name for path, _ in schema(program.root)):
         where = f"{value_text(chosen.value)} ({chosen.describe_origin()})"
         return f"It belongs to another variant; {chosen.key} is {where}."
-    close = nearest(name, [leaf.key for leaf in every], 1)
-    hint = f"Did you mean {close[0]}?" if close else ""
-    hint = place_of(Job, name.rpartition(".")[2], name) or hint
-    return hint or "`setpoint list fields` shows all there are."
+    place = place_of(program.root, name.rpartition(".")[2], name)
+    hint = place or did_you_mean(name, [leaf.key for leaf in every])
+    return hint or f"`{program.name} list fields` shows all there are."
 
 
 def _layers(leaf: Leaf) -> list[tuple[object, str]]:

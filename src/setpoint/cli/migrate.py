@@ -1,0 +1,170 @@
+"""`setpoint migrate`: files and records of older schemas as today's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from setpoint.cli.command import IMPORT, Arguments, Command, Option
+from setpoint.cli.notes import print_notes
+from setpoint.cli.source import prepare
+from setpoint.cli.sources.kind import CHECKPOINT, kind_of
+from setpoint.config import Config, SetpointError
+
+COMMAND = Command(
+    "migrate",
+    "FILE_OR_RUN_DIRECTORY...",
+    "Bring configuration files and records of runs that an older Setpoint wrote up to date:\n"
+    "renamed, moved, split, merged and retired fields, and values that are written in another\n"
+    "way. By default the changes are printed and nothing is written. Old files and records are\n"
+    "read without this: in memory, if they say which schema they are of.",
+    [
+        Option("--write", "Rewrite in place; the old files of a run directory are kept beside."),
+        Option("--from", "The schema of files that do not say theirs.", "N"),
+        IMPORT,
+    ],
+    [
+        ("setpoint migrate exp.toml", "what would change"),
+        ("setpoint migrate --write exp.toml base.yaml", "change it, keeping comments"),
+        ("setpoint migrate --write runs/tiny-3fa94c21", "the record of a run, with a backup"),
+    ],
+    positional=(1, 1000),
+)
+
+
+class Change(NamedTuple):
+    """One file with its new text.
+
+    Arguments:
+        path: the file.
+        before, after: its text.
+        backup: where the text before is kept; None for files of people.
+    """
+
+    path: Path
+    before: str
+    after: str
+    backup: Path | None = None
+
+
+def run(arguments: Arguments) -> int:
+    """Print what would change, or change it.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    prepare(arguments)
+    if arguments.overrides:
+        raise SetpointError(
+            f"unexpected argument {arguments.overrides[0]!r}: migrate takes files and run "
+            f"directories, and sets no fields"
+        )
+    root = arguments.command.program.root
+    write, start = arguments.has("--write"), arguments.integer("--from")
+    if start is not None and start > root.__setpoint__.schema:
+        raise SetpointError(f"--from must be at most {root.__setpoint__.schema}, got {start}")
+    # All are read and worked out before the first is written.
+    notes: list[str] = []
+    plans: list[tuple[str, list[Change]]] = []
+    for name in arguments.positional:
+        is_folder = os.path.isdir(name)
+        found = _record(root, name, notes) if is_folder else _file(root, name, start, notes)
+        plans.append((name, found))
+    print_notes(notes)
+    for name, changes in plans:
+        if not changes:
+            print(f"{name}: nothing to change; it is of schema {root.__setpoint__.schema}")
+        elif write:
+            _write(name, changes)
+            print(f"{name}: is of schema {root.__setpoint__.schema} now")
+        else:
+            for change in changes:
+                print("\n".join(_diff(change)))
+    return 0
+
+
+def _file(root: type[Config], name: str, start: int | None, notes: list[str]) -> list[Change]:
+    """The change of one configuration file."""
+    from setpoint.config.files.read import read
+    from setpoint.config.migrate.chain import HEADER, migrate, schema_of
+    from setpoint.config.migrate.rewrite import rewrite
+    from setpoint.config.migrate.tombstone import oldest_schema
+
+    document = read(name)
+    data = {key: value for key, value in document.data.items() if key != HEADER}
+    said = schema_of(root, document.data, name)
+    if said is not None and start not in (None, said):
+        raise SetpointError(f"{name} says that it is of schema {said}; leave --from {start} out")
+    schema = said or start or oldest_schema(root, data)
+    if schema is None or schema == root.__setpoint__.schema:
+        return []
+    tree = migrate(root, data, schema, name=name)
+    if oldest_schema(root, tree.data) is not None:
+        raise SetpointError(f"{name}: old keys would remain, so nothing is written")
+    notes += [f"{name} (schema {schema}): {note}" for note in tree.notes]
+    text = rewrite(document, tree, root.__setpoint__.schema)
+    return [Change(Path(os.path.realpath(name)), document.text, text)]
+
+
+def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
+    """The changes of the three files of a record."""
+    from setpoint.config.record import read_record, record_files, recorded_differences
+    from setpoint.config.recorded import backup_name
+    from setpoint.config.resolve import resolve
+
+    if kind_of(folder) == CHECKPOINT:
+        raise SetpointError(
+            f"{folder} is a checkpoint: its record is covered by its checksums, so it stays as it "
+            f"was written, and is brought up to date each time it is read"
+        )
+    draft, header = read_record(root, folder)
+    schema = header["schema"]
+    if schema == root.__setpoint__.schema:
+        return []
+    notes += header["notes"]
+    config = resolve(draft)
+    different = [item.path for item in recorded_differences(folder, config)]
+    if different:
+        raise SetpointError(
+            f"{folder}: what it recorded is not what today's Setpoint makes of it "
+            f"({', '.join(different[:5])}), so the record stays as it is; "
+            f"`setpoint diff {folder} ...` still reads it"
+        )
+    changes: list[Change] = []
+    for name, text in record_files(config).items():
+        path = Path(folder, name)
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        backup = path.with_name(backup_name(name, schema))
+        changes.append(Change(path, before, text, backup))
+    # The file that says which schema it is comes last.
+    return sorted(changes, key=lambda change: change.path.name == "config.json")
+
+
+def _write(name: str, changes: list[Change]) -> None:
+    from setpoint.track.atomic import write_text
+    from setpoint.track.run_directory import RunDirectory
+
+    if changes[0].backup is None:
+        for change in changes:
+            write_text(change.path, change.after)
+        return
+    # No run may be going on in the directory meanwhile.
+    with RunDirectory.create(name):
+        for change in changes:
+            if change.backup is not None and not change.backup.exists():
+                write_text(change.backup, change.before)
+        for change in changes:
+            write_text(change.path, change.after)
+
+
+def _diff(change: Change) -> Iterator[str]:
+    from difflib import unified_diff
+
+    shown = str(change.path) if change.backup else os.path.relpath(change.path)
+    before, after = change.before.splitlines(), change.after.splitlines()
+    yield from unified_diff(before, after, shown, f"{shown} (migrated)", lineterm="")

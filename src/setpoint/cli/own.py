@@ -1,0 +1,166 @@
+"""The command line of a script with a config class of its own: `python train.py SOURCE --a.b 1`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn, TypeVar
+
+from setpoint.cli.command import (
+    FILE,
+    IMPORT,
+    SOURCE_HELP,
+    WITH,
+    Command,
+)
+from setpoint.cli.main import COMMANDS as ALL_COMMANDS
+from setpoint.cli.main import INTERRUPTED, guarded, report
+from setpoint.cli.program import Program
+from setpoint.config import Config, ConfigError, SetpointError
+
+C = TypeVar("C", bound=Config)
+
+COMMANDS = ("check", "show", "why", "diff", "list", "fingerprint", "schema", "migrate")
+RUN = Command("", "SOURCE [OVERRIDES]", SOURCE_HELP, [WITH, FILE, IMPORT], ())
+
+
+def run(
+    root: type[C], main: Callable[[C], object], arguments: Sequence[str] | None = None
+) -> NoReturn:
+    """Make a config class the command line of a script, and end the process with its exit status.
+
+    `python train.py SOURCE --a.b 1` merges all layers, resolves, runs all checks, those with needs
+    included, shows cautions, and calls `main` with the frozen config; SOURCE may be left out.
+    `python train.py check`, `show`, `why`, `diff`, `list`, `fingerprint`, `schema` and `migrate` do
+    what they do for Setpoint's own jobs, and call nothing. What is wrong with the configuration is
+    printed in words, with exit status 2, before `main` is called.
+
+    Arguments:
+        root: the class of the configuration.
+        main: the work. A whole number that it returns is the exit status; a `SetpointError` that
+            it raises is printed in words.
+        arguments: the words after the script's name; those of the process if None.
+
+    Raises:
+        SystemExit: always, with the exit status.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    program = Program(_program_name(), root)
+    _name_main_module()
+    ready: list[Any] = []
+    status = guarded(lambda: _dispatch(program, words, ready), words)
+    sys.exit(_call(main, ready[0]) if ready else status)
+
+
+def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
+    """Do what the words say; a config to call `main` with goes into `ready`."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if words and words[0] in COMMANDS:
+        module = import_module(f"setpoint.cli.{words[0]}")
+        parsed = module.COMMAND.of(program).parse(words[1:])
+        if parsed.has("--help"):
+            print(parsed.command.manual())
+            return 0
+        return module.run(parsed)
+    command = RUN.of(program)
+    parsed = command.parse(words)
+    if parsed.has("--help"):
+        print(_overview(program, command))
+        return 0
+    from setpoint.cli.source import open_source
+
+    try:
+        config = open_source(parsed.source, parsed).resolve()
+    except SetpointError as error:
+        from setpoint.config.suggest import nearest
+
+        close = nearest(parsed.source or "", COMMANDS, 1, likeness=0.75)
+        if not close or not str(error).startswith("there is no preset"):
+            raise
+        raise SetpointError(
+            f"{parsed.source!r} is neither a command nor a preset. Did you mean {close[0]}? "
+            f"Commands: {', '.join(COMMANDS)}"
+        ) from None
+    _verify(config)
+    ready.append(config)
+    return 0
+
+
+def _verify(config: Config) -> None:
+    """Run the checks that need something, and say on standard error what stops nothing."""
+    from importlib.util import find_spec
+
+    from setpoint.cli.notes import print_cautions, print_notes
+    from setpoint.config.hooks import NEEDS
+    from setpoint.config.verify import verify
+    from setpoint.config.walk import dropped
+
+    found = verify(config, [need for need in NEEDS if need != "torch" or find_spec("torch")])
+    if found.problems:
+        raise ConfigError(found.problems)
+    print_notes([f"dropped: {value}" for value in dropped(config)])
+    print_notes([f"not checked: {check}" for check in found.skipped])
+    print_cautions(found.cautions)
+
+
+def _call(main: Callable[[Any], object], config: Any) -> int:
+    try:
+        result = main(config)
+    except SetpointError as error:
+        report(error)
+        return error.status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    # True and False are whole numbers to Python, and mean the opposite as exit statuses.
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _overview(program: Program, command: Command) -> str:
+    from setpoint.cli.list import field_rows, fields_text
+    from setpoint.cli.style import bold
+
+    about = (program.root.__doc__ or "").strip()
+    text = command.manual().partition("\n")[2]
+    lines = [
+        bold(f"{program.name} [SOURCE] [OVERRIDES]"),
+        bold(f"{program.name} COMMAND [SOURCE] [OVERRIDES]"),
+        *(("", about) if about else ()),
+        "",
+        bold("Commands"),
+        *(f"  {name:<14}{ALL_COMMANDS[name]}" for name in COMMANDS),
+        "",
+        f"Without a command it runs. `{program.name} COMMAND --help` is a command's manual.",
+        text.rstrip(),
+        "",
+        bold("Fields"),
+        fields_text(list(field_rows(program.root))),
+    ]
+    return "\n".join(lines)
+
+
+def _program_name() -> str:
+    """How the script was started."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:
+        return f"python -m {spec.name.removesuffix('.__main__')}"
+    name = os.path.basename(sys.argv[0])
+    return f"python {name}" if name.endswith(".py") else name
+
+
+def _name_main_module() -> None:
+    """Let the script be imported under its own name without being run a second time.
+
+    A module with presets says `from train import Job`; imported again, the script would define
+    another class of that name, of which no config is an instance.
+    """
+    script = sys.modules["__main__"]
+    file = getattr(script, "__file__", None)
+    spec = getattr(script, "__spec__", None)
+    if spec is not None:
+        sys.modules.setdefault(spec.name, script)
+    elif file is not None:
+        sys.modules.setdefault(os.path.splitext(os.path.basename(file))[0], script)

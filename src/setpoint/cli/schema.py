@@ -1,0 +1,67 @@
+"""`setpoint schema`: the JSON Schema of configuration files, for editors."""
+
+from __future__ import annotations
+
+import os
+
+from setpoint.cli.command import IMPORT, Arguments, Command, Option
+from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.source import prepare
+from setpoint.config import SetpointError
+
+COMMAND = Command(
+    "schema",
+    "[--output FILE]",
+    "Print the JSON Schema (draft 2020-12) of configuration files. An editor that is given it\n"
+    "proposes keys and values, shows what each means, and marks what is wrong while you type. It\n"
+    "holds what is known without a file's layers: names, types, ranges, vocabularies; `setpoint\n"
+    "check` says the rest. Variants and sections of your own are part of it with --import.\n"
+    "\n"
+    "`setpoint show tiny --schema setpoint.schema.json` writes the line by which a file names its\n"
+    "schema.",
+    [Option("--output", "Write to a file instead of standard output.", "FILE"), IMPORT],
+    [
+        ("setpoint schema --output setpoint.schema.json", "for the editor"),
+        ("setpoint schema --import my_package", "with variants of your own"),
+    ],
+    positional=(0, 0),
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Print or write the schema.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    import json
+
+    from setpoint.config.json_schema.document import json_schema
+
+    refuse_misspelt_options(arguments, ())
+    if arguments.overrides:
+        raise SetpointError(
+            f"unexpected argument {arguments.overrides[0]!r}: the schema is that of all "
+            f"configurations, whatever is set in one"
+        )
+    prepare(arguments)
+    table = None
+    if not arguments.command.program.is_own:  # a script of one's own has no sweeps
+        from setpoint.sweep.config import SweepTable as table
+    schema = json_schema(arguments.command.program.root, table)
+    text = json.dumps(schema, indent=2, ensure_ascii=False)
+    name = arguments.value("--output")
+    if name is None:
+        print(text)
+        return 0
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise SetpointError(f"--output {name} is not a file")
+    from pathlib import Path
+
+    from setpoint.track.atomic import write_text
+
+    write_text(Path(name), text + "\n")
+    return 0

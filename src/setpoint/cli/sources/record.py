@@ -1,0 +1,101 @@
+"""The folder with the record that a run directory, a checkpoint or a git revision stands for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from setpoint.cli.command import Arguments
+from setpoint.config import SetpointError
+from setpoint.config.record import is_record
+
+from .kind import CHECKPOINT, REVISION
+
+
+@contextmanager
+def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[tuple[str, list[str]]]:
+    """The folder with the record of a source.
+
+    Arguments:
+        source: as typed.
+        kind: one of `RECORDED`.
+        arguments: of the call, for the modules to import and the root class.
+
+    Returns:
+        the folder, which for a revision is gone when the context ends; and what is to be told.
+
+    Raises:
+        SetpointError: if there is none, or it cannot be made.
+    """
+    program = arguments.command.program
+    if kind == REVISION:
+        if program.is_own:
+            raise SetpointError(
+                f"{source}: git revisions can be read of Setpoint's own jobs only; for "
+                f"{program.name}, check the revision out beside this one and compare records"
+            )
+        from .revision import record_at_revision
+
+        imports = arguments.options.get("--import", [])
+        with record_at_revision(source, program.root, imports) as folder:
+            yield folder, []
+    elif kind == CHECKPOINT:
+        yield _of_checkpoint(source)
+    elif is_record(source):
+        yield source, []
+    else:
+        raise SetpointError(_no_record(source))
+
+
+def checkpoint_and_run(source: str) -> tuple[str, str]:
+    """The directory of a checkpoint and that of its run.
+
+    Arguments:
+        source: a source whose kind is `CHECKPOINT`.
+
+    Returns:
+        both directories; that of the run may hold no record, where a checkpoint was taken away.
+
+    Raises:
+        SetpointError: if there is no such checkpoint.
+    """
+    from pathlib import Path
+
+    from setpoint.checkpoint.record import find_checkpoint
+
+    directory = find_checkpoint(Path(source))
+    if directory is None:
+        raise SetpointError(f"there is no checkpoint {source}")
+    # Not `resolve`: a path is shown as it was typed.
+    return str(directory), os.path.normpath(os.path.join(directory, "..", ".."))
+
+
+def _of_checkpoint(source: str) -> tuple[str, list[str]]:
+    from pathlib import Path
+
+    from setpoint.checkpoint.record import has_record
+
+    directory, run = checkpoint_and_run(source)
+    if has_record(Path(directory)):
+        return directory, []
+    if not is_record(run):
+        raise SetpointError(
+            f"{directory} holds no record of its configuration, as checkpoints of older versions "
+            f"do not, and {run} is no run directory that has one"
+        )
+    return run, [f"{directory} holds no record of its own; that of the run {run} is taken"]
+
+
+def _no_record(source: str) -> str:
+    from pathlib import Path
+
+    from setpoint.checkpoint.layout import list_checkpoints
+
+    names = [directory.name for directory in list_checkpoints(Path(source)).values()]
+    if names:
+        return f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
+    return (
+        f"{source} is not a run directory: it has no config.json. A SOURCE is a preset, a file, a "
+        f"run directory, a checkpoint, module:function, or a git revision as in HEAD~1:tiny"
+    )

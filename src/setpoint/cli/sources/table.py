@@ -1,0 +1,47 @@
+"""From a source to the table of its values, for comparisons."""
+
+from __future__ import annotations
+
+import os
+
+from setpoint.cli.command import Arguments
+from setpoint.cli.source import open_source, prepare
+from setpoint.config.layers.environment import PREFIX
+from setpoint.config.table import Table, leaf_table, recorded_table
+
+from .kind import RECORDED, kind_of
+
+LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")
+
+
+def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
+    """The values of a source: of a record as they were written, of others as they resolve today.
+
+    Arguments:
+        source: as typed.
+        arguments: the options and overrides of the call.
+        overrides: whether they, and the environment, apply to this source; a record that they
+            change is resolved anew.
+
+    Returns:
+        the table.
+
+    Raises:
+        SetpointError: if the source cannot be read or resolved.
+    """
+    prepare(arguments)
+    kind = kind_of(source)
+    if kind not in RECORDED or (overrides and _is_changed(arguments)):
+        return leaf_table(open_source(source, arguments, overrides=overrides).resolve())
+    from setpoint.cli.notes import print_notes
+    from setpoint.cli.sources.record import open_record
+
+    with open_record(source, kind, arguments) as (folder, told):
+        table, notes = recorded_table(arguments.command.program.root, folder)
+    print_notes([*told, *notes])
+    return table
+
+
+def _is_changed(arguments: Arguments) -> bool:
+    given = any(arguments.has(name) for name in LAYERS)
+    return given or bool(arguments.overrides) or any(key.startswith(PREFIX) for key in os.environ)

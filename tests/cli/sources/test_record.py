@@ -1,0 +1,151 @@
+"""Run directories and checkpoints of a run that was really trained."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from setpoint.cli.command import Arguments
+from setpoint.cli.program import Program
+from setpoint.cli.show import COMMAND
+from setpoint.cli.source import open_source
+from setpoint.config import Config, SetpointError
+
+from ...snapshots import compare
+from ..conftest import CommandLine
+from ..test_source import shown
+
+TRAIN = (
+    "train small.toml --duration '4 steps' --schedule.horizon_steps 8 --checkpoint.every '2 steps' "
+    "--checkpoint.keep null --evaluation.every '2 steps' --evaluation.sequences 2 "
+    "--tracking.progress none"
+)
+RECORD = ("config.json", "origins.json", "config.toml")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folder of a run, kept for all tests of this file; empty until the first has trained."""
+    return []
+
+
+@pytest.fixture
+def run(cli: CommandLine, trained: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run directory with checkpoints at steps 0, 2 and 4, the last after a resume."""
+    if not trained:
+        kept = tmp_path_factory.mktemp("trained")
+        assert cli(TRAIN.replace("4 steps", "2 steps")).status == 0
+        answer = cli(TRAIN)
+        assert answer.status == 0, answer
+        shutil.copytree(cli.folder / "runs", kept / "runs")
+        trained.append(kept)
+    else:
+        shutil.copytree(trained[0] / "runs", cli.folder / "runs")
+    (found,) = (cli.folder / "runs").iterdir()
+    return str(found.relative_to(cli.folder))
+
+
+def test_each_checkpoint_says_what_held_when_it_was_saved(cli: CommandLine, run: str) -> None:
+    names = {path.name for path in (cli.folder / run / "checkpoints").iterdir()}
+    steps = {"step-00000000", "step-00000002", "step-00000004"}
+    assert names == {*steps, "latest", "best"}
+    for step in steps:
+        files = {path.name for path in (cli.folder / run / "checkpoints" / step).iterdir()}
+        assert files >= set(RECORD)
+    assert shown(cli, f"{run}/checkpoints/step-00000002", "duration") == "'2 steps'"
+    assert shown(cli, f"{run}/checkpoints/step-00000004", "duration") == "'4 steps'"
+    assert shown(cli, f"{run}/checkpoints/latest", "duration") == "'4 steps'"
+    assert shown(cli, run, "duration") == "'4 steps'"
+
+
+def test_every_command_takes_a_checkpoint(cli: CommandLine, run: str) -> None:
+    source = f"{run}/checkpoints/step-00000002"
+    assert cli.ok(f"fingerprint {source}") == cli.ok(f"fingerprint {run}")
+    assert ": ok" in cli.ok(f"check {source}/")
+    assert json.loads(cli.ok(f"show {source} --json"))["name"] == "small"
+    assert cli.ok(f"why optimizer.lr {source}").count("small.toml:15:1") == 1
+    answer = cli(f"diff {source} {run}/checkpoints/latest --json")
+    assert answer.status == 1
+    assert [row["path"] for row in json.loads(answer.out)] == ["duration"]
+    assert cli.ok(f"diff {run} {run}/checkpoints/latest") == ""
+
+
+def test_a_checkpoint_that_was_taken_away_from_its_run(cli: CommandLine, run: str) -> None:
+    away = cli.folder / "good-model"
+    shutil.copytree(cli.folder / run / "checkpoints" / "step-00000002", away)
+    shutil.rmtree(cli.folder / "runs")
+    assert shown(cli, "good-model", "duration") == "'2 steps'"
+
+
+def test_weights_of_a_checkpoint_write(cli: CommandLine, run: str) -> None:
+    options = "--prompt a --max-tokens 4 --temperature 0"
+    early = cli.ok(f"generate {run}/checkpoints/step-00000000 {options}")
+    assert early == cli.ok(f"generate {run} --checkpoint 0 {options}")
+    late = cli.ok(f"generate {run}/checkpoints/latest {options}")
+    assert late == cli.ok(f"generate {run} --checkpoint latest {options}")
+    refused = cli.refused(f"generate {run}/checkpoints/latest --checkpoint 2 {options}")
+    assert "is a checkpoint already" in refused
+    other = cli.refused(f"generate {run}/checkpoints/latest --model.dim 64 {options}")
+    assert "was not trained with this configuration" in other
+
+
+def test_a_checkpoint_of_before_there_were_records(cli: CommandLine, run: str) -> None:
+    import hashlib
+
+    folder = cli.folder / run / "checkpoints" / "step-00000002"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["sha256"]
+    for name in RECORD:
+        (folder / name).unlink()
+        del manifest["files"][name]
+    bare = (json.dumps(manifest, indent=1) + "\n").encode()
+    manifest["sha256"] = hashlib.sha256(bare).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    source = f"{run}/checkpoints/step-00000002"
+    for line in (f"fingerprint {source}", f"diff {source} {run}"):
+        answer = cli(line)
+        assert answer.status == 0
+        assert answer.err == (
+            f"note: {source} holds no record of its own; that of the run {run} is taken\n"
+        )
+    shutil.move(folder, cli.folder / "alone")
+    assert "holds no record of its configuration" in cli.refused("fingerprint alone")
+
+
+def test_what_is_refused(cli: CommandLine, run: str) -> None:
+    checkpoints = f"{run}/checkpoints"
+    (cli.folder / checkpoints / "step-00000002" / "config.json").write_text("{}")
+    (cli.folder / "empty" / "manifest.json").parent.mkdir()
+    (cli.folder / "empty" / "manifest.json").write_text("{}")
+    lines = [
+        f"show {checkpoints}",
+        f"show {checkpoints}/step-00000003",
+        f"show {checkpoints}/step-2",
+        f"show {checkpoints}/step-00000002",
+        f"train {checkpoints}/latest",
+        f"migrate {checkpoints}/step-00000004",
+        "show runs",
+        "show runs/latest",
+        "show empty",
+    ]
+    told: list[str] = []
+    for line in lines:
+        answer = cli(line)
+        assert answer.status in (1, 2)
+        assert answer.out == ""
+        text = f"$ setpoint {line}\n{answer.err}".replace(run, "RUN")
+        told.append(re.sub(r"not \d+", "not N", text))
+    compare("cli/checkpoints", "\n".join(told))
+
+
+def test_scripts_of_ones_own_have_no_revisions(cli: CommandLine) -> None:
+    class Root(Config):
+        size: int = 1
+
+    arguments = Arguments(COMMAND.of(Program("train.py", Root)))
+    with pytest.raises(SetpointError, match="of Setpoint's own jobs only; for train.py, check"):
+        open_source("HEAD:exp.toml", arguments)

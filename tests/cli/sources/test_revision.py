@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from setpoint.cli.sources import revision
+
+from ...snapshots import compare
+from ..conftest import CommandLine
+from ..test_source import shown
+from .conftest import Repository
+
+
+def change(path: Path, old: str, new: str) -> None:
+    """Replace a piece of a file that is there once."""
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} is not there once"
+    path.write_text(text.replace(old, new))
+
+
+def test_a_file_at_a_revision(cli: CommandLine, git: Repository) -> None:
+    git("tag", "v1.0")
+    text = (cli.folder / "small.toml").read_text()
+    git.commit({"small.toml": text.replace("lr = 0.01", "lr = 0.02"), "note.txt": "x"})
+    commit = git("rev-parse", "--short=7", "v1.0")
+    answer = cli("diff HEAD~1:small.toml small.toml")
+    assert (answer.status, answer.err) == (1, "")
+    assert answer.out.splitlines() == [
+        "optimizer.lr  (identity)",
+        f"  HEAD~1:small.toml  0.01  small.toml:15:1 at {commit}",
+        "  small.toml         0.02  small.toml:15:1",
+    ]
+    for name in ("v1.0", "main~1", "main@{0}~1", commit, "HEAD^{/x}~1"):
+        assert shown(cli, f"'{name}:small.toml'", "optimizer.lr") == "0.01"
+    assert cli.ok("diff main:small.toml small.toml") == ""
+
+
+def test_every_command_takes_a_revision(cli: CommandLine, git: Repository) -> None:
+    expected = cli.ok("fingerprint small.toml")
+    assert cli.ok("fingerprint HEAD:small.toml") == expected
+    assert cli.ok("fingerprint HEAD:small.toml --seed 3") == cli.ok(
+        "fingerprint small.toml --seed 3"
+    )
+    assert "HEAD:small.toml: ok" in cli.ok("check HEAD:small.toml")
+    assert json.loads(cli.ok("show HEAD:small.toml --json")) == json.loads(
+        cli.ok("show small.toml --json")
+    )
+    assert " at " in cli.ok("why optimizer.lr HEAD:small.toml")
+
+
+def test_extends_is_resolved_inside_the_revision(cli: CommandLine, git: Repository) -> None:
+    git.commit({"sub/base.toml": "seed = 1\n", "sub/top.yaml": "extends: [base.toml, ../a.json]\n",
+                "a.json": '{"name": "old"}'})  # fmt: skip
+    git.commit({"sub/base.toml": "seed = 2\n"})
+    assert shown(cli, "HEAD~1:sub/top.yaml", "seed") == "1"
+    assert shown(cli, "HEAD:sub/top.yaml", "seed") == "2"
+    (cli.folder / "sub" / "base.toml").unlink()
+    assert shown(cli, "HEAD~1:sub/top.yaml", "name") == "'old'"
+
+
+def test_from_a_folder_below(
+    cli: CommandLine, git: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git.commit({"sub/exp.toml": "seed = 7\n", "exp.toml": "seed = 8\n", "top.toml": "seed = 9\n"})
+    monkeypatch.chdir(cli.folder / "sub")
+    assert shown(cli, "HEAD:exp.toml", "seed") == "7"
+    assert shown(cli, "HEAD:../exp.toml", "seed") == "8"
+    assert shown(cli, "HEAD:top.toml", "seed") == "9"  # as git itself reads it
+
+
+def test_a_preset_is_made_by_the_code_of_its_revision(cli: CommandLine, git: Repository) -> None:
+    package = git.add_setpoint()
+    root = package / "train" / "config.py"
+    last = "    user: Free ="
+    change(root, last, f'    retired: int = 3\n    """Gone since."""\n\n{last}')
+    change(package / "presets" / "tiny.py", 'name="tiny"', 'name="older"')
+    git.commit()
+    change(package / "presets" / "tiny.py", 'name="older"', 'name="newer"')
+    git.commit()
+    before = git.state()
+    answer = cli("diff HEAD~1:tiny HEAD:tiny tiny --json")
+    assert (answer.status, answer.err) == (1, "")
+    found = {row["path"]: row["sides"] for row in json.loads(answer.out)}
+    assert [side.get("value") for side in found["name"]] == ["older", "newer", "tiny"]
+    assert "setpoint/presets/tiny.py:" in found["name"][0]["origin"]
+    assert found["name"][0]["origin"].endswith(f" at {git('rev-parse', '--short=7', 'HEAD~1')}")
+    # A field that no longer exists can still be compared.
+    assert [side.get("value", "absent") for side in found["retired"]] == [3, 3, "absent"]
+    assert set(found) == {"name", "retired"}
+    text = cli("diff HEAD:tiny tiny").out
+    assert "(absent)" in text
+    # But it is no configuration of today, and says so without a word of where it was written to.
+    refused = cli.refused("show HEAD:tiny")
+    assert "unknown key: Job has no field 'retired'" in refused
+    assert "HEAD:tiny/config.json" in refused
+    assert tempfile.gettempdir() + "/setpoint-" not in refused
+    assert git.state() == before
+
+
+def test_setpoint_of_before_there_were_records(cli: CommandLine, git: Repository) -> None:
+    main = (
+        "import json\n"
+        "def main(words):\n"
+        "    assert words == ['show', 'tiny', '--json', '--origins'], words\n"
+        "    config = {'seed': 1, 'optimizer': {'lr': 0.5}, 'data': {'sources': [{'x': 2}]}}\n"
+        "    origins = {'seed': 'default', 'optimizer.lr': 'preset tiny (tiny.py:3)',\n"
+        "               'data.sources.0.x': 'default'}\n"
+        "    print(json.dumps({'config': config, 'origins': origins}))\n"
+        "    return 0\n"
+    )
+    git.commit({f"src/setpoint/{name}": text for name, text in (
+        ("__init__.py", ""), ("presets/__init__.py", ""), ("cli/__init__.py", ""),
+        ("cli/main.py", main),
+    )})  # fmt: skip
+    answer = cli("diff HEAD:tiny tiny --json")
+    found = {row["path"]: row for row in json.loads(answer.out)}
+    assert found["optimizer.lr"]["left"] == 0.5
+    assert found["optimizer.lr"]["left_origin"].startswith("preset tiny (tiny.py:3) at ")
+    assert found["data.sources.0.x"]["left"] == 2
+    # Such an answer has no roles; those of today are taken.
+    assert found["optimizer.lr"]["role"] == "identity"
+
+
+def test_ones_own_code_at_a_revision(cli: CommandLine, git: Repository) -> None:
+    change(cli.folder / "own.py", "lr=0.02", "lr=0.03")
+    assert shown(cli, "own:small", "optimizer.lr") == "0.03"
+    assert shown(cli, "HEAD:own:small", "optimizer.lr") == "0.02"
+    module = (
+        "from setpoint.config import preset\n"
+        "from setpoint.train.config import Job\n"
+        "@preset\ndef my_own():\n    return Job(seed=5)\n"
+    )
+    git.commit({"revision_module.py": module})
+    change(cli.folder / "revision_module.py", "seed=5", "seed=6")
+    assert shown(cli, "my-own --import revision_module", "seed") == "6"
+    assert shown(cli, "HEAD:my-own --import revision_module", "seed") == "5"
+
+
+def test_a_run_that_is_under_version_control(cli: CommandLine, git: Repository) -> None:
+    from ..test_diff import record
+
+    record(cli.folder / "runs" / "a", "small.toml", "--optimizer.lr=0.5")
+    git.commit()
+    (cli.folder / "runs" / "a" / "config.json").unlink()
+    assert shown(cli, "HEAD:runs/a", "optimizer.lr") == "0.5"
+
+
+def test_a_module_comes_before_a_branch_of_its_name(cli: CommandLine, git: Repository) -> None:
+    git("branch", "own")
+    assert shown(cli, "own:small", "optimizer.lr") == "0.02"
+    assert shown(cli, "heads/own:small.toml", "optimizer.lr") == "0.01"
+    assert shown(cli, "own:small.toml", "optimizer.lr") == "0.01"  # no function has such a name
+
+
+def test_a_file_of_the_whole_name_comes_first(cli: CommandLine, git: Repository) -> None:
+    cli.file("HEAD:small.toml", "seed = 77\n")
+    assert shown(cli, "HEAD:small.toml", "seed") == "77"
+
+
+def test_what_is_refused(cli: CommandLine, git: Repository) -> None:
+    git("branch", "feature/warm-up")
+    git.commit({"exp/first.toml": "seed = 1\n", "bad.toml": "sede = 1\n", "broken.toml": "a = \n",
+                "fails.py": "def f():\n    raise ValueError('no luck')\n",
+                "lost.toml": "extends = '../../outside.toml'\n"})  # fmt: skip
+    lines = [
+        "show nosuch:small.toml",
+        "show feature/warmup:small.toml",
+        "show nosuch:tinny",
+        "show HEAD:smal.toml",
+        "show HEAD:first.toml",
+        "show HEAD:exp/frist.toml",
+        "diff HEAD:bad.toml small.toml",
+        "diff HEAD:broken.toml small.toml",
+        "diff HEAD:lost.toml small.toml",
+        "diff HEAD:fails:f small.toml",
+        "diff HEAD:fails:g small.toml",
+        "show --output=x:small.toml",
+        "show HEAD:tinny",
+        "show HEAD:own.py",
+    ]
+    told: list[str] = []
+    for line in lines:
+        text = re.sub(r"commit [0-9a-f]{7}", "commit COMMIT", cli.refused(line))
+        assert tempfile.gettempdir() + "/setpoint-" not in text
+        told.append(f"$ setpoint {line}\n{text}")
+    own = subprocess.run(
+        ["git", "-C", str(Path(revision.__file__).parent), "rev-parse", "--show-toplevel"],
+        capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    checkout = "".join(told).replace(own, "CHECKOUT") if own else "".join(told)
+    compare("cli/revisions", checkout)
+
+
+def test_no_path_leads_out_of_the_revision(cli: CommandLine, git: Repository) -> None:
+    outside = cli.folder.parent / f"{cli.folder.name}-outside.toml"
+    outside.write_text("seed = 3\n")
+    for path in (str(outside), f"../{outside.name}", "../../../../../../../../etc/hosts.toml"):
+        assert "has no file" in cli.refused(f"show HEAD:{path}")
+
+
+def test_a_working_folder_that_is_gone(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = cli.folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working folder cannot be read" in cli.refused("show HEAD:small.toml")
+
+
+def test_outside_of_a_repository(cli: CommandLine) -> None:
+    text = cli.refused("show HEAD:small.toml")
+    assert "the working folder lies in no git repository with a revision 'HEAD'" in text
+
+
+def test_without_git(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(cli.folder))
+    text = cli.refused("show HEAD:small.toml")
+    assert "a revision is read with git, which is not installed" in text
+
+
+def test_code_that_does_not_end(
+    cli: CommandLine, git: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revision, "TIMEOUT", 3.0)
+    module = (
+        "import os, time\nopen(os.environ['NOTE'], 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    git.commit({"slow.py": module})
+    note = cli.folder.parent / f"{cli.folder.name}-pid"
+    monkeypatch.setenv("NOTE", str(note))
+    began = time.monotonic()
+    text = cli.refused("show HEAD:slow:f")
+    assert "did not end within 3 seconds" in text
+    assert time.monotonic() - began < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), signal.SIGCONT)
+
+
+def test_nothing_is_left_behind_or_changed(
+    cli: CommandLine, git: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = cli.folder.parent / f"{cli.folder.name}-scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    cli.file("small.toml", "seed = 3\n")
+    cli.file("new.toml", "seed = 4\n")
+    git("add", "small.toml")
+    before = git.state()
+    cli.ok("show HEAD:small.toml")
+    cli.refused("show HEAD:nosuch.toml")
+    cli.refused("show HEAD:own:not_a_job")
+    assert git.state() == before
+    assert list(scratch.iterdir()) == []
+    assert not list(cli.folder.rglob("__pycache__"))
+
+
+def test_links_that_lead_outside_are_left_out(cli: CommandLine, git: Repository) -> None:
+    secret = cli.folder.parent / f"{cli.folder.name}-secret.toml"
+    secret.write_text("seed = 99\n")
+    (cli.folder / "link.toml").symlink_to(secret)
+    (cli.folder / "good.toml").symlink_to("small.toml")
+    git.commit()
+    assert "has no file link.toml" in cli.refused("show HEAD:link.toml")
+    assert shown(cli, "HEAD:good.toml", "optimizer.lr") == "0.01"
+
+
+def test_a_path_from_a_folder_that_the_commit_does_not_have(
+    cli: CommandLine, git: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git("tag", "v1.0")
+    (cli.folder / "later").mkdir()
+    monkeypatch.chdir(cli.folder / "later")
+    assert "ok" in cli.ok("check v1.0:../small.toml")

@@ -1,0 +1,171 @@
+"""Files and records of an older schema, of which the tests make up a few changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from setpoint.config.migrate.meaning import Added, Converted, Meant
+from setpoint.config.migrate.moving import Renamed, Retired
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+OLD = """\
+# what we run
+extends = "tiny"
+fp16 = true  # faster
+
+[optim]
+lr = 0.5 # high
+"""
+
+
+@pytest.fixture
+def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line of a Setpoint whose schema 1 had a few fields of other names."""
+    import_module("setpoint.train.migrations")
+    operations = (
+        Renamed("optim", "optimizer"),
+        Retired("fp16", "use precision.compute"),
+        Converted("batch.tokens", lambda n: n * 2, "counts both halves"),
+        Meant("data.held_out", "a fraction of the documents", when=lambda value: value == 0.1),
+        Added("silence", []),
+    )
+    for operation in operations:
+        operation.schema = 2
+    table = {"setpoint.train.migrations": {2: operations}}
+    monkeypatch.setattr("setpoint.config.migrate.chain._declared", table)
+    return cli
+
+
+@pytest.fixture
+def record(cli: CommandLine) -> Path:
+    """The record of a run of schema 1."""
+    folder = cli.folder / "run"
+    shutil.copytree(CORPUS / "schema-1" / "text-sources", folder)
+    (folder / "expected.json").unlink()
+    # A directory of a run, not of a model.
+    (folder / "environment.json").write_text("{}")
+    return folder
+
+
+def test_by_default_the_diff_is_printed_and_nothing_is_written(older: CommandLine) -> None:
+    older.file("exp.toml", OLD)
+    before = (older.folder / "exp.toml").read_bytes()
+    answer = older("migrate exp.toml")
+    assert answer.status == 0
+    compare("cli/migrate", f"{answer.out}\n{answer.err}")
+    assert (older.folder / "exp.toml").read_bytes() == before
+
+
+def test_write_rewrites_in_place_and_a_second_time_changes_nothing(older: CommandLine) -> None:
+    older.file("exp.toml", OLD)
+    os.chmod(older.folder / "exp.toml", 0o640)
+    assert older("migrate --write exp.toml").out == "exp.toml: is of schema 2 now\n"
+    path = older.folder / "exp.toml"
+    assert path.read_text() == (
+        'setpoint = {schema = 2}\n# what we run\nextends = "tiny"\n\n[optimizer]\nlr = 0.5 # high\n'
+    )
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert older.ok("check exp.toml").startswith("exp.toml: ok")
+    again = path.read_bytes()
+    assert "exp.toml: nothing to change; it is of schema 2" in older.ok("migrate --write exp.toml")
+    assert path.read_bytes() == again
+    assert sorted(os.listdir(older.folder)) == ["exp.toml", "own.py", "small.toml"]
+
+
+def test_a_link_stays_a_link(older: CommandLine) -> None:
+    older.file("real/exp.toml", OLD)
+    os.symlink("real/exp.toml", older.folder / "exp.toml")
+    older("migrate --write exp.toml")
+    assert (older.folder / "exp.toml").is_symlink()
+    assert "[optimizer]" in (older.folder / "real" / "exp.toml").read_text()
+
+
+def test_the_result_is_what_is_read_in_memory(older: CommandLine) -> None:
+    older.file("exp.toml", f"setpoint = {{schema = 1}}\n{OLD}")
+    older.file("exp.yaml", "setpoint: {schema: 1}\nextends: tiny\noptim:\n  lr: 0.25\n")
+    for name in ("exp.toml", "exp.yaml"):
+        shown = older(f"show {name}")
+        assert shown.status == 0
+        assert older(f"migrate --write {name}").status == 0
+        assert older.ok(f"show {name}") == shown.out
+
+
+def test_an_unversioned_file_is_answered_with_what_to_do(older: CommandLine) -> None:
+    older.file("exp.toml", OLD)
+    message = older.refused("check exp.toml")
+    assert "optim was renamed to optimizer in schema 2; run `setpoint migrate exp.toml`." in message
+    assert "write optimizer.lr." in older.refused("check tiny --optim.lr 3")
+    assert older.refused("check tiny --fp16").startswith("error: --fp16: fp16 was retired")
+
+
+def test_notes_of_an_old_file_and_of_an_old_record_are_told(
+    older: CommandLine, record: Path
+) -> None:
+    older.file("exp.toml", f"setpoint = {{schema = 1}}\n{OLD}")
+    for command in ("check", "show", "fingerprint", "why optimizer.lr", "diff tiny"):
+        answer = older(f"{command} exp.toml")
+        line = "note: exp.toml (schema 1): fp16 = True is left out: retired in schema 2"
+        assert answer.err.startswith(line), command
+        answer = older(f"{command} {record.name}")
+        assert "note: run (schema 1): data.held_out = 0.1 has another meaning" in answer.err
+
+
+def test_all_files_are_worked_out_before_the_first_is_written(older: CommandLine) -> None:
+    older.file("good.toml", OLD)
+    older.file("bad.toml", "[batch]\ntokens = 'many'\n[optim]\nlr = 1\n[optimizer]\nlr = 2\n")
+    message = older.refused("migrate --write good.toml bad.toml")
+    assert "both optim and optimizer are set" in message
+
+
+def test_what_is_refused(older: CommandLine, transcript: Callable[[list[str]], str]) -> None:
+    older.file("new.toml", "setpoint = {schema = 7}\n")
+    older.file("odd.toml", "setpoint = 3\n")
+    older.file("said.toml", "setpoint = {schema = 2}\n")
+    older.file("broken.toml", "[optim\n")
+    older.file("reference.toml", 'batch.tokens = "${batch.micro_size}"\n')
+    os.mkdir(older.folder / "folder")
+    lines = ["migrate", "migrate missing.toml", "migrate new.toml", "migrate odd.toml",
+             "migrate --from 1 said.toml", "migrate --from 3 small.toml", "migrate broken.toml",
+             "migrate --from 1 reference.toml", "migrate folder", "migrate tiny",
+             "migrate small.toml --optimizer.lr 3"]  # fmt: skip
+    compare("cli/migrate_refused", transcript(lines))
+
+
+def test_a_file_that_says_no_schema_may_be_told_one(older: CommandLine) -> None:
+    older.file("exp.toml", "[batch]\ntokens = 3\n")
+    assert "nothing to change" in older("migrate exp.toml").out
+    assert "+tokens = 6" in older("migrate --from 1 exp.toml").out
+
+
+def test_the_record_of_a_run_keeps_a_backup(older: CommandLine, record: Path) -> None:
+    before = {path.name: path.read_bytes() for path in record.iterdir()}
+    assert '+  "silence": [],' in older("migrate run").out
+    assert {path.name: path.read_bytes() for path in record.iterdir()} == before
+    digest = older("fingerprint run").out
+    assert older("migrate --write run").out == "run: is of schema 2 now\n"
+    for name in ("config.json", "origins.json"):
+        stem = name.partition(".")[0]
+        assert (record / f"{stem}.schema-1.json").read_bytes() == before[name]
+    assert (record / "config.schema-1.toml").read_bytes() == before["config.toml"]
+    assert json.loads((record / "config.json").read_text())["setpoint"]["schema"] == 2
+    assert older.ok("fingerprint run") == digest
+    assert "nothing to change" in older.ok("migrate --write run")
+
+
+def test_the_records_of_the_corpus(cli: CommandLine) -> None:
+    for number, folder in enumerate(sorted((CORPUS / "schema-1").iterdir())):
+        shutil.copytree(folder, cli.folder / f"run{number}")
+        (cli.folder / f"run{number}" / "environment.json").write_text("{}")
+        wanted = json.loads((folder / "expected.json").read_text())["fingerprint"]
+        assert cli(f"migrate --write run{number}").status == 0
+        assert cli.ok(f"fingerprint run{number}") == f"{wanted}\n"

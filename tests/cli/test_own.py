@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from setpoint.cli.own import COMMANDS, run
+from setpoint.config import Config, RunError, SetpointError, field
+
+from ..snapshots import compare
+
+SCRIPT = '''\
+"""A script of somebody's own."""
+
+import setpoint.config as sp
+from setpoint.cli.own import run
+from setpoint.config.record import record_files
+
+
+class Optimizer(sp.Config):
+    """How gradients become updates."""
+
+    lr: float = sp.field(default=0.1, gt=0)
+    """Learning rate."""
+
+
+class Sgd(Optimizer, type="sgd"):
+    """Stochastic gradient descent."""
+
+    momentum: float = sp.field(default=0.0, ge=0, lt=1)
+    """Decay of the running sum of gradients."""
+
+
+class Adam(Optimizer, type="adam"):
+    """Adam (Kingma and Ba, 2015)."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the two running means."""
+
+
+class Job(sp.Config):
+    """A line fitted to points."""
+
+    steps: int = sp.field(default=100, ge=1)
+    """Updates."""
+
+    optimizer: Optimizer = sp.field(factory=Sgd)
+    """How gradients become updates."""
+
+    folder: str | None = None
+    """Where the record goes; null: nowhere."""
+
+
+@sp.preset
+def quick() -> Job:
+    """Ten steps."""
+    return Job(steps=10)
+
+
+def main(job: Job) -> None:
+    print(f"{job.steps} steps of {type(job.optimizer).__name__}, lr {job.optimizer.lr}")
+    if job.folder:
+        import os
+
+        os.makedirs(job.folder)
+        for name, text in record_files(job).items():
+            with open(os.path.join(job.folder, name), "w") as file:
+                file.write(text)
+
+
+if __name__ == "__main__":
+    run(Job, main)
+'''
+PRESETS = '''\
+from setpoint.config import preset
+from train import Job
+
+
+@preset
+def long() -> Job:
+    """Many steps."""
+    return Job(steps=1000)
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], tuple[int, str, str]]:
+    """Runs `python train.py` in a folder of its own; status, output and errors."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "mine.py").write_text(PRESETS)
+
+    def call(line: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "train.py", *shlex.split(line)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+def test_a_script_of_ones_own(script: Callable[[str], tuple[int, str, str]]) -> None:
+    lines = [
+        "",
+        "quick --optimizer adam --optimizer.lr 1e-3",
+        "check quick",
+        "show quick --origins",
+        "why optimizer.lr quick",
+        "diff quick quick --optimizer adam",
+        "list",
+        "list fields optimizer",
+        "--help",
+        "show --help",
+    ]
+    shown: list[str] = []
+    for line in lines:
+        status, out, err = script(line)
+        assert (status, err) == (1 if line.startswith("diff") else 0, "")
+        shown.append(f"$ python train.py {line}\n{out}")
+    compare("cli/own", "\n".join(shown).replace(" \n", "\n"))
+
+
+def test_mistakes_are_told_in_words(script: Callable[[str], tuple[int, str, str]]) -> None:
+    lines = [
+        "--optimizer.lrr 3 --steps 7.5 --stepz 1",
+        "chekc",
+        "quikc",
+        "quick extra",
+        "--steps",
+        "check --world-size 3",
+        "why quick",
+        "why optimiser.lr",
+        "list fields optimiser",
+        "missing.toml",
+        "--wiht x",
+    ]
+    shown: list[str] = []
+    for line in lines:
+        status, out, err = script(line)
+        assert (status, out) == (2, "")
+        shown.append(f"$ python train.py {line}\n{err}")
+    compare("cli/own_mistakes", "\n".join(shown))
+
+
+def test_a_record_is_a_source(script: Callable[[str], tuple[int, str, str]]) -> None:
+    assert script("quick --folder out --optimizer adam")[0] == 0
+    assert script("out --folder again") == (0, "10 steps of Adam, lr 0.1\n", "")
+    assert script("diff out quick")[0] == 1
+
+
+def test_modules_that_import_the_script_see_the_same_classes(
+    script: Callable[[str], tuple[int, str, str]],
+) -> None:
+    assert script("--import mine long")[1].startswith("1000 steps")
+    assert script("mine:long")[1].startswith("1000 steps")
+    assert script("train:quick")[1].startswith("10 steps")
+    written = script("show mine:long --optimizer adam --format python")[1]
+    assert "from train import Adam, Job\n" in written
+
+
+def test_answers_for_machines(script: Callable[[str], tuple[int, str, str]]) -> None:
+    assert json.loads(script("check quick --json")[1])["ok"] is True
+    assert json.loads(script("show quick --json")[1])["steps"] == 10
+    status, out, _ = script("check --json --steps many")
+    assert (status, json.loads(out)["problems"][0]["path"]) == (2, "steps")
+
+
+class Small(Config):
+    """A root."""
+
+    size: int = field(default=1, ge=1)
+    """A size."""
+
+
+def end(main: Callable[[Small], object], line: str = "") -> int:
+    """The exit status of a script in this process."""
+    with pytest.raises(SystemExit) as caught:
+        run(Small, main, shlex.split(line))
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[int] = []
+    assert end(lambda small: seen.append(small.size), "--size 3") == 0
+    assert end(lambda small: small.size + 4) == 5
+    assert end(lambda small: True) == 0
+    assert seen == [3]
+
+    def fail(small: Small) -> None:
+        raise SetpointError("the disk is gone")
+
+    def crash(small: Small) -> None:
+        raise RunError("the loss is not finite")
+
+    def stop(small: Small) -> None:
+        raise KeyboardInterrupt
+
+    capsys.readouterr()
+    assert [end(fail), end(crash), end(stop)] == [2, 1, 130]
+    assert capsys.readouterr().err == (
+        "error: the disk is gone\nerror: the loss is not finite\ninterrupted\n"
+    )
+
+
+class WithFile(Config):
+    """A root with a field that is called like an option."""
+
+    file: str = "a"
+    """A text."""
+
+
+def test_a_field_that_is_called_like_an_option() -> None:
+    seen: list[str] = []
+    with pytest.raises(SystemExit) as caught:
+        run(WithFile, lambda root: seen.append(root.file), ["file=b"])
+    assert (caught.value.code, seen) == (0, ["b"])
+
+
+def test_as_a_module_of_a_package(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "__init__.py").write_text("")
+    (tmp_path / "lab" / "train.py").write_text(SCRIPT)
+    (tmp_path / "lab" / "mine.py").write_text(PRESETS.replace("from train", "from lab.train"))
+
+    def call(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "lab.train", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    assert call("--help").startswith("python -m lab.train [SOURCE] [OVERRIDES]\n")
+    assert call("lab.mine:long") == "1000 steps of Sgd, lr 0.1\n"
+
+
+def test_a_bug_of_the_script_keeps_its_traceback() -> None:
+    def bug(small: Small) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(Small, bug, [])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_do_not_call_main(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Small] = []
+    # There are no presets and no files here, so that what needs one says so.
+    words = {"why": "why size", "diff": "diff a b", "migrate": "migrate a.toml"}
+    expected = 2 if command in ("diff", "migrate") else 0
+    assert end(seen.append, words.get(command, command)) == expected
+    assert end(seen.append, f"{command} --help") == 0
+    assert not seen
+
+
+NEEDY = '''\
+from pathlib import Path
+
+import setpoint as sp
+
+
+class Job(sp.Config):
+    """A job."""
+
+    folder: Path = Path(".")
+    """Where."""
+
+    maker: sp.Partial | None = None
+    """What makes it."""
+
+    @sp.check(cautions={"far-away": "the folder is far away"})
+    def _check_far(self):
+        if self.folder.is_absolute():
+            yield sp.Caution("far-away", "folder", "is far away")
+
+    @sp.check(needs="files")
+    def _check_folder(self):
+        """Whether the folder is there."""
+        if not self.folder.is_dir():
+            yield sp.Problem("folder", "there is no such folder")
+
+
+sp.run(Job, lambda job: print("called"))
+'''
+
+
+def test_what_needs_something_is_checked_before_main(tmp_path: Path) -> None:
+    (tmp_path / "needy.py").write_text(NEEDY)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "needy.py", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    assert call() == (0, "called\n", "")
+    status, output, errors = call("--folder", "nowhere")
+    assert (status, output) == (2, "") and "there is no such folder" in errors
+    status, output, errors = call("--folder", str(tmp_path))
+    assert (status, output) == (0, "called\n")
+    assert errors.startswith("caution: folder = ") and "far-away" in errors
+    maker = "{type: import, target: fractions.Fraction, numrator: 3}"
+    status, output, errors = call("--import", "fractions", "--maker", maker)
+    assert (status, output) == (2, "") and "numrator" in errors
+
+
+def test_the_package_is_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "setpoint", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and done.stdout.startswith("setpoint ")
