@@ -1,6 +1,7 @@
-"""What must start fast imports nothing heavy: neither torch nor anything the core can do without.
+"""What must start fast imports little: neither torch nor anything the core can do without.
 
 Each case runs in a process of its own, since the test process has imported everything already.
+The budget counts modules, which are the same on every machine, and no time, which is not.
 """
 
 from __future__ import annotations
@@ -25,6 +26,35 @@ HEAVY = (
     "pydantic",
     "jsonschema",
     "tyro",
+)
+# The standard library has heavy parts as well; each costs a fast command a tenth of its time.
+SLOW = (
+    "argparse",
+    "ast",
+    "asyncio",
+    "concurrent",
+    "ctypes",
+    "dataclasses",
+    "decimal",
+    "difflib",
+    "email",
+    "hashlib",
+    "http",
+    "inspect",
+    "logging",
+    "multiprocessing",
+    "pdb",
+    "pickle",
+    "random",
+    "shutil",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "unittest",
+    "uuid",
+    "xml",
+    "zipfile",
 )
 # Modules of the packages below that need torch when they are imported, and why.
 NEEDS_TORCH: dict[str, str] = {}
@@ -114,12 +144,114 @@ def test_exceptions_exist() -> None:
         "diff tiny tiny",
         "list",
         "fingerprint tiny",
+        "schema",
+        "sweep tiny --seed 1,2 --dry-run",
+        "compare tiny",
     ],
 )
 def test_command_is_light(words: str) -> None:
     if not (SOURCE / "setpoint/cli/main.py").is_file():
         pytest.skip("there is no command line")
     assert run(COMMAND, HEAVY, words.split()) == {"status": 0, "found": []}
+
+
+# Runs a command and prints which modules it imported, each with the one that asked for it first.
+# Python itself has imported some before; those are not counted.
+TRACE = """
+import sys
+before = set(sys.modules)
+importer = {}
+
+class Watch:
+    def find_spec(name, path=None, target=None):
+        frame = sys._getframe(1)
+        while frame and frame.f_globals.get("__name__", "").startswith("importlib"):
+            frame = frame.f_back
+        importer.setdefault(name, frame.f_globals.get("__name__", "?") if frame else "?")
+
+sys.meta_path.insert(0, Watch)
+words = sys.argv[1:]
+sys.argv = ["setpoint", *words]
+status = 0
+if words:
+    from setpoint.cli.main import main
+    try:
+        status = main()
+    except SystemExit as end:
+        status = end.code
+else:
+    import setpoint
+found = {name: importer.get(name, "?") for name in sys.modules if name not in before}
+import json
+print()
+print(json.dumps({"status": status or 0, "found": found}))
+"""
+OVERRIDES = (
+    "--optimizer.lr 2e-3 --optimizer.weight_decay 0.05 --model.dim=256 --model.layers 6 "
+    "batch.global_size=32 --duration=500 --schedule.floor 0.05 --precision.compute fp32 "
+    "--evaluation.every 50 --checkpoint.keep 5"
+)
+# The most modules that each command may import. To raise one is a decision: every module costs
+# from a tenth of a millisecond to several, each time that anybody types the command.
+BUDGETS = {
+    "": 28,
+    "--help": 76,
+    f"check tiny {OVERRIDES}": 150,
+    "check exp.toml": 157,
+    "show tiny": 134,
+    "diff tiny exp.toml": 178,
+    "fingerprint tiny": 138,
+    "__complete 2 check --opt": 150,
+}
+# What a slow part is needed for where it is allowed.
+NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}
+
+
+def chain(found: dict[str, str], name: str) -> str:
+    """How a module came to be imported: from whoever asked for it up to the command."""
+    names = [name]
+    while found.get(names[-1]) in found and found[names[-1]] not in names:
+        names.append(found[names[-1]])
+    return " <- ".join(names)
+
+
+def traced(words: str, folder: Path) -> dict[str, str]:
+    """The modules that a command imports, each with the one that asked for it first."""
+    (folder / "exp.toml").write_text('extends = "tiny"\n[optimizer]\nlr = 2e-3\n')
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SETPOINT__")}
+    done = subprocess.run(
+        [sys.executable, "-c", TRACE, *words.split()],
+        capture_output=True,
+        text=True,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["status"] in (0, 1), done.stderr
+    return answer["found"]
+
+
+@pytest.mark.parametrize("words", BUDGETS)
+def test_budget_of_imports(words: str, tmp_path: Path) -> None:
+    found = traced(words, tmp_path)
+    slow = [name for name in found if name.partition(".")[0] in (*HEAVY, *SLOW)]
+    forbidden = [name for name in slow if (words.partition(" ")[0], name) not in NEEDED]
+    assert not forbidden, "imported by a command that must be fast:\n" + "\n".join(
+        chain(found, name) for name in forbidden
+    )
+    ours = sorted(name for name in found if name.partition(".")[0] == "setpoint")
+    others = [chain(found, name) for name in found if name not in ours]
+    assert len(found) <= BUDGETS[words], (
+        f"`setpoint {words}` imports {len(found)} modules; its budget is {BUDGETS[words]}.\n"
+        f"Of Setpoint: {', '.join(ours)}\n" + "\n".join(others)
+    )
+
+
+def test_the_budget_names_who_imports_what(tmp_path: Path) -> None:
+    found = traced("why optimizer.lr tiny", tmp_path)
+    assert chain(found, "setpoint.cli.why") == "setpoint.cli.why <- setpoint.cli.main"
 
 
 def test_the_test_sees_heavy_imports() -> None:

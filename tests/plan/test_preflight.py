@@ -48,8 +48,12 @@ def test_a_thousand_ranks() -> None:
     assert found.facts["batch"] == "4096 = 2 (micro) * 2 (accumulation) * 1024 (ranks)"
     assert found.facts["tokens per update"] == 4096 * 256
     assert found.problems == []
-    assert found.skipped == ["the device, which training finds out with torch"]
-    assert found.to_json() == {"facts": found.facts, "skipped": found.skipped}
+    assert found.skipped == ["parallel: whether the device is there (needs torch)"]
+    assert found.to_json() == {
+        "facts": found.facts,
+        "cautions": [],
+        "skipped": found.skipped,
+    }
 
 
 def test_missing_files_are_found(tmp_path: Path) -> None:

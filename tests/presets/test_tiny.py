@@ -1,36 +1,18 @@
-"""The preset `tiny`, value by value: a change of any default shows here and is reviewed."""
+"""The preset `tiny`: it shares nothing, and trains. Its values are kept in tests/golden."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import setpoint.presets  # registers the presets
 from setpoint.config import resolve
 from setpoint.config.compose import compose
 from setpoint.config.fingerprint import fingerprint
-from setpoint.config.walk import leaves
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job
 from setpoint.train.evaluate import judged_part
 from setpoint.train.run import train
-
-from ..snapshots import compare
-
-
-def golden(job: Job) -> str:
-    """All values of a resolved job, with their roles and where they come from."""
-    lines = [f"fingerprint {fingerprint(job)}", ""]
-    for leaf in leaves(job):
-        origin = leaf.describe_origin()
-        kind = origin.split(" ")[0] if leaf.chain else "default"
-        lines.append(f"{leaf.key} = {json.dumps(leaf.value)}  [{leaf.role.name}, {kind}]")
-    return "\n".join(lines)
-
-
-def test_the_resolved_configuration() -> None:
-    compare("preset_tiny", golden(compose(Job, "tiny").resolve()))
 
 
 def test_two_calls_share_nothing() -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from setpoint.track.redact import hide_secrets, is_secret_name, redact_command
+from setpoint.track.redact import (
+    hide_secrets,
+    is_secret_name,
+    redact_command,
+    without_secrets,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +41,10 @@ def test_command() -> None:
 def test_texts() -> None:
     assert hide_secrets("git@host:x https://host/x@y") == "git@host:x https://host/x@y"
     assert hide_secrets("key=AKIAABCDEFGHIJKLMNOP;") == "key=***;"
+
+
+def test_data_of_any_shape() -> None:
+    url = "https://me:hunter2@host"
+    data = {"a": [url, 3, None], url: {"b": (url,)}}
+    hidden = "https://***@host"
+    assert without_secrets(data) == {"a": [hidden, 3, None], hidden: {"b": [hidden]}}

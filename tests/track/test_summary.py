@@ -36,3 +36,8 @@ def test_a_terminal_gets_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
     print_table("Held-out text", [("a [b]", "1"), ("c", "2", "3")], columns=("x",), stream=stream)
     text = stream.getvalue()
     assert "Held-out text" in text and "a [b]" in text and "┃" in text
+
+
+def test_a_sentence_does_not_push_the_numbers_away() -> None:
+    rows = [("state", "stopped since somebody has asked for it"), ("steps", "12")]
+    assert plain_table("run", rows).splitlines()[2] == "  steps  12"

@@ -15,6 +15,8 @@ import torch
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import Config, SetpointError
 from setpoint.config.fingerprint import fingerprint
+from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.suggest import section_classes
 from setpoint.infer.write import Sampling, write
 from setpoint.parallel.device import choose_device
 from setpoint.resilience.signals import StopRequest
@@ -27,9 +29,31 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.summary import print_summary
 
-from .small import rows, small_job
+from .small import events, rows, small_job
 
 BASE = ("duration=4 steps", "model.dropout=0")
+
+
+allow_imports(__name__)
+
+
+class Table(torch.nn.Module):
+    """A table of logits."""
+
+    def __init__(self, vocab_size: int, dropout: float, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens) * self.scale
+
+
+class Softened(Table):
+    """A table of logits that are half as large."""
+
+    def __init__(self, vocab_size: int, dropout: float) -> None:
+        super().__init__(vocab_size, dropout, scale=0.5)
 
 
 class Updates(Callback):
@@ -155,6 +179,12 @@ def context(job: Job) -> int:
     return seen[0]
 
 
+def warned(job: Job) -> list[str]:
+    """The cautions that the record of a run holds."""
+    (start, *_) = [event for event in events(train(job).directory) if event["event"] == "start"]
+    return [caution["code"] for caution in start.get("cautions", [])]
+
+
 @dataclass(frozen=True)
 class Effect:
     """One field that is changed, and where the change is seen.
@@ -178,6 +208,9 @@ STDLIB = ('data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]'
 TEXT = ('data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]',)
 FIRST = "data.sources.0"
 EVERY_STEP = ("checkpoint.every=1 steps",)
+ADAGRAD = ("optimizer={type=import, target=torch.optim.Adagrad}",)
+TORCH_LOSS = ("loss={type=import, target=torch.nn.CrossEntropyLoss}",)
+TABLE = ("model=import", f"model.target={__name__}.Table")
 
 EFFECTS = {
     "Job.name": Effect("name=other", run_directory_of),
@@ -188,6 +221,7 @@ EFFECTS = {
     "Job.deterministic": Effect("deterministic=true", deterministic, gives=True),
     "Job.schedule": Effect("schedule=constant", rates, gives=[0.01] * 4),
     "Job.evaluation": Effect("evaluation=null", logged),
+    "Job.silence": Effect("silence=learning-rate-high", warned, ("optimizer.lr=0.2",), gives=[]),
     "Job.user": Effect("user.note=x", fingerprint),
     "Precision.compute": Effect("precision.compute=bf16", learned),
     "Batch.global_size": Effect("batch.global_size=8", lengths, without=("accumulation",),
@@ -226,6 +260,15 @@ EFFECTS = {
     "AdamW.clip_norm": Effect("optimizer.clip_norm=null", learned, ("optimizer.eps=0.1",)),
     "AdamW.betas": Effect("optimizer.betas=[0.8, 0.9]", learned),
     "AdamW.eps": Effect("optimizer.eps=1e-3", learned),
+    "ImportedOptimizer.target": Effect("optimizer.target=torch.optim.Adam", learned, ADAGRAD),
+    "ImportedOptimizer.lr": Effect("optimizer.lr=0.02", learned, ADAGRAD),
+    "ImportedOptimizer.weight_decay": Effect("optimizer.weight_decay=0.5", learned, ADAGRAD),
+    "ImportedOptimizer.clip_norm": Effect("optimizer.clip_norm=null", learned,
+                                          (*ADAGRAD, "optimizer.eps=0.1")),
+    "ImportedLoss.target": Effect("loss.target=torch.nn.NLLLoss", learned, TORCH_LOSS),
+    "ImportedModel.target": Effect(f"model.target={__name__}.Softened", learned, TABLE),
+    "ImportedModel.max_sequence_length": Effect("model.max_sequence_length=64", context, TABLE,
+                                                gives=64),
     "Constant.warmup_steps": Effect("schedule.warmup_steps=2", rates, ("schedule=constant",),
                                     gives=[0.005, 0.01, 0.01, 0.01]),
     "Cosine.warmup_steps": Effect("schedule.warmup_steps=2", rates),
@@ -257,13 +300,11 @@ SECTIONS = {
 }  # fmt: skip
 
 
-def classes(cls: type[Config] = Config) -> Iterator[type[Config]]:
-    """All config classes of the package that a job can hold."""
-    for below in cls.__subclasses__():
-        if below.__module__.startswith("setpoint.") and "setpoint.config" not in below.__module__:
-            # A family's base is never held itself.
-            if not below.__subclasses__():
-                yield below
+def classes(cls: type[Config] = Job) -> Iterator[type[Config]]:
+    """All config classes that a job can hold, itself included."""
+    yield cls
+    for info in cls.__setpoint__.fields.values():
+        for below in section_classes(info.type):
             yield from classes(below)
 
 

@@ -100,9 +100,10 @@ def test_the_accepted_budget_is_told(run: Path) -> None:
     draft, _ = read_record(Job, str(run))
     job = compose(Job, draft, flags=["duration=9 steps", "tracking.every=2 steps"]).resolve()
     accepted = check_contract(str(run), job)
-    assert {item.path for item in accepted} == {"duration", "tracking.every"}
+    assert {item.path for item in accepted.differences} == {"duration", "tracking.every"}
     assert describe_accepted(accepted) == [
-        "duration: 6 steps -> 9 steps (from command line duration)"
+        "accepted: duration: 6 steps -> 9 steps (from command line duration)",
+        "run-time settings that changed: tracking.every: 1 steps -> 2 steps",
     ]
 
 

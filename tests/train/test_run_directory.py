@@ -30,8 +30,10 @@ def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     files = {path.name for path in (run / "checkpoints/step-00000006").iterdir()}
     assert files == {
         "model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json",
-        "manifest.json",
+        "manifest.json", "config.json", "origins.json", "config.toml",
     }  # fmt: skip
+    for name in ("config.json", "origins.json", "config.toml"):
+        assert (run / "checkpoints/step-00000006" / name).read_bytes() == (run / name).read_bytes()
     assert [event["event"] for event in events(run)] == ["start", "save", "save", "save", "end"]
     environment = json.loads((run / "environment.json").read_text())
     for side in ("train", "held_out"):

@@ -51,3 +51,12 @@ def test_a_run_that_had_been_finished(tmp_path: Path) -> None:
 def test_without_evaluation(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "evaluation=null")
     assert not any("held-out" in line for line in summary(job, train(job)))
+
+
+def test_a_stopped_run_is_said_to_go_on(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    job = small_job(tmp_path, "duration=2 steps")
+    lines = summary(job, replace(train(job), status=130))
+    assert "state interrupted" in lines
+    assert lines[-1] == "saved; the same command goes on"

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.checkpoint.record import RECORD, find_checkpoint, has_record
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
+
+TENSORS = {"model": {"w": torch.zeros(2)}}
+TEXTS = {name: f"{name} ä\n" for name in RECORD}
+
+
+def make(root: Path, *, texts: bool = True) -> CheckpointStore:
+    store = CheckpointStore(root, keep=None)
+    for step, metric in ((1, 2.0), (2, 1.0), (3, 3.0)):
+        store.save(step, TENSORS, {}, metric, TEXTS if texts else None)
+    return store
+
+
+def test_the_record_is_part_of_the_checkpoint(tmp_path: Path) -> None:
+    path = make(tmp_path).load(2).path
+    for name, text in TEXTS.items():
+        assert (path / name).read_bytes() == text.encode()
+    assert has_record(path)
+
+
+@pytest.mark.parametrize("name", RECORD)
+def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> None:
+    store = make(tmp_path)
+    (tmp_path / "step-00000003" / name).write_text("other")
+    with pytest.raises(DamagedCheckpoint, match=name):
+        has_record(tmp_path / "step-00000003")
+    with pytest.raises(DamagedCheckpoint, match=name):
+        store.load(3)
+    assert store.load(3, only=("model",)).step == 3
+    newest = store.load("auto")
+    assert newest is not None
+    assert newest.step == 2
+
+
+def test_older_checkpoints_have_none(tmp_path: Path) -> None:
+    assert not has_record(make(tmp_path, texts=False).load(1).path)
+
+
+def test_what_a_path_means(tmp_path: Path) -> None:
+    make(tmp_path)
+    expected = {"step-00000001": 1, "latest": 3, "best": 2}
+    for name, step in expected.items():
+        assert find_checkpoint(tmp_path / name) == tmp_path / f"step-{step:08d}"
+    # A checkpoint that was taken elsewhere, under another name.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "step-00000001").rename(tmp_path / "elsewhere" / "good")
+    assert find_checkpoint(tmp_path / "elsewhere" / "good") == tmp_path / "elsewhere" / "good"
+    for nothing in (tmp_path, tmp_path / "elsewhere" / "step-00000009", tmp_path / "no" / "latest"):
+        assert find_checkpoint(nothing) is None
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "best").unlink()
+    for name in ("best", "step-00000009", "step-1"):
+        with pytest.raises(SetpointError, match=f"no checkpoint {name} in .*, only step-00000001"):
+            find_checkpoint(tmp_path / name)

@@ -1,0 +1,97 @@
+"""What other readers make of a text that ours takes, and of one that ours refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+import warnings
+from typing import Any
+
+from setpoint.config.files.document import Document
+from setpoint.config.files.error import FileError
+
+# Why ours refuses what the format allows.
+_NARROWER = {
+    "toml": ("is not a type that fields have", "too large for", "nested deeper", "more than"),
+    "json": (
+        *("is given twice", "nested deeper", "more than", "too large for", "half a surrogate"),
+        *("expected '{'", 'write "nan"', 'write "nan"', 'write "inf"', 'write "-inf"'),
+    ),
+}
+
+
+def agree(document: Document) -> None:
+    """Compare what ours read with what another reader reads.
+
+    Arguments:
+        document: as ours read it.
+    """
+    text = document.text
+    if document.format == "toml":
+        assert _same(document.data, tomllib.loads(text)), text
+    elif document.format == "json":
+        assert _same(document.data, json.loads(text) if text.strip(" \t\r\n") else {}), text
+    else:
+        assert _same_words(document.data, _yaml(text)), text
+
+
+def may_refuse(text: str, format: str, error: FileError) -> None:
+    """Check that what ours refuses is refused by the other reader too, or broke a limit of ours.
+
+    Arguments:
+        text: what was refused.
+        format: `"toml"`, `"json"` or `"yaml"`; the last is not compared, since ours takes no tags,
+            merge keys or several documents.
+        error: the refusal.
+    """
+    if format == "yaml" or any(reason in error.message for reason in _NARROWER[format]):
+        return
+    if "digits is refused" in error.message or "bytes; at most" in error.message:
+        return
+    try:
+        (tomllib.loads if format == "toml" else json.loads)(text)
+    except (ValueError, RecursionError):
+        return
+    raise AssertionError(f"only ours refuses it: {error}")
+
+
+def _yaml(text: str) -> Any:
+    from ruamel.yaml import YAML
+
+    loader: Any = YAML(typ="base", pure=True)  # every scalar stays the text that it is
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an anchor that is given twice
+        return loader.load(text)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, dict):
+        return (
+            isinstance(theirs, dict)
+            and list(ours) == list(theirs)
+            and all(_same(ours[key], theirs[key]) for key in ours)
+        )
+    if isinstance(ours, list):
+        same = isinstance(theirs, list) and len(ours) == len(theirs)
+        return same and all(map(_same, ours, theirs))
+    if isinstance(ours, float) and isinstance(theirs, float) and math.isnan(ours):
+        return math.isnan(theirs)
+    return type(ours) is type(theirs) and ours == theirs
+
+
+def _same_words(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, dict) and (theirs is None or theirs == ""):
+        return not ours  # an empty file
+    if isinstance(ours, dict):
+        return (
+            isinstance(theirs, dict)
+            and list(ours) == list(theirs)
+            and all(_same_words(ours[key], theirs[key]) for key in ours)
+        )
+    if isinstance(ours, list):
+        same = isinstance(theirs, list) and len(ours) == len(theirs)
+        return same and all(map(_same_words, ours, theirs))
+    if ours is None:
+        return theirs is None or theirs in ("", "~", "null", "Null", "NULL")
+    return isinstance(theirs, str) and str(ours) == theirs

@@ -1,0 +1,93 @@
+"""The largest files that are read, and those just beyond, within the stated time and memory."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+SECONDS = 10  # of processor time
+MEBIBYTES = 512  # of address space, Python and all modules included
+PROGRAM = """
+import sys
+from setpoint.config.errors import SetpointError
+from setpoint.config.files.limits import MAX_BYTES
+from setpoint.config.files.read import parse
+format, text = sys.argv[1], eval(sys.argv[2], {"MAX": MAX_BYTES[sys.argv[1]]})
+try:
+    document = parse(text, format, "f")
+    document.locate(("a", "b"))
+    print("read", len(document.data))
+except SetpointError as error:
+    print(error)
+"""
+READ = {
+    "toml, many keys": ("toml", "''.join(f'k{i} = 1\\n' for i in range(49_999))"),
+    "json, many values": ("json", "'{\"a\": [' + '[1], ' * 166_000 + '1]}'"),
+}
+SLOW = {
+    "yaml, many keys": ("yaml", "''.join(f'k{i}: 1\\n' for i in range(49_999))"),
+    "toml, nested": ("toml", "''.join(f'[a{i}.b.c]\\n' for i in range(25_000))"),
+    "toml, lines": ("toml", "'#\\n' * (MAX // 2)"),
+    "toml, one text": ("toml", "'a = \"' + 'x' * (MAX - 8) + '\"'"),
+    "toml, escapes": ("toml", "'a = \"' + '\\\\n' * (MAX // 2 - 8) + '\"'"),
+    "json, many keys": ("json", "'{' + ','.join(f'\"k{i}\":1' for i in range(249_000)) + '}'"),
+    "json, one text": ("json", "'{\"a\": \"' + '\\\\n' * (MAX // 2 - 8) + '\"}'"),
+    "json, objects": ("json", "'{\"a\": [' + '{\"b\":1},' * 120_000 + '1]}'"),
+    "yaml, block text": ("yaml", "'a: |\\n' + ' y\\n' * (MAX // 3 - 8)"),
+    "yaml, lines": ("yaml", "'\\n' * (MAX - 8) + 'a: 1'"),
+    "yaml, plain text": ("yaml", "'a: x\\n' + ' y\\n' * (MAX // 3 - 8)"),
+    "yaml, comments": ("yaml", "'#\\n' * (MAX // 2)"),
+}
+REFUSED = {
+    "toml, values": ("toml", "'a = [' + '1,' * 200_000 + ']'", "more than 100000 keys"),
+    "toml, depth": ("toml", "'a = ' + '[' * 500_000", "nested deeper"),
+    "toml, dots": ("toml", "'a' + '.a' * 500_000 + ' = 1'", "nested deeper"),
+    "toml, digits": ("toml", "'a = ' + '9' * 1_000_000", "digits is refused"),
+    "toml, bytes": ("toml", "'#' * (MAX + 1)", "at most 2 MiB of TOML"),
+    "json, values": ("json", "'{\"a\": [' + '1,' * 4_000_000 + '1]}'", "more than 500000 keys"),
+    "json, depth": ("json", "'{\"a\": ' + '[' * 4_000_000", "nested deeper"),
+    "json, bytes": ("json", "' ' * (MAX + 1)", "at most 16 MiB of JSON"),
+    "yaml, depth": ("yaml", "'a: ' + '[' * 1_000_000", "nested deeper"),
+    "yaml, dashes": ("yaml", "'- ' * 1_000_000", "nested deeper"),
+    "yaml, digits": ("yaml", "'a: ' + '9' * 1_000_000", "digits is refused"),
+    "yaml, laughs": (
+        "yaml",
+        "'a: &a [x, x]\\n' + ''.join(f'{b}: &{b} [' + f'*{a}, ' * 9 + ']\\n' "
+        "for a, b in zip('abcdefgh', 'bcdefghi'))",
+        "aliases written out",
+    ),
+}
+
+
+def bounded(format: str, text: str) -> str:
+    """What reading comes to in a process that gets no more than the stated time and memory."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MEBIBYTES << 20, MEBIBYTES << 20))
+
+    command = [sys.executable, "-c", PROGRAM, format, text]
+    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert len(result.stdout) < 1000
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_largest_files_are_read(name: str) -> None:
+    assert bounded(*READ[name]).startswith("read")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_other_large_files_are_read(name: str) -> None:
+    assert bounded(*SLOW[name]).startswith("read")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_larger_ones_are_refused(name: str) -> None:
+    *given, reason = REFUSED[name]
+    assert reason in bounded(*given)

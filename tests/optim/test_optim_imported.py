@@ -1,0 +1,128 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config.compose import compose
+from setpoint.config.foreign.partial import partial
+from setpoint.config.verify import verify
+from setpoint.optim.config import ImportedOptimizer
+
+
+def net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 2))
+
+
+def section(target: str, **fields: Any) -> ImportedOptimizer:
+    values = {"target": target, **fields}
+    return compose(ImportedOptimizer, program=values).resolve()
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    data = torch.randn(16, 4, generator=torch.Generator().manual_seed(5))
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("config", "plain"),
+    [
+        (
+            section("torch.optim.Adagrad", lr=0.1, lr_decay=0.01, weight_decay=0.2),
+            lambda groups: torch.optim.Adagrad(groups, lr=0.1, lr_decay=0.01),
+        ),
+        (
+            section("torch.optim.SGD", lr=0.05, momentum=0.9, nesterov=True),
+            lambda groups: torch.optim.SGD(groups, lr=0.05, momentum=0.9, nesterov=True),
+        ),
+        (
+            section("torch.optim.Adam", lr=0.01, betas=[0.8, 0.9], weight_decay=0.2),
+            lambda groups: torch.optim.Adam(groups, lr=0.01, betas=(0.8, 0.9)),
+        ),
+    ],
+    ids=["Adagrad", "SGD", "Adam"],
+)
+def test_it_learns_what_plain_torch_learns(config: ImportedOptimizer, plain: Any) -> None:
+    model, other = net(), net()
+    matrices = [p for p in other.parameters() if p.ndim >= 2]
+    vectors = [p for p in other.parameters() if p.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    ours = trained(model, config.build(parameters=model.named_parameters()))
+    theirs = trained(other, plain(groups))
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+    assert not torch.equal(ours[0], next(net().parameters()))
+
+
+def test_groups_are_those_of_all_optimizers() -> None:
+    optimizer = section("torch.optim.Adagrad").build(parameters=net().named_parameters())
+    assert [group["name"] for group in optimizer.param_groups] == ["decay", "no_decay"]
+    assert optimizer.param_groups[0]["lr"] == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("target", "fields", "words"),
+    [
+        ("torch.optim.Adagrad", {"lr_decya": 1}, "has no parameter 'lr_decya'"),
+        ("torch.optim.Adagrad", {"params": 1}, "is handed over when it is built"),
+        ("torch.optim.Adagrad", {"eps": "x"}, "is not a number"),
+        ("torch.optim.Rprop", {"weight_decay": 0.1}, "torch.optim.Rprop takes none"),
+        ("torch.optim.Optimizer", {}, "needs 'defaults', and nothing gives it"),
+    ],
+)
+def test_what_the_signature_refuses(target: str, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        section(target, **fields)
+
+
+def test_a_target_without_a_learning_rate() -> None:
+    with pytest.raises(ConfigError, match="takes no lr"):
+        section("torch.optim.lr_scheduler.LRScheduler", last_epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("torch.optim.LBFGS", "doesn't support per-parameter options"),
+        ("torch.optim.lr_scheduler.ConstantLR", "failed|makes a|takes no lr"),
+    ],
+)
+def test_what_cannot_be_built(target: str, words: str) -> None:
+    with pytest.raises(SetpointError, match=words):
+        section(target).build(parameters=net().named_parameters())
+
+
+class Closed(torch.optim.SGD):
+    """Needs the loss several times in a step."""
+
+    def step(self, closure: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().step(closure)
+
+
+def no_optimizer(params: Any, lr: float) -> object:
+    """Give something else."""
+    return object()
+
+
+def test_what_the_loop_cannot_use() -> None:
+    for target, words in ((Closed, "its step needs a closure"), (no_optimizer, "makes a object")):
+        made: Any = partial(target)
+        from setpoint.train.config import Job
+
+        config = resolve(Job(optimizer=made)).optimizer
+        with pytest.raises(SetpointError, match=words):
+            config.build(parameters=net().named_parameters())
+
+
+def test_an_optimizer_of_a_family_is_verified() -> None:
+    config = section("torch.optim.Adagrad", lr_decay=0.1)
+    assert not verify(config).problems

@@ -1,0 +1,199 @@
+"""`--accept PATH`: going on with a run although what is learned differs from its record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.config.compose import compose
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.record import read_record
+from setpoint.train.config import Job
+from setpoint.train.contract import Accepted, check_contract, describe_accepted
+from setpoint.train.run import Outcome, train
+
+from ..snapshots import compare
+from .small import events, rows, small_job, snapshot
+
+
+def resolved(run: Path, flags: Sequence[str]) -> Job:
+    draft, _ = read_record(Job, str(run))
+    return compose(Job, draft, flags=flags).resolve()
+
+
+def resume(run: Path, *flags: str, accept: Sequence[str] = ()) -> Outcome:
+    """What `setpoint train RUN_DIRECTORY FLAGS --accept ...` does."""
+    return train(resolved(run, flags), run, accept)
+
+
+def accepted(run: Path, *flags: str, accept: Sequence[str] = ()) -> Accepted:
+    return check_contract(str(run), resolved(run, flags), accept)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of six steps with a constant schedule."""
+    return train(small_job(tmp_path, "duration=6 steps", "schedule=constant")).directory
+
+
+def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Path) -> None:
+    flags = ("optimizer.lr=0.5", "duration=8 steps")
+    outcome = resume(run, *flags, accept=["optimizer.lr"])
+    assert (outcome.started.step, outcome.ended.step) == (6, 8)
+    assert [row["lr"] for row in rows(run) if row["kind"] == "train"][5:] == [0.01, 0.5, 0.5]
+    (event,) = events(run, "resume")
+    assert event["accepted"][1] == {
+        "path": "optimizer.lr",
+        "role": "identity",
+        "left": 0.01,
+        "left_origin": event["accepted"][1]["left_origin"],
+        "right": 0.5,
+        "right_origin": "command line optimizer.lr",
+    }
+    assert "small.toml:" in event["accepted"][1]["left_origin"]
+    # The record says what the run is from now on.
+    config = json.loads((run / "config.json").read_text())
+    assert config["optimizer"]["lr"] == 0.5
+    assert config["setpoint"]["fingerprint"] == event["fingerprint"]
+    assert fingerprint(resolved(run, ())) == event["fingerprint"]
+    with pytest.raises(SetpointError, match="optimizer.lr"):
+        resume(run, "optimizer.lr=0.01")
+
+
+def test_the_same_command_works_again_after_preemption(run: Path) -> None:
+    flags = ("optimizer.lr=0.5", "duration=8 steps")
+    resume(run, *flags, accept=["optimizer.lr"])
+    again = accepted(run, *flags, accept=["optimizer.lr"])
+    assert again == Accepted([], ("optimizer.lr",))
+    assert describe_accepted(again) == [
+        "--accept optimizer.lr: nothing differs there from the record"
+    ]
+    assert resume(run, *flags, accept=["optimizer.lr"]).ended.step == 8
+    assert events(run, "resume")[-1]["accepted"] == []
+
+
+def test_a_section_covers_what_is_in_it_and_nothing_else(run: Path) -> None:
+    flags = ("optimizer.lr=0.5", "optimizer.betas=[0.8,0.9]", "seed=7")
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, *flags, accept=["optimizer"])
+    message = str(caught.value)
+    assert "1 value of what is learned differ" in message
+    assert "  seed\n" in message
+    assert "optimizer" not in message
+    assert snapshot(run) == before
+    found = accepted(run, *flags, accept=["optimizer", "seed"])
+    assert {item.path for item in found.differences} == {
+        "optimizer.lr", "optimizer.betas", "seed"
+    }  # fmt: skip
+    # `optimizer.lr` does not cover `optimizer.lr_scale`: whole names count.
+    with pytest.raises(SetpointError, match="no such field or section"):
+        accepted(run, *flags, accept=["optimizer.l"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (("optimizer.betas=[0.5,0.6]",), {"betas": (0.5, 0.6)}),
+        (("optimizer.eps=1e-4",), {"eps": 1e-4}),
+        (("optimizer.weight_decay=0.5",), {"weight_decay": 0.5}),
+    ],
+)
+def test_an_accepted_option_of_the_optimizer_takes_effect(
+    run: Path, flags: tuple[str, ...], options: dict[str, object]
+) -> None:
+    """The checkpoint holds the old one, and must not bring it back."""
+    outcome = resume(run, *flags, "duration=8 steps", accept=["optimizer"])
+    group = outcome.parts.optimizer.param_groups[0]
+    for name, value in options.items():
+        assert group[name] == (pytest.approx(value) if not isinstance(value, tuple) else value)
+    state = next(iter(outcome.parts.optimizer.state.values()))
+    assert state["step"] == 8
+
+
+def test_what_a_checkpoint_cannot_take_is_refused_and_the_record_stays(run: Path) -> None:
+    config = (run / "config.json").read_bytes()
+    for flag, path in (("model.layers=2", "model"), ("seed=7", "seed")):
+        with pytest.raises(SetpointError):
+            resume(run, flag, "duration=8 steps", accept=[path])
+        assert (run / "config.json").read_bytes() == config
+
+
+def test_the_refusal_says_how_to_accept(run: Path) -> None:
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "optimizer.lr=0.5", "user.note=x")
+    text = str(caught.value).replace(str(run.parents[1]), "HERE").replace(run.name, "RUN")
+    compare("train/contract_refused", text)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("optimiser", " Did you mean optimizer?"),
+        ("optimizer.learning", " Did you mean optimizer.lr?"),
+        ("zzz", ""),
+        ("optimizer.betass", " Did you mean optimizer.betas?"),
+        ("lr", " Did you mean optimizer.lr?"),
+        ("", ""),
+    ],
+)
+def test_an_unknown_path_is_refused_with_a_suggestion(run: Path, path: str, meant: str) -> None:
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "duration=7 steps", accept=[path])
+    assert str(caught.value) == (
+        f"--accept {path}: the configuration has no such field or section.{meant}"
+    )
+    assert snapshot(run) == before
+
+
+@pytest.mark.parametrize("path", ["optimizer.clip-norm", "user", "user.note", "model", "schedule"])
+def test_fields_sections_and_free_keys_can_be_named(run: Path, path: str) -> None:
+    found = accepted(run, "user.note=x", accept=[path, "user"])
+    assert [item.path for item in found.differences] == ["user.note"]
+
+
+def test_run_time_settings_are_told_in_one_line(run: Path) -> None:
+    found = accepted(run, "batch.micro_size=4", "batch.accumulation=1", "evaluation=null")
+    (line,) = describe_accepted(found)
+    assert line.startswith("run-time settings that changed: batch.micro_size: 2 -> 4, ")
+    assert "batch.accumulation: 2 -> 1" in line
+
+
+def test_on_a_finished_run_nothing_is_accepted(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("config.json", "origins.json", "config.toml", "environment.json")
+    before = {name: (run / name).read_bytes() for name in files}
+    recorded = json.loads(before["config.json"])["setpoint"]["fingerprint"]
+    outcome = resume(run, "optimizer.lr=0.5", "tracking.progress=lines", accept=["optimizer.lr"])
+    assert (outcome.status, outcome.ended.step) == (0, 6)
+    assert fingerprint(outcome.job) == recorded
+    assert "is finished at step 6; nothing is left to train; nothing accepted" in (
+        "".join(capsys.readouterr())
+    )
+    assert {name: (run / name).read_bytes() for name in files} == before
+    last = events(run, "resume")[-1]
+    assert (last["accepted"], last["fingerprint"]) == ([], recorded)
+
+
+def test_a_session_that_trains_nothing_leaves_the_record(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from setpoint.resilience.signals import StopRequest
+
+    before = (run / "config.json").read_bytes()
+    monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
+    monkeypatch.setattr(StopRequest, "status", property(lambda self: 75))
+    outcome = resume(run, "optimizer.lr=0.5", "duration=8 steps", accept=["optimizer.lr"])
+    assert (outcome.status, outcome.ended.step) == (75, 6)
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_several_paths_in_one_option(run: Path) -> None:
+    with pytest.raises(SetpointError, match="--accept optimizer --accept seed"):
+        accepted(run, "optimizer.lr=0.5", accept=["optimizer,seed"])

@@ -1,0 +1,128 @@
+"""No dead knobs, the other way round: a run reads every field of every variant it is given.
+
+What a run never reads would have no effect, and setting it would have to be an error.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.config import Config
+from setpoint.config.base import fields_of
+from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.origin import DERIVED
+from setpoint.config.suggest import section_classes
+from setpoint.config.walk import dotted, leaves, sections
+from setpoint.train.config import Job
+from setpoint.train.run import train
+from setpoint.train.summary import print_summary
+
+from .small import small_job
+
+allow_imports(__name__)
+BASE = ("duration=3 steps", "model.dropout=0.1")
+TEXT = 'data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]'
+STDLIB = 'data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]'
+# Together they hold every variant of every union; a test below sees to it.
+JOBS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "text": (TEXT, "schedule=constant"),
+    "stdlib": (STDLIB,),
+    "imported": (
+        "model=import",
+        f"model.target={__name__}.Table",
+        "optimizer={type=import, target=torch.optim.SGD, momentum=0.5}",
+        "loss={type=import, target=torch.nn.CrossEntropyLoss}",
+    ),
+}
+# Fields that no run reads, and who does.
+ELSEWHERE = {
+    "Batch.global_size": "the check of the batch sum; here it follows from the other sizes",
+    "ImportedModel.max_sequence_length": "the check against the sequence length, and generate",
+    "Job.silence": "resolve, which drops the cautions",
+    "Job.user": "the user's own code",
+}
+
+
+class Table(torch.nn.Module):
+    """A model of the user's own: a table of logits."""
+
+    def __init__(self, vocab_size: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens)
+
+
+@contextmanager
+def reads() -> Iterator[set[str]]:
+    """The fields that anything outside the kernel reads, as `Class.field`."""
+    seen: set[str] = set()
+
+    def look_up(self: Config, name: str) -> Any:
+        if not name.startswith("_") and name in type(self).__setpoint__.fields:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if not caller.startswith("setpoint.config"):
+                seen.add(f"{type(self).__name__}.{name}")
+        return object.__getattribute__(self, name)
+
+    type.__setattr__(Config, "__getattribute__", look_up)
+    try:
+        yield seen
+    finally:
+        type.__delattr__(Config, "__getattribute__")
+
+
+def job_of(name: str, folder: Path) -> Job:
+    (folder / "text").mkdir()
+    for number in range(24):
+        text = "one two three four five six seven eight nine ten " * 9
+        (folder / "text" / f"{number}.txt").write_text(f"{number}: {text}")
+    flags = [flag.replace("{tmp}", str(folder)) for flag in (*BASE, *JOBS[name])]
+    return small_job(folder, *flags)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_run_reads_every_field(name: str, tmp_path: Path) -> None:
+    job = job_of(name, tmp_path)
+    fields = {
+        dotted((*path, field)): f"{type(section).__name__}.{field}"
+        for path, section in sections(job)
+        # Not the arguments of imported components, which are all handed over.
+        for field in fields_of(type(section).__setpoint__.cls)
+    }
+    with reads() as seen:
+        print_summary(job, train(job), io.StringIO())
+    for leaf in leaves(job):
+        if leaf.origin.layer == DERIVED:  # what a derived value was derived from was read for it
+            words = leaf.origin.label.removeprefix("from ").split(", ")
+            seen |= {fields[path] for path in words if path in fields}
+    assert set(fields.values()) - seen - ELSEWHERE.keys() == set()
+
+
+def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
+    held: set[type[Config]] = set()
+    for name in JOBS:
+        (tmp_path / name).mkdir()
+        placed = sections(job_of(name, tmp_path / name))
+        # With its arguments an imported component is of a class of its own.
+        held |= {type(section).__setpoint__.cls for _, section in placed}
+    assert every(Job) - held == set()
+
+
+def every(cls: type[Config]) -> set[type[Config]]:
+    """A class and all that can stand below it."""
+    found = {cls}
+    for info in cls.__setpoint__.fields.values():
+        for inner in section_classes(info.type):
+            found |= every(inner)
+    return found
