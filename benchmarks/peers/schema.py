@@ -12,7 +12,7 @@ from setpoint.config.base import chain_of
 from setpoint.config.docs import class_help, field_help
 from setpoint.config.field import MISSING, Bounds, FieldInfo
 from setpoint.config.types.base import FieldType
-from setpoint.config.types.containers import OptionalType, SequenceType, TupleType
+from setpoint.config.types.containers import AnyOfType, OptionalType, SequenceType, TupleType
 from setpoint.config.types.scalars import (
     BoolType,
     FloatType,
@@ -38,6 +38,7 @@ class Field:
         kind: its type.
         default: as source, or None if it must be given.
         bounds, items: the ranges of the value and of its items.
+        family: the class that the variants of a union have in common, or None.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Field:
     default: str | None
     bounds: Bounds | None
     items: Bounds | None
+    family: str | None
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,14 @@ class Section:
     Arguments:
         name, help: as declared.
         tag: what selects it in a union, or None.
+        family: the class that it has in common with the other variants, or None.
         fields: those it inherits among them.
     """
 
     name: str
     help: str
     tag: str | None
+    family: str | None
     fields: tuple[Field, ...]
 
 
@@ -87,7 +91,9 @@ def _visit(cls: type[Config], found: dict[type[Config], Section]) -> None:
     fields = tuple(_field(cls, info) for info in cls.__setpoint__.fields.values())
     # Peers take a field without a default only before those that have one.
     ordered = sorted(fields, key=lambda field: field.default is not None)
-    found[cls] = Section(cls.__name__, class_help(cls), cls.__setpoint__.tag, tuple(ordered))
+    tag = cls.__setpoint__.tag
+    family = cls.__bases__[0].__name__ if tag is not None else None
+    found[cls] = Section(cls.__name__, class_help(cls), tag, family, tuple(ordered))
 
 
 def classes_in(kind: FieldType) -> Iterator[type[Config]]:
@@ -113,7 +119,14 @@ def _field(cls: type[Config], info: FieldInfo) -> Field:
         default = expression(info.initial())
     kind = OptionalType(info.type) if info.derived else info.type
     help = " ".join(field_help(cls, info.name).split())
-    return Field(info.name, help, kind, default, info.bounds, info.item_bounds)
+    family = _family(info.type)
+    return Field(info.name, help, kind, default, info.bounds, info.item_bounds, family)
+
+
+def _family(kind: FieldType) -> str | None:
+    if isinstance(kind, SectionType) and kind.variants():
+        return kind.classes[0].__name__
+    return None
 
 
 def expression(value: Any) -> str:
@@ -132,7 +145,7 @@ def expression(value: Any) -> str:
         inside = ", ".join(f"{name}={expression(getattr(value, name))}" for name in names)
         return f"{type(value).__name__}({inside})"
     if isinstance(value, tuple):
-        return f"({', '.join(map(expression, value))},)"
+        return f"({', '.join(map(expression, value))},)" if value else "()"
     if isinstance(value, Path):
         return f"Path({value.as_posix()!r})"
     if isinstance(value, Free):
@@ -168,7 +181,9 @@ def annotation(kind: FieldType, union: str, item: str = "{}") -> str:
         return "dict[str, str]"
     if isinstance(kind, ScalarType):
         return "str"
-    return NAMES[type(kind)]
+    if isinstance(kind, AnyOfType):
+        return " | ".join(annotation(part, union) for part in kind.options)
+    return NAMES.get(type(kind), "str")  # types that peers have not are texts to them
 
 
 def is_quantity(kind: FieldType) -> bool:
@@ -181,3 +196,15 @@ def is_quantity(kind: FieldType) -> bool:
         True for types that bring their own reading.
     """
     return isinstance(kind, ScalarType)
+
+
+def number(limit: float) -> str:
+    """A limit as source.
+
+    Arguments:
+        limit: any number; an infinite one says that the value must be finite.
+
+    Returns:
+        an expression of Python.
+    """
+    return f"float({str(limit)!r})" if limit in (float("inf"), float("-inf")) else repr(limit)

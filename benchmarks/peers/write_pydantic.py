@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from setpoint.config.field import Bounds
 
-from .schema import QUANTITY, Field, Section, annotation, is_quantity
+from .schema import QUANTITY, Field, Section, annotation, is_quantity, number
 
 UNION = "Annotated[{}, Field(discriminator='type')]"
 HEAD = """\
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 """
+SETTINGS_HEAD = "from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict\n"
 SETTINGS = """\
     model_config = SettingsConfigDict(
         extra="forbid", frozen=True, env_prefix="PEER__", env_nested_delimiter="__",
@@ -41,12 +41,24 @@ def module(tree: list[Section], preset: dict[str, str], chosen: str) -> str:
     Returns:
         a module with `main`.
     """
-    parts = [HEAD, *(_section(section, {}) for section in tree[:-1])]
+    parts = [HEAD, SETTINGS_HEAD, classes(tree[:-1])]
     # Settings read the command line for a class, so a preset is a class with other defaults.
     root = tree[-1]
-    parts.append(_section(Section("Tiny", root.help, root.tag, root.fields), preset))
+    parts.append(_section(Section("Tiny", root.help, root.tag, root.family, root.fields), preset))
     parts.append(f"\n\ndef chosen(job):\n    return {chosen}\n")
     return "".join([*parts, TAIL])
+
+
+def classes(tree: list[Section]) -> str:
+    """The source of the models, without imports.
+
+    Arguments:
+        tree: the classes.
+
+    Returns:
+        the source.
+    """
+    return "".join(_section(section, {}) for section in tree)
 
 
 def _section(section: Section, preset: dict[str, str]) -> str:
@@ -77,7 +89,7 @@ def _field(field: Field, preset: str | None) -> str:
 
 def _limits(bounds: Bounds) -> list[str]:
     named = (("gt", bounds.gt), ("ge", bounds.ge), ("lt", bounds.lt), ("le", bounds.le))
-    found = [f"{name}={limit!r}" for name, limit in named if limit is not None]
+    found = [f"{name}={number(limit)}" for name, limit in named if limit is not None]
     if bounds.pattern is not None:
         found.append(f"pattern={f'^(?:{bounds.pattern})$'!r}")
     return found

@@ -1,0 +1,1 @@
+"""Setpoint's kernel beside other configuration systems, on one common tree."""
