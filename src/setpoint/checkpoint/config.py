@@ -10,12 +10,39 @@ from setpoint.config import RUNTIME, Config, Period, field
 class Checkpoint(Config, role=RUNTIME):
     """When the run is saved, how many checkpoints stay, and whether it resumes."""
 
-    every: Period = field(default=Period("100 steps"))
+    every: Period = field(
+        default=Period("100 steps"),
+        tags=("cadence",),
+        also_called=(
+            "save_steps",
+            "save_strategy",
+            "save_interval",
+            "saves_per_epoch",
+            "checkpoint_interval",
+        ),
+    )
     """How often a checkpoint is saved; the start, the end and Ctrl-C are saved in any case."""
-    keep: int | None = field(default=2, ge=1)
+    keep: int | None = field(
+        default=2,
+        ge=1,
+        also_called=(
+            "save_total_limit",
+            "keep_latest_k",
+            "save_num_checkpoints_to_keep",
+            "max_checkpoints",
+        ),
+    )
     """How many of the newest checkpoints stay; null keeps all."""
-    keep_best: bool = True
+    keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
     """Whether the checkpoint with the lowest held-out loss stays too, under the name `best`."""
-    resume: Literal["auto", "never", "must"] = "auto"
+    resume: Literal["auto", "never", "must"] = field(
+        default="auto",
+        also_called=(
+            "resume_from_checkpoint",
+            "auto_resume",
+            "auto_resume_from_checkpoints",
+            "autoresume",
+        ),
+    )
     """`auto` goes on from the newest whole checkpoint if there is one, `must` refuses to start
     without one, `never` refuses a run directory that holds one."""

@@ -39,7 +39,8 @@ def load_directory(directory: Path, only: Collection[str] | None = None) -> Chec
 
     Arguments:
         directory: of the checkpoint.
-        only: the file stems to verify and read, beside the state; None reads all.
+        only: the file stems to verify and read, beside the state; None reads all tensors, and
+            verifies every file.
 
     Returns:
         the checkpoint.
@@ -55,12 +56,14 @@ def load_directory(directory: Path, only: Collection[str] | None = None) -> Chec
     if step_of(name) != manifest.step:
         raise DamagedCheckpoint(directory, f"its manifest is of step {manifest.step}")
     stems = [n.removesuffix(TENSORS) for n in manifest.files if n.endswith(TENSORS)]
+    names = list(manifest.files)
     if only is not None:
         for stem in only:
             if stem not in stems:
                 raise KeyError(f"{directory} has no tensors {stem!r}, only {', '.join(stems)}")
         stems = [stem for stem in stems if stem in only]
-    verify(directory, manifest, [STATE, *(stem + TENSORS for stem in stems)])
+        names = [STATE, *(stem + TENSORS for stem in stems)]
+    verify(directory, manifest, names)
     try:
         state = decode_state((directory / STATE).read_bytes())
     except OSError as error:

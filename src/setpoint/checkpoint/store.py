@@ -88,6 +88,7 @@ class CheckpointStore:
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
         metric: float | None = None,
+        texts: Mapping[str, str] | None = None,
     ) -> Path:
         """Save a checkpoint; when this returns, it is on the disk and `latest` names it.
 
@@ -96,6 +97,7 @@ class CheckpointStore:
             tensors: file stem to name to tensor; of each stem becomes `<stem>.safetensors`.
             state: everything else, as JSON has it (see `encode_state`).
             metric: what selects the best checkpoint, lower is better; None or NaN never wins.
+            texts: file name to text, such as the record of the configuration.
 
         Returns:
             the checkpoint's directory.
@@ -118,7 +120,7 @@ class CheckpointStore:
         target = self.root / directory_name(step)
         pointers: list[StagedPointer] = []
         try:
-            self._write(staged, step, tensors, state, metric)
+            self._write(staged, step, tensors, state, metric, texts or {})
             if self._beats_best(metric, step):
                 pointers.append(StagedPointer(self.root, "best", step))
             pointers.append(StagedPointer(self.root, "latest", step))
@@ -247,6 +249,7 @@ class CheckpointStore:
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
         metric: float | None,
+        texts: Mapping[str, str],
     ) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -255,6 +258,8 @@ class CheckpointStore:
             for stem, group in tensors.items()
         }
         files[STATE] = write_file(directory / STATE, [encode_state(state)])
+        for name, text in texts.items():
+            files[name] = write_file(directory / name, [text.encode()])
         metric = None if metric is None else float(metric)
         write_file(directory / MANIFEST, [Manifest(step, metric, files).render()])
         sync_directory(directory)

@@ -27,6 +27,6 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
         if name in saved and saved[name].shape != own[name].shape
     ]
     if wrong:
-        shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+        shown = "; ".join(wrong[:2]) + (f"; and {len(wrong) - 2} more" if len(wrong) > 2 else "")
         raise RunError(f"{checkpoint.path} does not fit the model: {shown}")
     model.load_state_dict(saved)

@@ -13,6 +13,8 @@ from setpoint.config import IDENTITY, Config, Problem, check, field
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"
 
+HERE = "here"  # stands for the path of a source that does not know its own
+
 
 class SourceConfig(Config, role=IDENTITY):
     """Where documents come from."""
@@ -42,11 +44,33 @@ class Text(SourceConfig, type="text", owner="setpoint.data.sources.text:TextSour
     name: str = field(default="text", pattern=NAME)
     """First part of each document's name; unique among the sources."""
 
-    paths: tuple[str, ...] = field()
+    paths: tuple[str, ...] = field(
+        also_called=(
+            "train_file",
+            "train_files",
+            "data_path",
+            "data_files",
+            "dataset_path",
+            "train_data_dir",
+        )
+    )
     """Files and globs from the working directory on; `**` crosses folders: "corpus/**/*.md"."""
 
     separator: str | None = None
     """Text that divides a file into documents, such as "\\n\\n"; unset: a file is a document."""
+
+    @check(needs="files")
+    def _check_files(self) -> Iterator[Problem]:
+        """Whether the paths lead to files."""
+        # Listing files needs modules that nothing else here does.
+        from setpoint.data.sources.text import TextSource
+
+        _, errors = TextSource(self, where=HERE).search()
+        for path, error in errors.items():
+            # The error of the data names the field first and what is valid last.
+            message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
+            hint = f"Valid: {valid}" if valid else ""
+            yield Problem(path.removeprefix(f"{HERE}."), message, hint=hint)
 
     @check
     def _check_paths(self) -> Iterator[Problem]:
@@ -87,10 +111,26 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
 class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
     """What is learned from, and what is held out to judge it."""
 
-    sources: tuple[SourceConfig, ...] = field(factory=lambda: (Stdlib(),))
+    sources: tuple[SourceConfig, ...] = field(
+        factory=lambda: (Stdlib(),),
+        also_called=("dataset", "datasets", "dataset_name", "train_dataset"),
+    )
     """Where documents come from; one source or several."""
 
-    held_out: float = field(default=0.05, gt=0, lt=1)
+    held_out: float = field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        also_called=(
+            "val_set_size",
+            "val_size",
+            "validation_split",
+            "val_split",
+            "val_split_fraction",
+            "test_size",
+            "eval_split_ratio",
+        ),
+    )
     """Share of documents held out. A document's side depends on its name alone, so adding others
     never moves it."""
 

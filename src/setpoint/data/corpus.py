@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from setpoint.config import SetpointError
+from setpoint.config.checker import describe
 from setpoint.data.config import Data
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.split import split_documents
@@ -87,10 +89,26 @@ def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
     """
-    split = split_documents(read_sources(config), config.held_out)
+    documents = list(read_sources(config))
+    if not any(document.data for document in documents):
+        raise SetpointError(_no_text(config))
+    split = split_documents(documents, config.held_out)
     return (
         build_corpus(split.train, tokenizer, side="train"),
         build_corpus(split.held_out, tokenizer, side="held_out"),
+    )
+
+
+def _no_text(config: Data) -> str:
+    """Which sources hold nothing, and where they come from."""
+    named: list[str] = []
+    for index, source in enumerate(config.sources):
+        name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
+        value, origin = describe(config, ("data",), f"sources.{index}.{name}")
+        named.append(f"data.sources.{index}.{name} = {value}" + (f" ({origin})" if origin else ""))
+    return (
+        f"data.sources: no source holds a single byte of text: {'; '.join(named)}.\n"
+        "Valid: sources with at least two documents that are not empty."
     )
 
 

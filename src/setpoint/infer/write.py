@@ -10,6 +10,7 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
+from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.checkpoint.weights import load_weights
@@ -37,7 +38,12 @@ class Sampling:
 
 
 def write(
-    job: Job, folder: str, prompt: str, which: str | None, sampling: Sampling, stream: TextIO
+    job: Job,
+    folder: str,
+    prompt: str,
+    which: str | Path | None,
+    sampling: Sampling,
+    stream: TextIO,
 ) -> None:
     """Print a prompt and its continuation, as it is made.
 
@@ -45,7 +51,8 @@ def write(
         job: the configuration of the run.
         folder: its directory.
         prompt: at least one character, all of which UTF-8 can encode.
-        which: `best`, `latest` or a step; None for the best if there is one.
+        which: `best`, `latest`, a step, or a checkpoint's directory; None for the best if there is
+            one.
         sampling: how tokens are drawn.
         stream: where the text goes.
 
@@ -57,9 +64,12 @@ def write(
     store = CheckpointStore(Path(folder) / "checkpoints")
     if which is None:
         which = "latest" if store.best is None else "best"
-    name = which if which in ("best", "latest") else int(which)
     try:
-        checkpoint = store.load(name, only=("model",))
+        if isinstance(which, Path):
+            checkpoint = load_directory(which, only=("model",))
+        else:
+            name = which if which in ("best", "latest") else int(which)
+            checkpoint = store.load(name, only=("model",))
     except DamagedCheckpoint as error:
         others = [str(step) for step in store.steps if f"{step:08d}" not in error.path.name]
         hint = f"; --checkpoint {' or '.join(others)} chooses another" if others else ""

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, field
+from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, field
 
 
 class Parallel(Config, role=RUNTIME):
     """Where a job runs."""
 
-    world_size: int = field(default=1, ge=1)
+    world_size: int = field(default=1, ge=1, also_called=("num_processes", "num_gpus", "n_gpus"))
     """Number of ranks. The launcher's WORLD_SIZE or --world-size sets it; a plan can be checked
     for any number, training runs on one in this version."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = field(
+        default="auto",
+        also_called=("use_cpu", "no_cuda", "accelerator", "device_type"),
+        values_also_called={"cuda": ("gpu", "cuda:0", "nvidia")},
+    )
     """Device of the model; auto takes a GPU if there is one."""
+
+    @check(needs="torch")
+    def _check_device(self) -> Iterator[Problem]:
+        """Whether the device is there."""
+        from setpoint.parallel.device import choose_device
+
+        try:
+            choose_device(self)
+        except SetpointError as error:
+            yield Problem("device", str(error).removeprefix("parallel.device = cuda: "))

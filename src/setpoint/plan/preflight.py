@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 
-from setpoint.config import Problem, SetpointError
-from setpoint.config.checker import describe
-from setpoint.data.config import Bytes, Text
+from setpoint.config.hooks import Need
+from setpoint.config.verify import Verification, verify
+from setpoint.data.config import Bytes
 from setpoint.model.config import Transformer
 from setpoint.model.size import estimate_size
 from setpoint.train.batch import batch_sum
@@ -23,18 +23,16 @@ class Preflight:
 
     Arguments:
         facts: what the run would be, by name: numbers, or words.
-        problems: what would stop it.
-        skipped: what could not be verified here, and why.
+        found: what the checks found.
     """
 
-    __slots__ = ("facts", "problems", "skipped")
+    __slots__ = ("cautions", "facts", "problems", "skipped")
 
-    def __init__(
-        self, facts: dict[str, int | str], problems: list[Problem], skipped: list[str]
-    ) -> None:
+    def __init__(self, facts: dict[str, int | str], found: Verification) -> None:
         self.facts = facts
-        self.problems = problems
-        self.skipped = skipped
+        self.problems = found.problems
+        self.cautions = found.cautions
+        self.skipped = [str(check) for check in found.skipped]
 
     def to_json(self) -> dict[str, object]:
         """The findings for machines.
@@ -42,17 +40,19 @@ class Preflight:
         Returns:
             a mapping of plain values.
         """
-        return {"facts": self.facts, "skipped": self.skipped}
+        cautions = [caution.to_json() for caution in self.cautions]
+        return {"facts": self.facts, "cautions": cautions, "skipped": self.skipped}
 
 
-def preflight(job: Job) -> Preflight:
+def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
     """Look at a resolved job from outside.
 
     Arguments:
         job: the resolved configuration.
+        able: what the checks may use, beside the values.
 
     Returns:
-        facts, problems and what was left out.
+        facts, problems, cautions and what was left out.
     """
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length
@@ -63,7 +63,7 @@ def preflight(job: Job) -> Preflight:
         "batch": batch_sum(batch.global_size, batch.micro_size, batch.accumulation, ranks),
         "tokens per update": tokens,
     }
-    skipped = ["the device, which training finds out with torch"]
+    report = Preflight(facts, verify(job, able))
     if isinstance(job.model, Transformer):
         vocabulary = vocabulary_size(job)
         if vocabulary is not None:
@@ -73,8 +73,9 @@ def preflight(job: Job) -> Preflight:
             facts["parameters"] = size.parameters
             facts["FLOPs per token"] = size.flops_per_token
     else:
-        skipped.append("the number of parameters, which only the model itself knows")
-    return Preflight(facts, [*_paths(job)], skipped)
+        unknown = "model: the number of parameters, which only the model itself knows"
+        report.skipped.append(unknown)
+    return report
 
 
 def vocabulary_size(job: Job) -> int | None:
@@ -87,22 +88,3 @@ def vocabulary_size(job: Job) -> int | None:
         the size, or None.
     """
     return BYTES_VOCABULARY if isinstance(job.tokenizer, Bytes) else None
-
-
-def _paths(job: Job) -> Iterator[Problem]:
-    for index, source in enumerate(job.data.sources):
-        if isinstance(source, Text):
-            # Most jobs have no such source, and listing files needs modules of its own.
-            from setpoint.data.sources.text import TextSource
-
-            _, errors = TextSource(source, where=f"data.sources.{index}").search()
-            for path, error in errors.items():
-                yield _problem(job, path, error)
-
-
-def _problem(job: Job, path: str, error: SetpointError) -> Problem:
-    """An error of the data, which names the field first and what is valid last, as a finding."""
-    message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
-    value, origin = describe(job, (), path)
-    hint = f"Valid: {valid}" if valid else ""
-    return Problem(path, message, hint=hint, value=value, origin=origin)

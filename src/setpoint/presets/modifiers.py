@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Period, modifier
+from setpoint.config import Duration, Invalid, Period, modifier
 from setpoint.train.config import Evaluation, Job
 
 
@@ -16,7 +16,12 @@ def smoke(job: Job, steps: int = 10) -> Job:
 
     Returns:
         the same job.
+
+    Raises:
+        Invalid: if there are no steps.
     """
+    if steps < 1:
+        raise Invalid(f"steps must be at least 1, got {steps}")
     job.duration = Duration(f"{steps} steps")
     job.evaluation = Evaluation(every=Period("last_step"), sequences=16)
     return job

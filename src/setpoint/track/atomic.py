@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from setpoint.config import RunError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, or replace it, and wait until the disk has it.
+    """Write a file, or replace it with its permissions kept, and wait until the disk has it.
 
     Arguments:
         path: the file, in a directory that exists.
@@ -26,6 +27,8 @@ def write_text(path: Path, text: str) -> None:
         with open(staged, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             os.fsync(file.fileno())
         os.replace(staged, path)
     except BaseException as error:

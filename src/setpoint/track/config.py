@@ -19,13 +19,28 @@ class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:build_jsonl
 class Tracking(Config, role=RUNTIME):
     """What a run logs, where to, and what people see of it."""
 
-    every: Period = field(default=Period("10 steps"))
+    every: Period = field(
+        default=Period("10 steps"),
+        tags=("cadence",),
+        also_called=(
+            "logging_steps",
+            "logging_strategy",
+            "log_interval",
+            "log_freq",
+            "log_every",
+            "log_every_n_steps",
+        ),
+    )
     """How often a row of metrics is written and shown."""
 
-    progress: Literal["auto", "bar", "lines", "none"] = "auto"
+    progress: Literal["auto", "bar", "lines", "none"] = field(
+        default="auto", also_called=("disable_tqdm", "enable_progress_bar", "progress_bar")
+    )
     """`auto` shows a bar on a terminal and a line for each row of metrics elsewhere."""
 
-    trackers: tuple[TrackerConfig, ...] = field(factory=lambda: (Jsonl(),))
+    trackers: tuple[TrackerConfig, ...] = field(
+        factory=lambda: (Jsonl(),), also_called=("report_to", "loggers", "logger")
+    )
     """Where the rows go; an empty list logs nothing."""
 
     @check

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .code_revision import code_revision
-from .redact import hide_secrets, is_secret_name, redact_command
+from .redact import hide_secrets, is_secret_name, redact_command, without_secrets
 
 # Variables that decide how the machine computes, or which part of a job a process is.
 _PREFIXES = (
@@ -70,7 +70,7 @@ def environment(
         "variables": _variables,
     }
     record = {key: attempt(key, read) for key, read in sections.items()}
-    return {**record, "unread": unread}
+    return {**record, "unread": without_secrets(unread)}
 
 
 def _code(directory: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .jsonl import JsonlWriter
+from .redact import without_secrets
 
 
 class EventLog:
@@ -35,7 +36,7 @@ class EventLog:
             RunError: if the disk is full or fails.
         """
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._writer.write({"time": time, "event": event, **details})
+        self._writer.write({"time": time, "event": event, **without_secrets(details)})
         self._writer.sync()
 
     def close(self) -> None:

@@ -145,17 +145,18 @@ def build_jsonl(config: Jsonl, *, run_directory: RunDirectory) -> JsonlWriter:
     return JsonlWriter(run_directory.metrics)
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path, damaged: list[str] | None = None) -> list[dict[str, Any]]:
     """Read what `JsonlWriter` wrote, also while it is still writing.
 
     Arguments:
         path: the file.
+        damaged: receives what is wrong with lines that are not JSON, which are left out then.
 
     Returns:
         the rows; a last line without an end is left out.
 
     Raises:
-        SetpointError: if the file cannot be read, or a line is not JSON.
+        SetpointError: if the file cannot be read, or a line is not JSON and `damaged` is None.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -166,7 +167,10 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append({key: _restored(value) for key, value in json.loads(line).items()})
         except (ValueError, AttributeError) as error:
-            raise SetpointError(f"{path}:{number} is not a row: {error}") from error
+            reason = f"{path}:{number} is not a row: {error}"
+            if damaged is None:
+                raise SetpointError(reason) from error
+            damaged.append(reason)
     return rows
 
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
-HIDDEN = "***"
-"""What stands where a secret was."""
+from setpoint.config.credentials import HIDDEN, hide_secrets
 
 _SECRET_WORDS = frozenset(
-    ("key", "apikey", "token", "secret", "password", "passwd", "passphrase", "credential",
+    ("key", "apikey", "token", "secret", "password", "passwd", "pwd", "passphrase", "credential",
      "credentials", "auth", "authorization", "bearer")
 )  # fmt: skip
-_URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
-# What well-known services put in front of their keys; such a value is a secret under any name.
-_KNOWN_KEYS = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}"
-    r"|AKIA[A-Z0-9]{16}|glpat-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,})"
-)
 
 
 def is_secret_name(name: str) -> bool:
@@ -33,16 +27,22 @@ def is_secret_name(name: str) -> bool:
     return not _SECRET_WORDS.isdisjoint(re.split(r"[^a-z0-9]+", name.lower()))
 
 
-def hide_secrets(text: str) -> str:
-    """Hide logins in addresses and keys of known services.
+def without_secrets(value: Any) -> Any:
+    """Hide secrets in every text of some data.
 
     Arguments:
-        text: any text.
+        value: what JSON can hold.
 
     Returns:
-        the text with `***` in their places.
+        a copy in which `hide_secrets` has seen each text, keys included.
     """
-    return _KNOWN_KEYS.sub(HIDDEN, _URL_LOGIN.sub(HIDDEN, text))
+    if isinstance(value, str):
+        return hide_secrets(value)
+    if isinstance(value, dict):
+        return {hide_secrets(str(key)): without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item) for item in value]
+    return value
 
 
 def redact_command(arguments: Iterable[str]) -> list[str]:

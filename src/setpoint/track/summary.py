@@ -8,6 +8,8 @@ from typing import TextIO
 
 from .console import is_terminal
 
+LONGEST = 24  # signs of a cell that is a number with its unit
+
 
 def print_table(
     title: str,
@@ -55,7 +57,7 @@ def plain_table(title: str, rows: Sequence[Sequence[str]], *, columns: Sequence[
     """
     lines = [*([columns] if columns else []), *rows]
     count = max((len(line) for line in lines), default=0)
-    widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(count)]
+    widths = [max(_counted(line[i], i) for line in lines if i < len(line)) for i in range(count)]
     result = [title]
     for line in lines:
         cells = [
@@ -64,3 +66,8 @@ def plain_table(title: str, rows: Sequence[Sequence[str]], *, columns: Sequence[
         ]
         result.append(("  " + "  ".join(cells)).rstrip())
     return "\n".join(result)
+
+
+def _counted(cell: str, column: int) -> int:
+    """How much a cell says about the width of its column: a sentence among numbers says nothing."""
+    return len(cell) if column == 0 or len(cell) <= LONGEST else 0

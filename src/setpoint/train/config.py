@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from setpoint.checkpoint.config import Checkpoint
 from setpoint.config import (
@@ -22,6 +22,8 @@ from setpoint.config import (
     field,
     is_set,
 )
+from setpoint.config.component import component
+from setpoint.config.typed import Component
 from setpoint.data.config import Bytes, Data, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.model.config import ModelConfig, Transformer
@@ -29,6 +31,10 @@ from setpoint.optim.config import AdamW, Cosine, OptimizerConfig, ScheduleConfig
 from setpoint.parallel.config import Parallel
 from setpoint.track.config import Tracking
 from setpoint.train.batch import Batch, batch_sum, nearest_multiples, solve_batch
+from setpoint.train.suspicious import CAUTIONS, suspicious
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
@@ -36,7 +42,15 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 class Precision(Config):
     """The number formats of parameters and computation."""
 
-    compute: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compute: Literal["fp32", "bf16", "fp16"] = field(
+        default="fp32",
+        also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
+        values_also_called={
+            "fp32": ("float32", "float", "single", "full", "no", "32"),
+            "bf16": ("bfloat16", "bf16-mixed", "bf16-true"),
+            "fp16": ("float16", "half", "16", "16-mixed", "16-true"),
+        },
+    )
     """Format of matrix products; parameters, gradients and optimizer state stay in fp32. bf16 is
     about twice as fast as fp32 where the processor has it; fp16 scales the loss and needs a GPU."""
 
@@ -44,10 +58,16 @@ class Precision(Config):
 class Evaluation(Config, role=RUNTIME):
     """How the model is judged on the held-out text; the best checkpoint has the lowest loss."""
 
-    every: Period = field(default=Period("100 steps"))
+    every: Period = field(
+        default=Period("100 steps"),
+        tags=("cadence",),
+        also_called=("eval_steps", "eval_strategy", "eval_interval", "val_check_interval"),
+    )
     """How often; the end of training is judged as well."""
 
-    sequences: int | None = field(default=None, ge=1)
+    sequences: int | None = field(
+        default=None, ge=1, also_called=("eval_iters", "limit_val_batches", "max_eval_samples")
+    )
     """Held-out sequences to judge on, the same ones each time; null: all there are."""
 
     baselines: bool = False
@@ -64,32 +84,72 @@ class Evaluation(Config, role=RUNTIME):
             )
 
 
-class Job(Config):
+class Job(Config, schema=2, migrations="setpoint.train.migrations"):
     """A training job: one configuration that fully determines the run."""
 
-    name: str = field(default="run", pattern=NAME, role=RUNTIME)
+    name: str = field(
+        default="run",
+        pattern=NAME,
+        role=RUNTIME,
+        also_called=("run_name", "exp_name", "wandb_run_name", "wandb_name"),
+    )
     """Name of the run; its directory is workspace/experiment/name-fingerprint."""
 
-    experiment: str | None = field(default=None, pattern=NAME, role=RUNTIME)
+    experiment: str | None = field(
+        default=None,
+        pattern=NAME,
+        role=RUNTIME,
+        also_called=("project", "project_name", "wandb_project", "experiment_name"),
+    )
     """Folder between the workspace and the runs, to keep runs together; null: none."""
 
-    workspace: Path = field(default=Path("runs"), role=RUNTIME)
+    workspace: Path = field(
+        default=Path("runs"),
+        role=RUNTIME,
+        also_called=("output_dir", "out_dir", "default_root_dir", "dump_folder", "save_folder"),
+    )
     """Folder that all runs lie in."""
 
-    seed: int | None = field(default=1234, ge=0, lt=2**63)
+    seed: int | None = field(
+        default=1234, ge=0, lt=2**63, also_called=("random_seed", "manual_seed")
+    )
     """Start of every random decision; null draws one, which is recorded."""
 
-    duration: Duration = field(default=Duration("300 steps"), role=BUDGET)
+    duration: Duration = field(
+        default=Duration("300 steps"),
+        role=BUDGET,
+        also_called=(
+            "num_train_epochs",
+            "num_epochs",
+            "max_epochs",
+            "epochs",
+            "max_steps",
+            "train_steps",
+            "total_steps",
+            "num_steps",
+            "max_iters",
+            "train_iters",
+            "max_tokens",
+            "max_time",
+            "max_duration",
+        ),
+    )
     """When training ends: a count with a unit, or several of which the first to be reached counts.
     May grow when a run is resumed."""
 
-    deterministic: bool = False
+    deterministic: bool = field(
+        default=False,
+        also_called=("full_determinism", "deterministic_mode", "use_deterministic_algorithms"),
+    )
     """Use only deterministic operations where PyTorch has a choice, and fail where it has none."""
 
     model: ModelConfig = field(factory=Transformer)
     """What is trained."""
 
-    tokenizer: TokenizerConfig = field(factory=Bytes)
+    tokenizer: TokenizerConfig = field(
+        factory=Bytes,
+        also_called=("tokenizer_type", "tokenizer_name", "tokenizer_path"),
+    )
     """How text becomes tokens."""
 
     data: Data = field(factory=Data)
@@ -98,10 +158,16 @@ class Job(Config):
     batch: Batch = field(factory=Batch)
     """How many sequences make an update."""
 
-    optimizer: OptimizerConfig = field(factory=AdamW)
+    optimizer: Component[OptimizerConfig, Optimizer] = component(
+        factory=AdamW, also_called=("optim", "optimizer_type", "optimizer_name")
+    )
     """How gradients become updates."""
 
-    schedule: ScheduleConfig = field(factory=Cosine)
+    schedule: ScheduleConfig = field(
+        factory=Cosine,
+        also_called=("lr_scheduler", "lr_scheduler_type", "lr_decay_style", "scheduler"),
+        values_also_called={"constant": ("none", "null", "constant_with_warmup", "fixed")},
+    )
     """How the learning rate changes over the updates."""
 
     loss: LossConfig = field(factory=CrossEntropy)
@@ -121,6 +187,9 @@ class Job(Config):
 
     tracking: Tracking = field(factory=Tracking, role=RUNTIME)
     """What is logged and shown."""
+
+    silence: tuple[str, ...] = field(default=(), role=RUNTIME)
+    """Codes of cautions that are known and meant; they are neither shown nor recorded."""
 
     user: Free = field(factory=Free)
     """Free keys of your own; recorded and part of the fingerprint."""
@@ -151,20 +220,33 @@ class Job(Config):
             self.parallel.world_size,
         )
 
+    def updates(self) -> int | None:
+        """The number of updates of the whole run, as far as the duration decides it.
+
+        Returns:
+            the number; None where only epochs or time end the run.
+        """
+        steps, tokens = self.duration.in_unit("steps"), self.duration.in_unit("tokens")
+        limits = [] if steps is None else [int(steps)]
+        if tokens is not None:
+            limits.append(-(-int(tokens) // (self.batch.global_size * self.batch.sequence_length)))
+        return min(limits, default=None)
+
     @derive("schedule.horizon_steps")
     def _derive_horizon_steps(self) -> int:
-        steps, tokens = self.duration.in_unit("steps"), self.duration.in_unit("tokens")
-        updates = [] if steps is None else [int(steps)]
-        if tokens is not None:
-            updates.append(-(-int(tokens) // (self.batch.global_size * self.batch.sequence_length)))
-        if not updates:
+        updates = self.updates()
+        if updates is None:
             raise Invalid(
                 f"must be set: a duration of {self.duration} does not say how many updates "
                 f"there will be",
                 hint="Set it to a number of updates, give a duration in steps or tokens, or use "
                 "--schedule constant.",
             )
-        return min(updates)
+        return updates
+
+    @check(cautions=CAUTIONS)
+    def _check_for_what_is_seldom_meant(self) -> Iterator[Problem]:
+        yield from suspicious(self)
 
     @check
     def _check_batch_sum(self) -> Iterator[Problem]:

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from setpoint.config import BUDGET, IDENTITY, Duration, SetpointError
 from setpoint.config.difference import ABSENT, Difference
 from setpoint.config.record import recorded_differences
+from setpoint.config.recorded import load_record
+from setpoint.config.suggest import nearest, schema
+from setpoint.config.walk import leaves, within
 from setpoint.train.config import Job
 
 
-def check_contract(folder: str, job: Job) -> list[Difference]:
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What differs from the record, and may.
+
+    Arguments:
+        differences: longer budgets, run-time settings, and what is learned as far as it was
+            accepted by name.
+        idle: the paths that were accepted and under which nothing differs.
+        notes: what has changed since the record's schema, in words.
+    """
+
+    differences: list[Difference]
+    idle: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def learned(self) -> bool:
+        """Whether anything of what is learned differs."""
+        return any(item.role is IDENTITY for item in self.differences)
+
+
+def check_contract(folder: str, job: Job, accept: Sequence[str] = ()) -> Accepted:
     """Compare a run's record with today's configuration, field by field under each role.
 
     Arguments:
         folder: the run directory.
         job: today's resolved configuration.
+        accept: fields and sections in which what is learned may differ, as `--accept` names them.
 
     Returns:
-        the differences that are accepted: longer budgets and run-time settings.
+        the differences that are accepted.
 
     Raises:
-        SetpointError: with the differences, if an identity field differs or the budget shrinks.
+        SetpointError: with the differences, if an identity field differs that is not accepted, or
+            the budget shrinks; and for a path to accept that is none.
     """
     found = recorded_differences(folder, job)
+    paths = [_known(path, job, found) for path in accept]
     for item in found:
         if item.path == "duration" and _shrinks(item.left, job):
             before = _side(item.left, item.left_origin)
@@ -30,32 +60,48 @@ def check_contract(folder: str, job: Job) -> list[Difference]:
                 f"{folder} cannot be resumed: its duration was {before} and is now {today}; a "
                 f"budget may grow, not shrink. Ctrl-C stops a run early, with a checkpoint saved"
             )
-    refused = [difference for difference in found if difference.role is IDENTITY]
+    identity = [difference for difference in found if difference.role is IDENTITY]
+    refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
     if refused:
-        lines = [
-            f"{folder} cannot be resumed: {len(refused)} value{'s' * (len(refused) != 1)} of what "
-            f"is learned differ from its record",
-            "",
-        ]
-        for item in refused:
-            lines.append(f"  {item.path}")
-            lines.append(f"    recorded  {_side(item.left, item.left_origin)}")
-            lines.append(f"    today     {_side(item.right, item.right_origin)}")
-        lines += [
-            "",
-            "  Take the change back, or train it as a run of its own from a preset or file.",
-        ]
-        if any(item.path == "schedule.horizon_steps" for item in refused):
-            recorded = next(i.left for i in refused if i.path == "schedule.horizon_steps")
-            lines.append(
-                f"  To go on along the recorded learning-rate curve, add "
-                f"--schedule.horizon_steps {recorded}."
-            )
-        raise SetpointError("\n".join(lines))
-    return [difference for difference in found if difference.left is not ABSENT]
+        raise SetpointError(_refusal(folder, refused))
+    kept = [item for item in found if item.left is not ABSENT or item.role is IDENTITY]
+    idle = [path for path in paths if not any(within(item.path, path) for item in identity)]
+    return Accepted(kept, tuple(idle), tuple(load_record(Job, folder).notes))
 
 
-def refuse_renaming(folder: str, accepted: list[Difference]) -> None:
+def _refusal(folder: str, refused: list[Difference]) -> str:
+    lines = [
+        f"{folder} cannot be resumed: {len(refused)} value{'s' * (len(refused) != 1)} of what "
+        f"is learned differ{'s' * (len(refused) == 1)} from its record",
+        "",
+    ]
+    for item in refused:
+        lines.append(f"  {item.path}")
+        lines.append(f"    recorded  {_side(item.left, item.left_origin)}")
+        lines.append(f"    today     {_side(item.right, item.right_origin)}")
+    lines += [
+        "",
+        "  Take the change back, or train it as a run of its own from a preset or file.",
+        f"  To go on with this run all the same, add {_accepting(refused)} to `setpoint train "
+        f"{folder}`.",
+    ]
+    if any(item.path == "schedule.horizon_steps" for item in refused):
+        recorded = next(i.left for i in refused if i.path == "schedule.horizon_steps")
+        lines.append(
+            f"  To go on along the recorded learning-rate curve, add "
+            f"--schedule.horizon_steps {recorded}."
+        )
+    return "\n".join(lines)
+
+
+def _accepting(refused: list[Difference]) -> str:
+    paths = [item.path for item in refused]
+    if len(paths) > 3:
+        paths = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+    return " ".join(f"--accept {path}" for path in paths)
+
+
+def refuse_renaming(folder: str, accepted: Accepted) -> None:
     """Refuse to give a run another name or place while its directory is given as well.
 
     Arguments:
@@ -65,7 +111,7 @@ def refuse_renaming(folder: str, accepted: list[Difference]) -> None:
     Raises:
         SetpointError: naming the field, which would have no effect.
     """
-    for item in accepted:
+    for item in accepted.differences:
         if item.path in ("name", "experiment", "workspace"):
             raise SetpointError(
                 f"{item.path} = {item.right!r} ({item.right_origin}) has no effect: the run is "
@@ -73,20 +119,74 @@ def refuse_renaming(folder: str, accepted: list[Difference]) -> None:
             )
 
 
-def describe_accepted(accepted: list[Difference]) -> list[str]:
+def describe_accepted(accepted: Accepted) -> list[str]:
     """The accepted differences as lines for people.
 
     Arguments:
         accepted: what `check_contract` returned.
 
     Returns:
-        one line for each budget that changed; settings of the run time go without saying.
+        a line for each value of what is learned and for each budget, one for all settings of the
+        run time together, and one for each path under which there was nothing to accept.
     """
-    return [
-        f"{item.path}: {item.left} -> {item.right} (from {item.right_origin})"
-        for item in accepted
-        if item.role is BUDGET
-    ]
+    lines = list(accepted.notes)
+    runtime: list[str] = []
+    for item in accepted.differences:
+        change = f"{item.path}: {_plain(item.left)} -> {_plain(item.right)}"
+        if item.role is IDENTITY:
+            origin = f" (from {item.right_origin})" if item.right_origin else ""
+            lines.append(f"accepted by --accept: {change}{origin}")
+        elif item.role is BUDGET:
+            lines.append(f"accepted: {change} (from {item.right_origin})")
+        else:
+            runtime.append(change)
+    if runtime:
+        lines.append(f"run-time settings that changed: {', '.join(runtime)}")
+    return lines + describe_idle(accepted)
+
+
+def describe_idle(accepted: Accepted) -> list[str]:
+    """The paths under which there was nothing to accept, as lines for people.
+
+    Arguments:
+        accepted: what `check_contract` returned.
+
+    Returns:
+        a line for each.
+    """
+    return [f"--accept {path}: nothing differs there from the record" for path in accepted.idle]
+
+
+def changed_options(accepted: Accepted) -> tuple[str, ...]:
+    """The options of the optimizer that a checkpoint must not bring back.
+
+    Arguments:
+        accepted: what `check_contract` returned.
+
+    Returns:
+        the names of the optimizer's fields in which an accepted difference lies.
+    """
+    paths = [item.path.split(".") for item in accepted.differences if item.role is IDENTITY]
+    return tuple(path[1] for path in paths if path[0] == "optimizer" and len(path) > 1)
+
+
+def _known(path: str, job: Job, found: Sequence[Difference]) -> str:
+    """A path to accept, in one spelling; refused if it is neither a field nor a section."""
+    whole = path.strip().replace("-", "_")
+    declared = [name for name, _ in schema(Job)]
+    here = [leaf.key for leaf in leaves(job)] + [item.path for item in found]
+    known = {*declared, *here, *(key.rpartition(".")[0] for key in here)} - {""}
+    if whole in known:
+        return whole
+    if "," in whole and all(part.strip() in known for part in whole.split(",")):
+        each = " ".join(f"--accept {part.strip()}" for part in whole.split(","))
+        raise SetpointError(f"--accept {path}: it takes one field or section. Repeat it: {each}")
+    close = nearest(whole, sorted(known), 1)
+    if not close:
+        words = {name.rpartition(".")[2]: name for name in reversed(declared)}
+        close = [words[word] for word in nearest(whole.rpartition(".")[2], words, 1)]
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise SetpointError(f"--accept {path}: the configuration has no such field or section.{hint}")
 
 
 def _shrinks(recorded: object, job: Job) -> bool:
@@ -113,3 +213,7 @@ def _in_tokens(duration: Duration, tokens_per_update: int) -> dict[str, float]:
 def _side(value: object, origin: str) -> str:
     text = "(absent)" if value is ABSENT else repr(value)
     return f"{text} ({origin})" if origin else text
+
+
+def _plain(value: object) -> str:
+    return "null" if value is None else str(value)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from setpoint.config import SetpointError
-from setpoint.config.difference import Difference
 from setpoint.config.record import CONFIG, record_files
+from setpoint.config.recorded import backup_name, recorded_schema
 from setpoint.data.corpus import Corpus
+from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts
 from setpoint.train.config import Job
-from setpoint.train.contract import check_contract
+from setpoint.train.contract import Accepted, check_contract
 
 ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.
@@ -37,8 +39,8 @@ def write_environment(run: RunDirectory, parts: Parts) -> None:
 
 
 def compare_with_record(
-    run: RunDirectory, job: Job, parts: Parts
-) -> tuple[list[Difference], dict[str, Any]]:
+    run: RunDirectory, job: Job, parts: Parts, accept: Sequence[str] = ()
+) -> tuple[Accepted, dict[str, Any]]:
     """Hold a session against the run's record; nothing is written.
 
     The record keeps the environment of the first session; what has changed since belongs into the
@@ -48,6 +50,7 @@ def compare_with_record(
         run: the directory, locked.
         job: today's resolved configuration.
         parts: for today's data.
+        accept: see `check_contract`.
 
     Returns:
         the accepted differences, and what the environment differs in.
@@ -55,7 +58,7 @@ def compare_with_record(
     Raises:
         SetpointError: if what is learned differs, or the data does.
     """
-    accepted = check_contract(str(run.path), job)
+    accepted = check_contract(str(run.path), job, accept)
     recorded = _read(run)
     check_data(str(run.path), recorded["data"], parts)
     today = json.loads(json.dumps(environment()))
@@ -67,14 +70,55 @@ def compare_with_record(
     return accepted, changed
 
 
+def keep_diffs(run: RunDirectory, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Put today's uncommitted code into files of its own, so that events stay small.
+
+    Arguments:
+        run: the directory, locked; the files are `logs/code-DIGEST.diff`.
+        changed: what the environment differs in.
+
+    Returns:
+        the same with digests in the place of the differences of the code; those of the first
+        session are in `environment.json`.
+    """
+    if "code" not in changed:
+        return dict(changed)
+    code = {
+        side: {name: _without_diff(part) for name, part in (repositories or {}).items()}
+        for side, repositories in changed["code"].items()
+    }
+    for part in (changed["code"]["today"] or {}).values():
+        if isinstance(part, dict) and part.get("diff"):
+            write_text(run.logs / f"code-{_digest(part['diff'])[:8]}.diff", part["diff"])
+    return {**changed, "code": code}
+
+
+def _without_diff(part: Any) -> Any:
+    if not isinstance(part, dict) or not part.get("diff"):
+        return part
+    return {**part, "diff": {"sha256": _digest(part["diff"]), "characters": len(part["diff"])}}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def write_config(run: RunDirectory, job: Job) -> None:
     """Write the three files of the configuration's record.
+
+    The files of a record of an older schema are kept beside, as `config.schema-1.json`.
 
     Arguments:
         run: the directory, locked.
         job: the resolved configuration.
     """
     texts = record_files(job)
+    schema = recorded_schema(str(run.path))
+    if schema is not None and schema != type(job).__setpoint__.schema:
+        for name in texts:
+            backup = run.path / backup_name(name, schema)
+            if (run.path / name).exists() and not backup.exists():
+                write_text(backup, (run.path / name).read_text(encoding="utf-8"))
     # The file that makes it a run directory comes last.
     for name in sorted(texts, key=lambda name: name == CONFIG):
         run.write_text(name, texts[name])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config.hooks import NEEDS
 from setpoint.config.record import CONFIG
+from setpoint.config.verify import verify
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import build_parts
@@ -17,12 +20,13 @@ from setpoint.train.seed import draw_seed
 from setpoint.train.session import Outcome, Session, check_resume
 
 
-def train(job: Job, directory: str | Path | None = None) -> Outcome:
+def train(job: Job, directory: str | Path | None = None, accept: Sequence[str] = ()) -> Outcome:
     """Train a job, or go on with it where its newest whole checkpoint is.
 
     Arguments:
         job: a resolved configuration.
         directory: the run directory; workspace/experiment/name-fingerprint if None.
+        accept: fields and sections of what is learned that may differ from the run's record.
 
     Returns:
         how it ended.
@@ -37,17 +41,21 @@ def train(job: Job, directory: str | Path | None = None) -> Outcome:
         draw_seed(draft)
         job = resolve(draft)
     _refuse_ranks(job)
+    # What needs nothing was checked at resolve; missing files are found while the data is read.
+    problems = verify(job, set(NEEDS) - {"files"}).problems
+    if problems:
+        raise ConfigError(problems)
     path = Path(directory if directory is not None else run_directory_of(job))
     check_resume(job, path)
     if (path / CONFIG).exists():
-        accepted = check_contract(str(path), job)
+        accepted = check_contract(str(path), job, accept)
         if directory is not None:
             refuse_renaming(str(path), accepted)
     # Everything that may be refused is refused before the first byte is written.
     with enough_memory(job):
         parts = build_parts(job)
     with RunDirectory.create(path) as run, StopRequest() as stop:
-        return Session(job, parts, run, stop).run()
+        return Session(job, parts, run, stop, accept).run()
 
 
 def _refuse_ranks(job: Job) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import torch
 from setpoint import __version__
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
-from setpoint.config.difference import Difference
+from setpoint.config import SetpointError, resolve
+from setpoint.config.added import added_sections
 from setpoint.config.fingerprint import fingerprint
+from setpoint.config.overridden import overridden
+from setpoint.config.record import read_record
+from setpoint.config.verify import cautions_of
 from setpoint.config.walk import dropped
 from setpoint.model.config import Transformer
 from setpoint.model.size import estimate_size
@@ -26,16 +31,23 @@ from setpoint.track.progress import make_progress
 from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts
+from setpoint.train.callback import Callback
 from setpoint.train.callbacks.judge import JudgeCallback
 from setpoint.train.callbacks.log import LogCallback, Tracker
+from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.callbacks.save import SaveCallback
 from setpoint.train.config import Job
-from setpoint.train.contract import describe_accepted
+from setpoint.train.contract import Accepted, changed_options, describe_accepted, describe_idle
 from setpoint.train.evaluate import Score
 from setpoint.train.loop import Loop
 from setpoint.train.memory import enough_memory
 from setpoint.train.position import Position, is_over
-from setpoint.train.record import compare_with_record, write_config, write_environment
+from setpoint.train.record import (
+    compare_with_record,
+    keep_diffs,
+    write_config,
+    write_environment,
+)
 from setpoint.train.state import restore
 
 
@@ -46,6 +58,8 @@ class Outcome:
     Arguments:
         directory: where its record lies.
         status: the exit status: 0 done, 75 preempted, 130 interrupted.
+        job: what the run is of: the job as it was given, or that of the record where nothing was
+            left to train and so nothing accepted.
         started, ended: the positions at the beginning and the end of this session.
         score: the last evaluation of the run, if there was one.
         parts: the objects at the end.
@@ -53,6 +67,7 @@ class Outcome:
 
     directory: Path
     status: int
+    job: Job
     started: Position
     ended: Position
     score: Score | None
@@ -87,10 +102,19 @@ class Session:
         parts: the objects to train with, at the start of the run.
         run: the directory, locked.
         stop: whether somebody has asked to stop.
+        accept: fields and sections of what is learned that may differ from the record.
     """
 
-    def __init__(self, job: Job, parts: Parts, run: RunDirectory, stop: StopRequest) -> None:
+    def __init__(
+        self,
+        job: Job,
+        parts: Parts,
+        run: RunDirectory,
+        stop: StopRequest,
+        accept: Sequence[str] = (),
+    ) -> None:
         self.job = job
+        self.accept = accept
         self.parts = parts
         self.directory = run
         self.stop = stop
@@ -120,14 +144,25 @@ class Session:
             return self._run(files)
 
     def _run(self, files: ExitStack) -> Outcome:
+        added = self.added()
         fresh = self.directory.is_new and not self.store.steps
-        known = None if fresh else compare_with_record(self.directory, self.job, self.parts)
+        known = None
+        if not fresh:
+            known = compare_with_record(self.directory, self.job, self.parts, self.accept)
         checkpoint = self.newest_checkpoint()
         position, offset = Position(), 0
         if checkpoint is not None:
-            position, offset = restore(self.parts, checkpoint), checkpoint.state["metrics_offset"]
+            renewed = changed_options(known[0]) if known else ()
+            position = restore(self.parts, checkpoint, renewed)
+            offset = checkpoint.state["metrics_offset"]
             self.store.discard_after(checkpoint.step)
-        self.keep_record(known, resumed_at=None if checkpoint is None else checkpoint.step)
+        over = is_over(self.job.duration, position)
+        resumed_at = None if checkpoint is None else checkpoint.step
+        job = self.job
+        if over and known is not None and known[0].learned:
+            # What is learned may differ by name, and is not learned any more.
+            job = resolve(read_record(Job, str(self.directory.path))[0])
+        self.keep_record(job, known, resumed_at, changes=not over)
         trackers = self.trackers(position, offset)
         metrics = next((t for t in trackers if isinstance(t, JsonlWriter)), None)
         if metrics is not None:
@@ -135,9 +170,11 @@ class Session:
         judge = JudgeCallback(trackers, self.progress)
         log = LogCallback(trackers, self.progress, self.flops_per_token(), self.peak_flops())
         save = SaveCallback(self.store, metrics, self.events, judge, offset)
-        if is_over(self.job.duration, position):
-            self.progress.note(f"{self.directory.path} is finished at step {position.step}")
-        loop = Loop(self.job, self.parts, [log, judge, save], self.stop, position)
+        callbacks = [log, judge, save, *added]
+        if known is not None and not over:
+            # Before a checkpoint of what was trained with the change is saved.
+            callbacks.insert(0, RecordCallback(partial(self.change_record, known[0])))
+        loop = Loop(self.job, self.parts, callbacks, self.stop, position)
         try:
             with self.progress, enough_memory(self.job):
                 loop.run()
@@ -149,7 +186,27 @@ class Session:
         self.events.write("end", step=loop.position.step, status=status)
         score = judge.score or self.score_at(loop.position.step)
         path = self.directory.path
-        return Outcome(path, status, position, loop.position, score, self.parts)
+        return Outcome(path, status, job, position, loop.position, score, self.parts)
+
+    def added(self) -> list[Callback]:
+        """Build what the sections describe that packages have added to the job.
+
+        Returns:
+            their callbacks, which run after Setpoint's own.
+
+        Raises:
+            SetpointError: if a section builds something else.
+        """
+        built: list[Callback] = []
+        for name, section in added_sections(self.job).items():
+            callback = section.build(job=self.job, parts=self.parts, run=self.directory)
+            if not isinstance(callback, Callback):
+                raise SetpointError(
+                    f"{name}: an added section must build a setpoint.train.callback.Callback; "
+                    f"{type(section).__name__} built a {type(callback).__name__}"
+                )
+            built.append(callback)
+        return built
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """Load the newest whole checkpoint, naming the damaged ones that are passed over.
@@ -174,35 +231,62 @@ class Session:
         return found
 
     def keep_record(
-        self, known: tuple[list[Difference], dict[str, Any]] | None, resumed_at: int | None
+        self,
+        job: Job,
+        known: tuple[Accepted, dict[str, Any]] | None,
+        resumed_at: int | None,
+        changes: bool,
     ) -> None:
-        """Write the record of a new run, or what has changed since the sessions before.
+        """Write the record of a new run, or the event of a session more.
 
         Arguments:
+            job: what the run is of.
             known: what `compare_with_record` returned; None for a new run.
             resumed_at: the step of the checkpoint; None without one.
+            changes: whether something is left to train, so that what is accepted has an effect.
         """
-        start = {"fingerprint": fingerprint(self.job), "version": __version__}
+        start: dict[str, Any] = {"fingerprint": fingerprint(job), "version": __version__}
+        cautions = cautions_of(job)
+        for caution in cautions:
+            self.progress.note(f"caution: {caution.line()}")
+        for line in overridden(self.job):
+            self.progress.note(f"overridden: {line}")
+        if cautions:
+            start["cautions"] = [caution.to_json() for caution in cautions]
         if known is None:
             for value in dropped(self.job):
                 self.progress.note(f"dropped: {value}")
             self.events.write("start", step=0, **start)
             write_environment(self.directory, self.parts)
+            write_config(self.directory, self.job)
+            return
+        accepted, environment = known
+        if changes:
+            notes, kept = describe_accepted(accepted), accepted.differences
         else:
-            accepted, changed = known
-            for line in describe_accepted(accepted):
-                self.progress.note(f"accepted: {line}")
-            if any(item.path == "evaluation.sequences" for item in accepted):
-                # Losses on other sequences cannot be compared; the next evaluation is the best.
-                self.store.forget_best()
-            # Before the record changes: after a kill in between, the difference would be lost.
-            self.events.write(
-                "start" if resumed_at is None else "resume",
-                step=resumed_at or 0,
-                **start,
-                accepted=[difference.to_json() for difference in accepted],
-                environment=changed,
-            )
+            nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
+            finished = f"{self.directory.path} is finished at step {resumed_at}; {nothing}"
+            notes, kept = [*describe_idle(accepted), finished], []
+        for line in notes:
+            self.progress.note(line)
+        # Before the record changes: after a kill in between, the difference would be lost.
+        self.events.write(
+            "start" if resumed_at is None else "resume",
+            step=resumed_at or 0,
+            **start,
+            accepted=[difference.to_json() for difference in kept],
+            environment=keep_diffs(self.directory, environment),
+        )
+
+    def change_record(self, accepted: Accepted) -> None:
+        """Write today's configuration into the record of a run that has trained with it.
+
+        Arguments:
+            accepted: what differs from the record so far.
+        """
+        if any(item.path == "evaluation.sequences" for item in accepted.differences):
+            # Losses on other sequences cannot be compared; the next evaluation is the best.
+            self.store.forget_best()
         write_config(self.directory, self.job)
 
     def trackers(self, position: Position, offset: int) -> list[Tracker]:

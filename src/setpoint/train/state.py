@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -42,12 +42,13 @@ def capture(parts: Parts, position: Position) -> tuple[Tensors, dict[str, Any]]:
     return tensors, state
 
 
-def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
+def restore(parts: Parts, checkpoint: Checkpoint, renewed: Sequence[str] = ()) -> Position:
     """Bring the objects of a job to where they were when a checkpoint was saved.
 
     Arguments:
         parts: freshly built objects.
         checkpoint: as loaded, with its checksums verified.
+        renewed: options of the optimizer's groups that keep the value they were built with.
 
     Returns:
         the position to go on from.
@@ -56,6 +57,7 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
         SetpointError: if the checkpoint belongs to another model, optimizer or data.
     """
     state = checkpoint.state
+    built = [dict(group) for group in parts.optimizer.param_groups]
     # The loader refuses other data before anything has been changed.
     parts.loader.load_state_dict(state["loader"])
     load_weights(parts.model, checkpoint)
@@ -65,6 +67,8 @@ def restore(parts: Parts, checkpoint: Checkpoint) -> Position:
         checkpoint.tensors["optimizer"],
         state["optimizer"],
     )
+    for group, fresh in zip(parts.optimizer.param_groups, built, strict=True):
+        group.update({name: fresh[name] for name in renewed if name in fresh})
     parts.scaler.load_state_dict(state["scaler"])
     missing = restore_rng(checkpoint.tensors["rng"], state["rng"])
     if missing:

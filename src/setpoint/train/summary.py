@@ -15,8 +15,8 @@ from setpoint.train.run import Outcome
 
 ENDINGS = {
     0: "finished",
-    75: "stopped by SIGTERM and saved; the same command goes on",
-    130: "interrupted and saved; the same command goes on",
+    75: "stopped by SIGTERM",
+    130: "interrupted",
 }
 
 
@@ -31,7 +31,7 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     at, before = outcome.ended, outcome.started
     rows = [
         ("state", ENDINGS[outcome.status]),
-        ("fingerprint", fingerprint(job)[:SHORT]),
+        ("fingerprint", fingerprint(outcome.job)[:SHORT]),
         ("parameters", f"{count_parameters(outcome.parts.model):,}"),
         ("steps", f"{at.step:,}"),
         ("tokens", f"{at.tokens:,}"),
@@ -44,6 +44,8 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     if outcome.score is not None:
         rows.append(("held-out loss", f"{outcome.score.loss:.4f}"))
     print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
+    if outcome.status:
+        print("saved; the same command goes on", file=stream, flush=True)
     # Whoever stops a run waits for it to leave, so nothing is counted then.
     finished, section = outcome.status == 0, job.evaluation
     if finished and outcome.score is not None and section is not None and section.baselines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from setpoint.config.record import record_files
 from setpoint.train.callback import Callback
 from setpoint.train.position import is_due
 from setpoint.train.state import capture
@@ -45,6 +46,7 @@ class SaveCallback(Callback):
         self.judge = judge
         self.metrics_offset = metrics_offset
         self.saved = -1
+        self.record: dict[str, str] = {}
 
     def start(self, loop: Loop) -> None:
         """Save the initial state of a new run.
@@ -52,6 +54,9 @@ class SaveCallback(Callback):
         A kill before the first period then loses nothing that was logged.
         """
         self.saved = loop.position.step
+        # Weights mean something only with the configuration they were trained with, so that each
+        # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
+        self.record = record_files(loop.job)
         if loop.position.step == 0:
             self.save(loop)
 
@@ -73,6 +78,7 @@ class SaveCallback(Callback):
         """
         tensors, state = capture(loop.parts, loop.position)
         state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
-        path = self.store.save(loop.position.step, tensors, state, self.judge.metric_at(loop))
+        metric = self.judge.metric_at(loop)
+        path = self.store.save(loop.position.step, tensors, state, metric, self.record)
         self.saved = loop.position.step
         self.events.write("save", step=loop.position.step, checkpoint=path.name)

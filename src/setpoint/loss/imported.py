@@ -1,0 +1,80 @@
+"""Losses by their import path."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from setpoint.config import SetpointError
+from setpoint.config.foreign.construct import call
+from setpoint.loss.config import IGNORE_INDEX
+from setpoint.loss.cross_entropy import LossOutput
+
+if TYPE_CHECKING:
+    from setpoint.loss.config import ImportedLoss as Section
+
+
+class ImportedLoss:
+    """A loss of somebody else's, summed over tokens; the cross-entropy is measured beside it.
+
+    Arguments:
+        config: names the loss and its arguments.
+
+    Raises:
+        SetpointError: it cannot be made, or does not sum over the valid tokens.
+    """
+
+    def __init__(self, config: "Section") -> None:
+        handed = {"reduction": "sum", "ignore_index": IGNORE_INDEX}
+        self.loss: Callable[[Tensor, Tensor], Tensor] = call(config, (), handed, tuple(handed))
+        self._prove_sum(str(config.target))
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> LossOutput:
+        """Compute the loss of one micro-batch.
+
+        Arguments:
+            logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
+            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
+
+        Returns:
+            Sums, not means.
+        """
+        flat, wanted = logits.flatten(0, 1), targets.flatten()
+        if flat.dtype != torch.float64:
+            flat = flat.float()
+        total = self.loss(flat, wanted)
+        with torch.no_grad():
+            nats = F.cross_entropy(flat, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
+        return LossOutput(total, nats)
+
+    def _prove_sum(self, title: str) -> None:
+        """Try it on a token alone, on the same token twice, and beside one that does not count."""
+        row = torch.tensor([[0.5, -1.0, 0.25]])
+        target, ignored = torch.tensor([1]), torch.tensor([IGNORE_INDEX])
+        once = self._value(title, row, target)
+        for other, expected, words in (
+            (target, 2 * once, "twice the same token"),
+            (ignored, once, f"a token and one whose target is {IGNORE_INDEX}"),
+        ):
+            value = self._value(title, torch.cat((row, row)), torch.cat((target, other)))
+            if not math.isclose(value, expected, rel_tol=1e-5):
+                raise SetpointError(
+                    f"loss.target = {title} gives {once:.6g} for one token and {value:.6g} for "
+                    f"{words}, where a sum over tokens gives {expected:.6g}; the loop divides by "
+                    f"the tokens of the whole batch"
+                )
+
+    def _value(self, title: str, logits: Tensor, targets: Tensor) -> float:
+        try:
+            value = self.loss(logits, targets)
+        except Exception as error:
+            raise SetpointError(
+                f"loss.target = {title} cannot be called with (N, V) logits and (N,) targets: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(value, Tensor) or value.ndim:
+            raise SetpointError(f"loss.target = {title} must return a scalar tensor")
+        return float(value)

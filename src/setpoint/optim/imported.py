@@ -1,0 +1,51 @@
+"""Optimizers by their import path."""
+
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.config.foreign.construct import call
+from setpoint.config.foreign.signature import parameters_of, takes
+from setpoint.optim.groups import Named, decay_groups
+
+if TYPE_CHECKING:
+    from setpoint.optim.config import ImportedOptimizer
+
+
+def build_imported(
+    config: "ImportedOptimizer", parameters: Iterable[Named]
+) -> torch.optim.Optimizer:
+    """Make the optimizer of an `import` section.
+
+    Arguments:
+        config: the resolved section; lr and weight_decay are handed over with its arguments.
+        parameters: (qualified name, parameter) pairs, as from `module.named_parameters()`.
+
+    Returns:
+        An optimizer at its start, over the same groups as Setpoint's own optimizers have.
+
+    Raises:
+        SetpointError: nothing is trainable, or what the target makes is not an optimizer that the
+            loop can use.
+    """
+    groups: list[dict[str, Any]] = decay_groups(parameters, config.weight_decay)
+    if not takes(parameters_of(config.target.load()), "weight_decay"):
+        for group in groups:
+            del group["weight_decay"]
+    optimizer = call(config, (groups,), {})
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SetpointError(
+            f"optimizer.target = {config.target} makes a {type(optimizer).__name__}; it must make "
+            f"a torch.optim.Optimizer from groups of named parameters"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise SetpointError(
+            f"optimizer.target = {config.target} computes the loss several times in one step "
+            f"(its step needs a closure), which the loop does not do; choose an optimizer that "
+            f"takes one gradient"
+        )
+    return optimizer

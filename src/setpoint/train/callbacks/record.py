@@ -1,0 +1,30 @@
+"""Writes the record of a run that goes on with a changed configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from setpoint.train.callback import Callback
+
+if TYPE_CHECKING:
+    from setpoint.train.loop import Loop, Update
+
+
+class RecordCallback(Callback):
+    """Changes the record after the first update of a session, not before.
+
+    A session that is stopped before it has trained anything leaves the record as it was.
+
+    Arguments:
+        change: writes the record.
+    """
+
+    def __init__(self, change: Callable[[], None]) -> None:
+        self.change: Callable[[], None] | None = change
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Write once."""
+        if self.change is not None:
+            self.change()
+            self.change = None
