@@ -1,8 +1,11 @@
 # make demo     train the preset `tiny` and let it write
 # make test     the tests
 # make lint     style, formatting and types
+# make golden   show what has changed in the resolved presets, and write it down
 # make slow     the long forms of some tests
-# make bench    measure against peers
+# make docs-peers  run all of the documentation, with what needs transformers
+# make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
+# make bench    measure against peers; `make bench-config` only what needs no torch
 # make clean    remove what these targets made, but for runs/
 #
 # Each target makes what it needs: the virtual environment .venv with torch in it. pip is enough;
@@ -13,17 +16,19 @@
 #                        builds for processors only, which are a tenth of the size
 
 PYTHON ?= python3
+FUZZ_SECONDS ?= 60
 TORCH_INDEX ?=
 TORCH := 2.13.0
 
 VENV := .venv
+BENCH := .venv-bench
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test lint slow bench clean
+.PHONY: bench-config demo test lint golden slow fuzz docs-peers bench clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -39,6 +44,9 @@ test: $(VENV)/.dev
 slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m slow
 
+fuzz: $(VENV)/.fuzz
+	@$(BIN)/python -m tests.fuzz.coverage_guided --seconds $(FUZZ_SECONDS)
+
 lint: $(VENV)/.dev
 	@failed=0; \
 	$(BIN)/ruff check || failed=1; \
@@ -46,11 +54,23 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright || failed=1; \
 	exit $$failed
 
-bench: $(VENV)/.bench
-	@for file in benchmarks/*.py; do $(BIN)/python "$$file" || exit 1; done
+docs-peers: $(VENV)/.docs
+	@$(BIN)/python -m pytest tests/docs
+
+golden: $(VENV)/.dev
+	@$(BIN)/python -m tests.goldens
+
+bench: $(VENV)/.train bench-config
+	@$(BIN)/python benchmarks/bare_loop.py
+
+# The peers live in an environment of their own, in which nothing is installed for another reason.
+bench-config: $(BENCH)/.peers
+	@for file in benchmarks/bench_*.py; do $(BENCH)/bin/python "$$file" || exit 1; done
+	@cd benchmarks && ../$(BENCH)/bin/python -m config.cold
+	@cd benchmarks && ../$(BENCH)/bin/python -m config.warm
 
 clean:
-	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- The virtual environment, in three steps, each with a stamp file. --------------------------
@@ -76,8 +96,18 @@ $(VENV)/.train: $(VENV)/.torch-$(TORCH) pyproject.toml
 $(VENV)/.dev: $(VENV)/.train
 	$(call add,dev)
 
-$(VENV)/.bench: $(VENV)/.dev
-	$(call add,bench)
+$(VENV)/.docs: $(VENV)/.dev
+	$(call add,docs)
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(call add,fuzz)
+
+$(BENCH)/.peers: benchmarks/config/requirements.txt pyproject.toml
+	@$(PYTHON) -m venv $(BENCH)
+	@echo "Installing the peers of the benchmarks into $(BENCH)"
+	@$(BENCH)/bin/python -m pip install --quiet --requirement benchmarks/config/requirements.txt \
+	  --editable .
+	@touch $@
 
 $(VENV)/.torch-$(TORCH): | $(VENV)/.made
 	@echo "Installing torch $(TORCH) into $(VENV), once; it is large" \
