@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from setpoint.config import RUNTIME, Config, ConfigError, derive, derived, field, resolve
-from setpoint.config.added import Added, add_section, added_sections
+from setpoint.config.added import add_section, added_sections, section_added
 from setpoint.config.compose import compose
 from setpoint.config.docs import field_help
 from setpoint.config.fingerprint import fingerprint
@@ -32,13 +32,16 @@ class Lab(Config):
         return 2 * self.level
 
 
+def take_away(name: str) -> None:
+    for cls in (Root, Lower):
+        del cls.__setpoint__.fields[name], cls.__setpoint__.added[name]
+
+
 @pytest.fixture
 def added() -> Iterator[None]:
     add_section(Root, "lab", Lab)
     yield
-    type.__delattr__(Root, "lab")
-    for cls in (Root, Lower):
-        del cls.__setpoint__.fields["lab"]
+    take_away("lab")
 
 
 def test_it_is_null_and_no_part_of_the_fingerprint_until_it_is_set() -> None:
@@ -50,9 +53,7 @@ def test_it_is_null_and_no_part_of_the_fingerprint_until_it_is_set() -> None:
         assert fingerprint(config) == before
         assert fingerprint(compose(Root, flags=["lab.level=4"]).resolve()) != before
     finally:
-        type.__delattr__(Root, "lab")
-        for cls in (Root, Lower):
-            del cls.__setpoint__.fields["lab"]
+        take_away("lab")
 
 
 @pytest.mark.parametrize("root", [Root, Lower])
@@ -86,7 +87,7 @@ def test_adding_it_again() -> None:
     other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})
     with pytest.raises(TypeError, match="'lab' already"):
         add_section(Root, "lab", other)
-    assert isinstance(vars(Root)["lab"], Added)
+    assert section_added(Root, "lab") is Lab
 
 
 @pytest.mark.parametrize("name", ["size", "type", "a.b", "_x", "evolve", "class-name", "extends"])
@@ -102,6 +103,4 @@ def test_the_role_is_the_roots_unless_it_is_given() -> None:
         plain = fingerprint(resolve(Root()))
         assert fingerprint(compose(Root, flags=["shown.level=9"]).resolve()) == plain
     finally:
-        type.__delattr__(Root, "shown")
-        for cls in (Root, Lower):
-            del cls.__setpoint__.fields["shown"]
+        take_away("shown")

@@ -51,8 +51,7 @@ def added() -> Iterator[None]:
     add_section(Job, "idle", NoCallback)
     yield
     for name in ("watch", "idle"):
-        type.__delattr__(Job, name)
-        del Job.__setpoint__.fields[name]
+        del Job.__setpoint__.fields[name], Job.__setpoint__.added[name]
 
 
 @pytest.mark.usefixtures("added")

@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from .base import Config, state_of
+from .base import Config
 from .errors import DeclarationError
 from .field import FieldInfo
 from .meta import RESERVED, ConfigMeta, newer
 from .role import Role
-
-
-class Added:
-    """Where the instances of a root keep an added section: its slots are fixed, its state is not.
-
-    Arguments:
-        name: the field.
-        section: the class of the section.
-    """
-
-    def __init__(self, name: str, section: type[Config]) -> None:
-        self.name = name
-        self.section = section
-
-    def __get__(self, instance: Config | None, owner: type[Config]) -> Any:
-        if instance is None:
-            return self
-        state = instance._state  # pyright: ignore[reportPrivateUsage]
-        if state is None or self.name not in state.added:
-            raise AttributeError(self.name)  # untouched, as an empty slot is
-        return state.added[self.name]
-
-    def __set__(self, instance: Config, value: object) -> None:
-        state_of(instance).added[self.name] = value
-
-    def __delete__(self, instance: Config) -> None:
-        del state_of(instance).added[self.name]
 
 
 def add_section(
@@ -60,19 +31,17 @@ def add_section(
         )
     if not name.isidentifier() or name.startswith("_") or name in RESERVED:
         raise DeclarationError(f"{root.__name__}: {name!r} cannot be the name of a section")
-    known = root.__setpoint__.fields.get(name)
-    place: Any = vars(root).get(name)
-    if isinstance(place, Added) and _same(place.section, section):
-        place.section = section  # the module was imported anew
-    elif known is not None or hasattr(root, name):
+    before = root.__setpoint__.added.get(name)
+    if not (before and _same(before, section)) and (
+        name in root.__setpoint__.fields or hasattr(root, name)
+    ):
         raise DeclarationError(f"{root.__name__} has {name!r} already; choose another name")
-    else:
-        type.__setattr__(root, name, Added(name, section))
     info = FieldInfo(default=None, role=role or root.__setpoint__.role, before=None)
     info.name, info.owner, info.annotation = name, root, section | None
     newer.add(name)
     for cls in _with_subclasses(root):
         cls.__setpoint__.fields[name] = info
+        cls.__setpoint__.added[name] = section
 
 
 def added_sections(config: Config) -> dict[str, Config]:
@@ -84,9 +53,8 @@ def added_sections(config: Config) -> dict[str, Config]:
     Returns:
         the sections by name, in the order in which they were added.
     """
-    cls = type(config)
-    names = [name for name in cls.__setpoint__.fields if section_added(cls, name) is not None]
-    return {name: value for name in names if (value := getattr(config, name)) is not None}
+    values = {name: getattr(config, name) for name in type(config).__setpoint__.added}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def section_added(root: type[Config], name: str) -> type[Config] | None:
@@ -99,8 +67,7 @@ def section_added(root: type[Config], name: str) -> type[Config] | None:
     Returns:
         the class; None for fields of the root's own.
     """
-    place: object = getattr(root, name, None)
-    return place.section if isinstance(place, Added) else None
+    return root.__setpoint__.added.get(name)
 
 
 def _same(one: type[Config], other: type[Config]) -> bool:

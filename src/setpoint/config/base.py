@@ -29,7 +29,6 @@ class State:
     """
 
     __slots__ = (
-        "added",
         "below",
         "cautions",
         "copies",
@@ -50,8 +49,6 @@ class State:
         self.withheld: set[str] = set()
         # Values that a later layer has overtaken: (field, value, origin, reason).
         self.dropped: list[tuple[str, object, Origin, str]] = []
-        # The sections that packages have added to the root: their values have no slots.
-        self.added: dict[str, object] = {}
         # What resolve found legal but suspicious, on the root.
         self.cautions: tuple[Caution, ...] = ()
         # Of a resolved section: whether nothing in it follows from values outside of it.

@@ -34,6 +34,7 @@ class ClassInfo:
     """
 
     __slots__ = (
+        "added",
         "checks",
         "cls",
         "deads",
@@ -57,6 +58,8 @@ class ClassInfo:
         self.schema = 1
         self.migrations: str | None = None
         self.fields: dict[str, FieldInfo] = {}
+        # Of a root: the sections that packages have added to it.
+        self.added: dict[str, Any] = {}
         self.variants: dict[str, type] = {}
         self.derives: dict[str, str] = {}
         self.checks: list[str] = []
@@ -141,6 +144,7 @@ class ConfigMeta(type):
         cls.__setpoint__ = info
         for base in reversed(inherited):
             info.fields.update(base.__setpoint__.fields)
+            info.added.update(base.__setpoint__.added)
             info.derives.update(base.__setpoint__.derives)
             for group in ("checks", "deads"):
                 mine: list[str] = getattr(info, group)

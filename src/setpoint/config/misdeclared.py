@@ -103,8 +103,6 @@ def refuse_clashes(cls: Any) -> None:
         DeclarationError: for two fields that differ in capitals only, which are one variable of
             the environment, and for a field that is an attribute of another base.
     """
-    from .added import Added
-
     seen: dict[str, str] = {}
     for key in cls.__setpoint__.fields:
         other = seen.setdefault(key.lower(), key)
@@ -115,7 +113,7 @@ def refuse_clashes(cls: Any) -> None:
             )
     for base in cls.__mro__:
         for key in cls.__setpoint__.fields:
-            if key in vars(base) and not isinstance(vars(base)[key], Added):
+            if key in vars(base):
                 raise DeclarationError(
                     f"{cls.__name__}.{key} is a field and an attribute of {base.__name__}; rename "
                     f"one of them"
