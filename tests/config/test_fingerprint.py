@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from setpoint.config import Config, Free, SetpointError, field, resolve
 from setpoint.config.fingerprint import (
     canonical,
+    canonical_json,
     fingerprint,
     identity_leaves,
     sha256,
@@ -181,3 +184,17 @@ def test_the_canonical_form_is_ascii_json_with_sorted_keys() -> None:
 def test_a_draft_has_no_fingerprint() -> None:
     with pytest.raises(SetpointError, match="only a resolved configuration has a fingerprint"):
         fingerprint(Job())
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.text(), PLAIN, max_size=5))
+def test_the_canonical_form_is_that_of_the_json_module(values: dict[str, object]) -> None:
+    expected = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    assert canonical_json(values) == expected

@@ -159,7 +159,10 @@ class ConfigMeta(type):
                 newer.add(key)
         _collect_hooks(info, namespace)
         alike = len({key.lower() for key in info.fields}) < len(info.fields)
-        if alike or len(bases) > 1 or any(hasattr(base, key) for base in bases for key in fields):
+        hidden = any(hasattr(base, key) for base in bases for key in fields)
+        if len(bases) > 1:  # what one base declares may be an attribute of another
+            hidden = any(key in vars(base) for base in cls.__mro__ for key in info.fields)
+        if alike or hidden:
             from .misdeclared import refuse_clashes
 
             refuse_clashes(cls)
