@@ -14,6 +14,7 @@ from setpoint.config import Config, Free, SetpointError, field, resolve
 from setpoint.config.fingerprint import (
     canonical,
     canonical_json,
+    encoded,
     fingerprint,
     identity_leaves,
     sha256,
@@ -197,4 +198,4 @@ PLAIN = st.recursive(
 @given(st.dictionaries(st.text(), PLAIN, max_size=5))
 def test_the_canonical_form_is_that_of_the_json_module(values: dict[str, object]) -> None:
     expected = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    assert canonical_json(values) == expected
+    assert canonical_json(values) == encoded(values) == expected

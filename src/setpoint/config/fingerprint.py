@@ -77,7 +77,10 @@ def canonical_json(values: Mapping[str, object]) -> str:
     Returns:
         see `canonical`.
     """
-    return _encoded(values, _quote())
+    json = sys.modules.get("json")
+    if json is not None:  # somebody has paid for it already
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return encoded(values)
 
 
 def _quote() -> Callable[[str], str]:
@@ -91,8 +94,19 @@ def _quote() -> Callable[[str], str]:
         return import_module("json.encoder").encode_basestring_ascii
 
 
+def encoded(value: object) -> str:
+    """Plain data as `json.dumps` writes it with sorted keys, no spaces and ASCII only.
+
+    Arguments:
+        value: plain data.
+
+    Returns:
+        the text.
+    """
+    return _encoded(value, _quote())
+
+
 def _encoded(value: Any, quote: Callable[[str], str]) -> str:
-    """As `json.dumps` with sorted keys, no spaces and ASCII only."""
     if isinstance(value, str):
         return quote(value)
     if value is None or isinstance(value, bool):
