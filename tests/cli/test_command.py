@@ -92,3 +92,7 @@ def test_json_and_another_format_contradict_each_other(cli: CommandLine) -> None
     answer = cli("show small.toml --json --format toml")
     assert answer.status == 2
     assert answer.err == "error: --json and --format toml contradict each other; give one\n"
+
+
+def test_parameters_that_are_not_closed_are_answered_as_such(cli: CommandLine) -> None:
+    assert "not closed by )" in cli.refused("check 'tiny(width=4'")

@@ -226,8 +226,8 @@ class Command:
             token = tokens[at]
             at += 1
             name, equals, text = token.partition("=")
-            # The parameters of a preset are not overrides: tiny(width=64)
-            sets = equals and not (("(" in name and token.endswith(")")) or _is_folder(token))
+            # The parameters of a preset are not overrides: tiny(width=64), closed or not.
+            sets = equals and not ("(" in name or _is_folder(token))
             option = HELP if token == "-h" else table.get(name.replace("_", "-"))
             if option is not None:
                 if option.metavar is None:

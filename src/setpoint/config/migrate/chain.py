@@ -8,10 +8,10 @@ from typing import Any, TypeVar, cast
 
 from ..base import Config
 from ..errors import SetpointError
+from ..recorded import HEADER
 from .operation import Operation
 from .tree import Entry, Tree, guessed
 
-HEADER = "setpoint"
 F = TypeVar("F", bound=Callable[[], Iterable[Operation]])
 
 _declared: dict[str, dict[int, tuple[Operation, ...]]] = {}

@@ -9,8 +9,9 @@ from ..base import Config
 from ..errors import SetpointError
 from ..files.document import Document, Place
 from ..origin import Path
+from ..recorded import HEADER
 from ..walk import dotted
-from .chain import HEADER, migrate, schema_of
+from .chain import migrate, schema_of
 
 
 def migrated(root: type[Config], document: Document, at: Path = ()) -> tuple[Document, list[str]]:

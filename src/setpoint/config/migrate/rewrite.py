@@ -9,7 +9,7 @@ from typing import Any
 from ..data import same
 from ..errors import SetpointError
 from ..files.document import Document
-from .chain import HEADER
+from ..recorded import HEADER
 from .tree import Tree, guessed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import SetpointError
 from ..origin import Path
-from .chain import HEADER
+from ..recorded import HEADER
 from .tree import Step
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..origin import Path
-from .chain import HEADER
+from ..recorded import HEADER
 from .tree import Step
 
 
