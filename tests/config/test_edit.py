@@ -171,8 +171,10 @@ def test_a_family_without_default_asks_for_its_type() -> None:
     class Root(Config):
         optimizer: AdamW | Sgd
 
-    with pytest.raises(ConfigError, match="no variant is chosen here yet"):
+    with pytest.raises(ConfigError, match="no variant is chosen here yet") as caught:
         compose(Root, flags=["--optimizer.lr=1"]).resolve()
+    problem = caught.value.problems[0]
+    assert (problem.path, problem.origin) == ("optimizer.type", "command line --optimizer.lr")
     assert compose(Root, flags=["--optimizer.lr=1", "--optimizer=sgd"]).resolve().optimizer == Sgd(
         lr=1.0
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from setpoint.config import Caution, Config, Problem, check, derive, derived, field, resolve
+from setpoint.config.compose import compose
 
 from .helpers import problems_of
 
@@ -33,6 +34,31 @@ def _writes(self: Any) -> Any:
 def _appends(self: Any) -> Any:
     self.items.append(33)
     yield from ()
+
+
+def test_a_default_beside_a_value_that_was_given_is_called_one() -> None:
+    class Inner(Config):
+        given: int = 1
+        left: int = 2
+
+        @check
+        def _check(self) -> Iterator[Problem]:
+            if self.given == 7:
+                yield Problem("given", "bad", also=("left",))
+
+    class Outer(Config):
+        inner: Inner | None = None
+
+        @check
+        def _check(self) -> Iterator[Problem]:
+            if self.inner is not None and self.inner.given == 8:
+                yield Problem("inner.given", "bad", also=("inner.left",))
+
+    for value in (7, 8):
+        flags = [f"inner.given={value}"]
+        (problem,) = problems_of(lambda flags=flags: compose(Outer, flags=flags).resolve())
+        assert problem.origin == "command line inner.given"
+        assert problem.also == ("inner.left = 2 (default)",)
 
 
 @pytest.mark.parametrize(

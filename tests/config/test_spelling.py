@@ -34,11 +34,17 @@ class Pair(Config):
     mode: Literal["a", "b"] = "a"
 
 
+class Experts(Config):
+    count: int = field(ge=1)
+    chosen: int = 2
+
+
 class Root(Config):
     seed: int | None = 1
     count: int = 1
     format: Format = field(factory=Format)
     pair: Pair | None = field(factory=Pair)
+    experts: Experts | None = None
     kind: Kind = field(factory=Plain, values_also_called={"plain": ("none",)})
     names: tuple[str, ...] = ()
 
@@ -53,6 +59,9 @@ class Root(Config):
         ("format=x", "is not a section", "Did you mean format.compute?"),
         ("pair=b", "is not a section", "Did you mean pair.mode=b?"),
         ("pair=7", "is not a section", ""),
+        ("experts=8", "is not a section", "Did you mean experts.count=8?"),
+        ("experts=0", "is not a section", ""),
+        ("experts=x", "is not a section", ""),
         ("pair=None", "is not a section", "Write null for none."),
         ("pair=false", "is not a section", "Write null for none."),
         ("seed=None", "is not a whole number", "Write null for none."),

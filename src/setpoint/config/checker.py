@@ -142,7 +142,7 @@ def describe(section: Config, path: Path, relative: str) -> tuple[str | None, st
         if isinstance(node, Config):
             if part == "type":
                 return type(node).__setpoint__.tag, None
-            chain = chain_of(node, part) or chain
+            chain = chain_of(node, part)
             try:
                 node = getattr(node, part)
             except (UnresolvedError, AttributeError):

@@ -453,7 +453,14 @@ class Editor:
             if rest[1] == EXTENDS and len(rest) == 2:
                 self._assign(node, info, {EXTENDS: value}, origin, here)
                 return
-            inner = self._section(node, info, kind, origin, here)
+            try:
+                inner = self._section(node, info, kind, origin, here)
+            except Invalid as error:
+                if error.at != ("type",):
+                    raise
+                # What is wrong is the section's type, not the field below it.
+                self.report(here, {}, origin, error)
+                return
             self.descend(inner, rest[1:], here, value, origin)
         elif kind.is_container():
             self.items.set(node, info, rest[1:], here, value, origin)

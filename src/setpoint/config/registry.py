@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from types import FrameType
 from typing import Any, TypeVar, cast
 
 from .base import Config
+from .catalogue import Catalogue
 from .errors import Invalid, SetpointError, several
 from .files.plain import PlainScalar
 from .origin import MODIFIER, PRESET, Origin, running
@@ -16,7 +17,7 @@ from .suggest import did_you_mean
 P = TypeVar("P", bound=Callable[..., Config])
 M = TypeVar("M", bound=Callable[..., Config])
 
-presets: dict[str, Callable[..., Config]] = {}
+presets: Catalogue[Callable[..., Config]] = Catalogue()
 modifiers: dict[str, Callable[..., Config]] = {}
 
 
@@ -51,7 +52,7 @@ def modifier(function: M) -> M:
     return _register(modifiers, function, "modifier")
 
 
-def _register(table: dict[str, Any], function: Any, kind: str) -> Any:
+def _register(table: MutableMapping[str, Any], function: Any, kind: str) -> Any:
     name = function.__name__.replace("_", "-")
     other = table.get(name)
     if other is not None and other.__module__ != function.__module__:

@@ -72,6 +72,9 @@ def _inside(kind: SectionType, word: str, path: Path) -> str:
             ours = word if _takes(info, word) else ""
         if ours:
             return f"Did you mean {dotted((*path, info.name))}={ours}?"
+    required = [info for info in fields if info.required]
+    if len(required) == 1 and _takes(required[0], word):
+        return f"Did you mean {dotted((*path, required[0].name))}={word}?"
     return f"Did you mean {dotted((*path, fields[0].name))}?" if len(fields) == 1 else ""
 
 

@@ -58,6 +58,8 @@ def test_a_negative_number_is_a_value() -> None:
         (["=3"], "unexpected argument '=3'"),
         ([""], "unexpected argument ''"),
         (["--no-deterministic", "maybe"], "--no-deterministic takes no value, got 'maybe'"),
+        (["--user.no-x"], "--user.no-x needs a value"),
+        (["--optimizer.no-nesterov"], "Did you mean --no-optimizer.nesterov?"),
     ],
 )
 def test_what_is_no_override(flags: list[str], message: str) -> None:

@@ -31,6 +31,18 @@ def test_a_variant_with_another_name() -> None:
         assert changed in ("adamw", {"type": "adamw"})
 
 
+def test_a_section_that_was_added_has_an_origin_for_each_value() -> None:
+    norm = {"type": "rms", "eps": {"value": 1}}
+    operation = Added("model.norm", norm, of="x")
+    tree = applied(operation, {"model": {"type": "x"}}, model__type="x")
+    assert tree.data == {"model": {"type": "x", "norm": norm}}
+    kept = {key: entry["value"] for key, entry in tree.origins.items() if "norm" in key}
+    assert kept == {
+        "model.norm.type": "rms",
+        "model.norm.eps.value": 1,
+    }
+
+
 def test_a_record_gets_the_value_that_runs_had() -> None:
     operation = Added("batch.drop_last", True, role=RUNTIME)
     tree = applied(operation, {"batch": {"size": 1}}, batch__size=1)

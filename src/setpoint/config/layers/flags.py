@@ -115,6 +115,10 @@ def parse_flags(
         elif is_foreign(path):
             flags.append(Flag(path, "true", label))  # answered beside whatever else is wrong
         else:
+            head, _, last = name[2:].rpartition(".")
+            switch = f"{head}.{last[3:]}"
+            if last[:3] in ("no-", "no_") and is_switch(_path(switch)):
+                raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
             raise SetpointError(f"{name} needs a value, as in {name} VALUE or {name}=VALUE")
     return flags
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 from ..origin import DERIVED, RECORD, Path
 from ..role import IDENTITY, Role
@@ -52,7 +52,8 @@ class Added(Operation):
 
     Arguments:
         path: the field.
-        value: what every run before had, in plain data; or a function that says it from the data.
+        value: what every run before had, in plain data, with all its fields where it is a section;
+            or a function that says it from the data.
         derived: whether the field is computed from others unless given.
         role: the field's role.
         what: a sentence for files, which mean today's default by what they leave out; to be given
@@ -96,11 +97,21 @@ class Added(Operation):
             tree.put(path, value)
             layer = DERIVED if self.derived else RECORD
             origin = f"before schema {self.schema}"
-            tree.origins[dotted(path)] = {
-                "value": value,
-                "role": self.role.name,
-                "layers": [{"layer": layer, "origin": origin, "value": value}],
-            }
+            for leaf, part in _leaves(path, value):
+                tree.origins[dotted(leaf)] = {
+                    "value": part,
+                    "role": self.role.name,
+                    "layers": [{"layer": layer, "origin": origin, "value": part}],
+                }
+
+
+def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """The values that have an origin of their own: those of the fields, where it is a section."""
+    if isinstance(value, dict) and value:
+        for name, part in cast(dict[str, Any], value).items():
+            yield from _leaves((*path, name), part)
+    else:
+        yield path, value
 
 
 class Meant(Operation):
