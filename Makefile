@@ -1,11 +1,12 @@
 # make demo     train the preset `tiny` and let it write
 # make test     the tests
 # make lint     style, formatting and types
-# make golden   show what has changed in the resolved presets, and write it down
+# make golden   show what has changed in the resolved presets and their losses, and write it down
+# make coverage write docs/coverage, which says what Setpoint answers to other systems' keys
 # make slow     the long forms of some tests
-# make docs-peers  run all of the documentation, with what needs transformers
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
-# make bench    measure against peers; `make bench-config` only what needs no torch
+# make bench    measure against peers; `make bench-config` only what needs no torch,
+#               `make bench-model` only models
 # make clean    remove what these targets made, but for runs/
 #
 # Each target makes what it needs: the virtual environment .venv with torch in it. pip is enough;
@@ -28,7 +29,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config demo test lint golden slow fuzz docs-peers bench clean
+.PHONY: bench-config bench-model demo test lint golden coverage slow fuzz bench clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -54,14 +55,20 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright || failed=1; \
 	exit $$failed
 
-docs-peers: $(VENV)/.docs
-	@$(BIN)/python -m pytest tests/docs
-
 golden: $(VENV)/.dev
 	@$(BIN)/python -m tests.goldens
+	@$(BIN)/python -m tests.curves
 
-bench: $(VENV)/.train bench-config
+coverage: $(VENV)/.dev
+	@$(BIN)/python -m tests.coverage.make
+
+bench: $(VENV)/.train bench-config bench-model
 	@$(BIN)/python benchmarks/bare_loop.py
+
+# Beside transformers, which is among what the tests need; on a GPU where there is one.
+bench-model: $(VENV)/.dev
+	@cd benchmarks && for name in blocks generation moe loss_memory; do \
+	  ../$(BIN)/python -m model.$$name || exit 1; done
 
 # The peers live in an environment of their own, in which nothing is installed for another reason.
 bench-config: $(BENCH)/.peers
@@ -95,9 +102,6 @@ $(VENV)/.train: $(VENV)/.torch-$(TORCH) pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.train
 	$(call add,dev)
-
-$(VENV)/.docs: $(VENV)/.dev
-	$(call add,docs)
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	$(call add,fuzz)

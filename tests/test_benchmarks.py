@@ -1,4 +1,4 @@
-"""What the benchmarks of the kernel compare is the same for all: their pure parts."""
+"""What the benchmarks compare is the same for all sides: their pure parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from setpoint.config.plain import to_plain
 from setpoint.config.walk import leaves
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
-NAMES = ("config", "peers", "support")
+NAMES = ("config", "model", "peers", "support")
 
 
 @pytest.fixture
@@ -93,3 +93,65 @@ def test_values_that_differ_are_named(tree: Any) -> None:
     assert differing(read, {"a": {"x": 1.0, "y": [1, 3]}, "c": None}) == ["a.x", "a.y", "c", "b"]
     assert differing({"a": True}, {"a": 1}) == ["a"]
     assert differing([1], [1, 2]) == ["."]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "gemma3"])
+def test_the_sides_of_an_architecture_are_one_model(tree: Any, name: str) -> None:
+    """Setpoint's, that of transformers and the one in plain PyTorch, forward and backward."""
+    import torch
+
+    from model.architectures import sides_of  # pyright: ignore[reportMissingImports]
+    from model.bare import Shape  # pyright: ignore[reportMissingImports]
+
+    shape = Shape(50, 32, 4, 4, 4 if name == "gpt2" else 2, 8, 48, 16, 5)
+    sides = sides_of(name, shape, torch.device("cpu"))
+    # Token 0 is padding to transformers, and learns nothing there.
+    tokens = torch.randint(1, 50, (2, 16), generator=torch.Generator().manual_seed(1))
+    found = {side: body(tokens) for side, body in sides.bodies.items()}
+    gradients: dict[str, torch.Tensor] = {}
+    for side, hidden in found.items():
+        torch.testing.assert_close(hidden, found["setpoint"], rtol=1e-4, atol=1e-5)
+        hidden.square().mean().backward()
+        (table, *_) = (p for p in sides.modules[side].parameters() if p.shape == (50, 32))
+        assert table.grad is not None
+        gradients[side] = table.grad
+    assert len(gradients) == 3
+    for gradient in gradients.values():
+        torch.testing.assert_close(gradient, gradients["setpoint"], rtol=1e-3, atol=1e-5)
+
+
+def test_the_peak_of_memory_is_what_tensors_take(tree: Any) -> None:
+    import torch
+
+    from support.memory import peak_bytes  # pyright: ignore[reportMissingImports]
+
+    def step() -> None:
+        kept = torch.empty(1 << 20)  # 4 MiB
+        for _ in range(3):
+            torch.empty(1 << 18)  # 1 MiB, given back each time
+        del kept
+
+    assert peak_bytes(step, torch.device("cpu")) == 5 << 20
+
+
+def test_ratios_are_of_neighbouring_turns(tree: Any) -> None:
+    import torch
+
+    from support.turns import (  # pyright: ignore[reportMissingImports]
+        Clocks,
+        clocks_in_turns,
+        misses,
+        ratio,
+    )
+
+    order: list[str] = []
+    sides = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    cpu = torch.device("cpu")
+    clocks = clocks_in_turns(sides, 2, cpu, warm=1)
+    assert "".join(order) == "baabba"
+    assert [len(times) for times in clocks.wall.values()] == [2, 2]
+    slow, fast = {"a": [2.0, 4.0], "b": [1.0, 2.0]}, {"a": [1.0, 1.0], "b": [2.0, 2.0]}
+    assert ratio(slow, "a", "b") == (0.5, 0.5, 0.5)
+    assert misses(Clocks(slow, slow), "a", "b", 0.6, cpu)
+    assert not misses(Clocks(slow, fast), "a", "b", 0.6, cpu)
+    assert misses(Clocks(slow, fast), "a", "b", 0.6, torch.device("cuda"))

@@ -196,12 +196,12 @@ OVERRIDES = (
 BUDGETS = {
     "": 28,
     "--help": 76,
-    f"check tiny {OVERRIDES}": 150,
-    "check exp.toml": 157,
-    "show tiny": 134,
-    "diff tiny exp.toml": 178,
-    "fingerprint tiny": 138,
-    "__complete 2 check --opt": 150,
+    f"check tiny {OVERRIDES}": 154,
+    "check exp.toml": 163,
+    "show tiny": 142,
+    "diff tiny exp.toml": 184,
+    "fingerprint tiny": 144,
+    "__complete 2 check --opt": 154,
 }
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}

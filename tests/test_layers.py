@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # From the lowest up; packages of one layer stand side by side.
 LAYERS = (
     {"config"},
+    {"hub"},
     {
         "model",
         "data",
@@ -39,6 +40,12 @@ RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 # (importing module, imported module) -> reason.
 ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.cli.own"): "`sp.run` is imported when it is first used",
+    # One module looks up, when `load_pretrained` is given a run.
+    ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",
+    ("setpoint.model.pretrained.run", "setpoint.checkpoint.loading"): "the weights of a run",
+    ("setpoint.model.pretrained.run", "setpoint.checkpoint.manifest"): "the weights of a run",
+    ("setpoint.model.pretrained.run", "setpoint.checkpoint.record"): "the record of a checkpoint",
+    ("setpoint.model.pretrained.run", "setpoint.checkpoint.weights"): "the weights of a run",
 }
 
 

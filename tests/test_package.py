@@ -32,3 +32,21 @@ def test_the_import_itself_brings_nothing() -> None:
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'confg'"):
         _ = setpoint.confg  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_presets_that_wait_are_those_that_their_modules_bring() -> None:
+    """What `setpoint.presets` says of modules that it does not import, in a process of its own."""
+    code = """
+import sys
+import setpoint.presets
+from setpoint.config.registry import presets
+waiting = {name: module for name, module in presets._waiting.items()}
+assert waiting and not waiting.values() & sys.modules.keys()
+for name, module in waiting.items():
+    assert presets[name].__module__ == module, name
+assert waiting.keys() | {"tiny"} == presets.keys(), "a preset of these modules is not named there"
+from pkgutil import iter_modules
+modules = {f"setpoint.presets.{each.name}" for each in iter_modules(setpoint.presets.__path__)}
+assert modules == {*waiting.values(), "setpoint.presets.tiny", "setpoint.presets.modifiers"}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

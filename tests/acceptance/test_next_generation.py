@@ -204,7 +204,7 @@ def test_ng_13_30_39_checks_stand_beside_the_fields_and_span_sections(cli: Comma
     assert "2 heads cannot be shared evenly by 3 key-value heads" in text
     assert "is not one of the known values: got fp8" in text  # a Literal
     assert "7 sequences cannot be divided by 2" in text
-    for cls, name in ((Transformer, "_check_kv_heads"), (Job, "_check_batch_sum")):
+    for cls, name in ((Transformer, "_check_shapes"), (Job, "_check_batch_sum")):
         assert name in vars(cls)
 
 
@@ -225,7 +225,8 @@ def test_ng_14_main_belongs_to_the_user(script: Script, capsys: pytest.CaptureFi
 def test_ng_15_35_few_levels_and_each_value_says_which_set_it(cli: CommandLine) -> None:
     fields = json.loads(cli.ok("list fields --json"))["fields"]
     depths = [each["path"].count(".") + 1 for each in fields if "sources" not in each["path"]]
-    assert max(depths) <= 3 and sum(depth <= 2 for depth in depths) > 0.9 * len(depths)
+    # Three levels of sections at most, with the field itself four names.
+    assert max(depths) <= 4 and sum(depth <= 3 for depth in depths) > 0.95 * len(depths)
     text = cli.ok("why model.dim small.toml --model.dim 32")
     assert re.search(r"128 +preset tiny .*\n +16 +small.toml:6:1\n +> 32 +command line", text)
 
@@ -322,7 +323,7 @@ def test_ng_23_required_values_chains_registries_products(cli: CommandLine) -> N
         Box.Config().build(paint="red")  # pyright: ignore[reportCallIssue]
     assert sp.resolve(Retry().evolve(count=4).evolve(wait=2.0)).longest == 8.0
     assert sp.resolve(Study()).retry.count == 3  # the defaults are a configuration
-    assert cli.ok("list presets").startswith("tiny ")
+    assert "\ntiny " in cli.ok("list presets")
     jobs = [
         sp.resolve(make().evolve(seed=seed)) for make, seed in itertools.product((tiny,), (1, 2))
     ]

@@ -5,6 +5,7 @@ import pytest
 from setpoint.cli.complete import at_cursor
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS
+from setpoint.config.registry import presets
 
 from .conftest import CommandLine
 from .test_diff import record
@@ -33,7 +34,7 @@ def test_sources(cli: CommandLine) -> None:
     cli.file("notes.txt", "")
     for command in ("train", "check", "show", "fingerprint", "generate", "diff"):
         found = complete(cli, command, "")
-        assert set(found) == {"tiny", "small.toml", "other.yaml", "runs/exp/small-1234"}
+        assert set(found) == {*presets, "small.toml", "other.yaml", "runs/exp/small-1234"}
     assert complete(cli, "check", "ti") == ["tiny"]
     assert complete(cli, "check", "--json", "ti") == ["tiny"]
     assert complete(cli, "check", "--with", "smoke", "sm") == ["small.toml"]

@@ -22,6 +22,13 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
         "generate small.toml --temperature -1",
         "generate small.toml --temperature nan",
         "generate small.toml --top-k 0",
+        "generate small.toml --top-p 0",
+        "generate small.toml --top-p 1.5",
+        "generate small.toml --min-p many",
+        "generate small.toml --repetition-penalty 0",
+        "generate small.toml --temperature 0 --top-k 5",
+        "generate small.toml --stop ''",
+        "generate small.toml --prompts-file none.txt",
         "generate small.toml --sampling-seed -1",
         "generate small.toml --sampling-seed 99999999999999999999999",
         "generate small.toml --checkpoint first",
@@ -36,6 +43,15 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
 def test_a_run_that_has_not_been_trained(cli: CommandLine) -> None:
     text = cli.refused("generate small.toml --prompt x --with 'smoke(steps=3)' --seed 3")
     assert "  setpoint train small.toml --with 'smoke(steps=3)' --seed 3\n" in text
+
+
+@pytest.mark.parametrize("command", ["generate", "evaluate", "export"])
+def test_weights_of_a_model_of_the_users_own(cli: CommandLine, command: str) -> None:
+    """Its module must be imported before its record can be read."""
+    (cli.folder / "own_of_a_test.py").write_text("raise RuntimeError('imported')\n")
+    words = {"export": "small.toml out"}.get(command, "small.toml")
+    text = cli.refused(f"{command} {words} --import own_of_a_test")
+    assert "--import own_of_a_test" in text and "imported" in text
 
 
 def test_prompts_that_are_not_text(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,4 +81,4 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     assert "  model.rope_base\n    recorded  10000.0" in text
     assert "    today     5.0 (command line --model.rope_base)\n" in text
     # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
-    assert "there is no checkpoint" in cli.refused(f"generate {run} --checkpoint.keep 9")
+    assert "has no checkpoint yet" in cli.refused(f"generate {run} --checkpoint.keep 9")

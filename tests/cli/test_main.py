@@ -176,7 +176,7 @@ def test_errors_and_long_texts_on_a_terminal(cli: CommandLine, executable: str) 
     _, text = _on_a_terminal(words, cli.folder, NO_COLOR="1", COLUMNS="60")
     assert max(len(line) for line in text.splitlines() if "; identity" not in line) <= 60
     _, text = _on_a_terminal([executable, "list", "presets"], cli.folder, NO_COLOR="1")
-    assert text.startswith("tiny  ")
+    assert text.startswith("deepseek-tiny  ")
 
 
 def test_plain_when_piped(cli: CommandLine) -> None:

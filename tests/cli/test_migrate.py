@@ -6,18 +6,20 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from setpoint.config.migrate.chain import chain
 from setpoint.config.migrate.meaning import Added, Converted, Meant
 from setpoint.config.migrate.moving import Renamed, Retired
+from setpoint.train.config import Job
 
 from ..snapshots import compare
 from .conftest import CommandLine
 
 CORPUS = Path(__file__).parents[1] / "corpus"
+TODAY = Job.__setpoint__.schema
 OLD = """\
 # what we run
 extends = "tiny"
@@ -31,7 +33,7 @@ lr = 0.5 # high
 @pytest.fixture
 def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command line of a Setpoint whose schema 1 had a few fields of other names."""
-    import_module("setpoint.train.migrations")
+    known = chain(Job)
     operations = (
         Renamed("optim", "optimizer"),
         Retired("fp16", "use precision.compute"),
@@ -41,7 +43,11 @@ def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     )
     for operation in operations:
         operation.schema = 2
-    table = {"setpoint.train.migrations": {2: operations}}
+    later = {
+        schema: tuple(each for each in known if each.schema == schema)
+        for schema in range(3, TODAY + 1)
+    }
+    table = {"setpoint.train.migrations": {2: operations, **later}}
     monkeypatch.setattr("setpoint.config.migrate.chain._declared", table)
     return cli
 
@@ -69,15 +75,18 @@ def test_by_default_the_diff_is_printed_and_nothing_is_written(older: CommandLin
 def test_write_rewrites_in_place_and_a_second_time_changes_nothing(older: CommandLine) -> None:
     older.file("exp.toml", OLD)
     os.chmod(older.folder / "exp.toml", 0o640)
-    assert older("migrate --write exp.toml").out == "exp.toml: is of schema 2 now\n"
+    assert older("migrate --write exp.toml").out == f"exp.toml: is of schema {TODAY} now\n"
     path = older.folder / "exp.toml"
     assert path.read_text() == (
-        'setpoint = {schema = 2}\n# what we run\nextends = "tiny"\n\n[optimizer]\nlr = 0.5 # high\n'
+        f"setpoint = {{schema = {TODAY}}}\n"
+        '# what we run\nextends = "tiny"\n\n[optimizer]\nlr = 0.5 # high\n'
     )
     assert path.stat().st_mode & 0o777 == 0o640
     assert older.ok("check exp.toml").startswith("exp.toml: ok")
     again = path.read_bytes()
-    assert "exp.toml: nothing to change; it is of schema 2" in older.ok("migrate --write exp.toml")
+    assert f"exp.toml: nothing to change; it is of schema {TODAY}" in older.ok(
+        "migrate --write exp.toml"
+    )
     assert path.read_bytes() == again
     assert sorted(os.listdir(older.folder)) == ["exp.toml", "own.py", "small.toml"]
 
@@ -130,12 +139,13 @@ def test_all_files_are_worked_out_before_the_first_is_written(older: CommandLine
 def test_what_is_refused(older: CommandLine, transcript: Callable[[list[str]], str]) -> None:
     older.file("new.toml", "setpoint = {schema = 7}\n")
     older.file("odd.toml", "setpoint = 3\n")
-    older.file("said.toml", "setpoint = {schema = 2}\n")
+    older.file("said.toml", f"setpoint = {{schema = {TODAY}}}\n")
     older.file("broken.toml", "[optim\n")
     older.file("reference.toml", 'batch.tokens = "${batch.micro_size}"\n')
     os.mkdir(older.folder / "folder")
     lines = ["migrate", "migrate missing.toml", "migrate new.toml", "migrate odd.toml",
-             "migrate --from 1 said.toml", "migrate --from 3 small.toml", "migrate broken.toml",
+             "migrate --from 1 said.toml", f"migrate --from {TODAY + 1} small.toml",
+             "migrate broken.toml",
              "migrate --from 1 reference.toml", "migrate folder", "migrate tiny",
              "migrate small.toml --optimizer.lr 3"]  # fmt: skip
     compare("cli/migrate_refused", transcript(lines))
@@ -152,12 +162,12 @@ def test_the_record_of_a_run_keeps_a_backup(older: CommandLine, record: Path) ->
     assert '+  "silence": [],' in older("migrate run").out
     assert {path.name: path.read_bytes() for path in record.iterdir()} == before
     digest = older("fingerprint run").out
-    assert older("migrate --write run").out == "run: is of schema 2 now\n"
+    assert older("migrate --write run").out == f"run: is of schema {TODAY} now\n"
     for name in ("config.json", "origins.json"):
         stem = name.partition(".")[0]
         assert (record / f"{stem}.schema-1.json").read_bytes() == before[name]
     assert (record / "config.schema-1.toml").read_bytes() == before["config.toml"]
-    assert json.loads((record / "config.json").read_text())["setpoint"]["schema"] == 2
+    assert json.loads((record / "config.json").read_text())["setpoint"]["schema"] == TODAY
     assert older.ok("fingerprint run") == digest
     assert "nothing to change" in older.ok("migrate --write run")
 

@@ -124,7 +124,7 @@ def test_from_training_to_text(cli: CommandLine) -> None:
         assert f"{run} is finished" in cli.ok(f"train {source}")
         line = f"generate {source} --prompt 'ab' --max-tokens 4 --temperature 0"
         assert cli.ok(line).startswith("ab")
-    assert "no checkpoint step 999" in cli.refused(f"generate {run} --checkpoint 999")
+    assert "no checkpoint step-00000999" in cli.refused(f"generate {run} --checkpoint 999")
     assert "optimizer.lr" in cli.refused(f"train {run} --optimizer.lr 3")
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import resolve
+from setpoint.config import IDENTITY, resolve
 from setpoint.config.compose import compose
+from setpoint.config.field import MISSING
 from setpoint.config.fingerprint import canonical, fingerprint
 from setpoint.config.migrate.chain import chain
 from setpoint.config.migrate.meaning import Added
@@ -75,11 +76,34 @@ def test_the_short_form_is_a_source_as_well(folder: Path) -> None:
 
 def test_fields_that_were_added_agree_with_their_migration() -> None:
     """`field(before=...)` keeps old fingerprints, `Added` fills old records: the same value."""
-    added = {each.path: each for each in chain(Job) if isinstance(each, Added)}
-    declared = {path: info for path, info in schema(Job) if info.before is not None}
-    for path, operation in added.items():
-        if path in declared and not callable(operation.value) and operation.role.name == "identity":
-            assert declared[path].before == operation.value, path
+    added = [each for each in chain(Job) if isinstance(each, Added)]
+    operations = [each for each in added if each.role is IDENTITY and not callable(each.value)]
+    declared = {path: info for path, info in schema(Job) if info.before is not MISSING}
+    held = 0
+    for operation in operations:
+        for path, value in parts_of(operation.path, operation.value):
+            assert declared[path].before == value, path
+            held += 1
+    assert held > 30
+
+
+def parts_of(path: str, value: Any) -> list[tuple[str, Any]]:
+    """The fields of a section that was added; its type speaks for the field that holds it."""
+    if not isinstance(value, dict):
+        return [(path, value)]
+    parts = [pair for name in value for pair in parts_of(f"{path}.{name}", value[name])]
+    return [(path if name == f"{path}.type" else name, part) for name, part in parts]
+
+
+def test_every_field_that_was_added_has_a_migration() -> None:
+    """Else the records of before would lack it, and could not be read."""
+    added = {
+        path
+        for each in chain(Job)
+        if isinstance(each, Added)
+        for path, _ in parts_of(each.path, each.value)
+    }
+    assert {path for path, info in schema(Job) if info.before is not MISSING} <= added
 
 
 def test_no_field_of_today_has_a_tombstone() -> None:

@@ -10,7 +10,6 @@ shows a pyproject.toml counts as installed.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -29,8 +28,6 @@ PAGES = [
 ]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"(?:#|//) ([\w./-]+\.\w+)$")
-# Scripts that need a package too heavy for `make test`; `make docs-peers` installs it.
-HEAVY = {"hf_train.py": "transformers"}
 PROGRAMS = ("setpoint", "python", "printf")
 
 
@@ -109,12 +106,6 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def can_run(command: str) -> bool:
-    words = command.split()
-    needed = [package for script, package in HEAVY.items() if script in words]
-    return all(importlib.util.find_spec(package) for package in needed)
-
-
 def shown_commands(text: str) -> list[tuple[str, int, list[str]]]:
     found: list[tuple[str, int, list[str]]] = []
     for line in text.splitlines():
@@ -133,8 +124,6 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
         for command, status, lines in shown_commands(text):
             if command == "setpoint train tiny --optimizer.lr 1e-3":
                 command += " --with 'smoke(steps=2)'"  # the page means the whole minute
-            if not can_run(command):
-                continue
             done = run(command, tmp_path)
             assert done.returncode == status, f"{command}\n{done.stdout}"
             if lines:

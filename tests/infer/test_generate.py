@@ -1,79 +1,120 @@
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from setpoint.config import SetpointError, resolve
 from setpoint.infer.generate import generate
+from setpoint.infer.sample import Sampling
 from setpoint.loss.config import CrossEntropy
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import initialize
 from setpoint.optim.clip import clip_gradients
 from setpoint.optim.config import AdamW, Cosine
 
+from .small import Successor, generators, small_model
 
-class Successor(nn.Module):
-    """Says with certainty that the next token is the last one plus how many it sees."""
+GREEDY = Sampling(temperature=0)
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[int, bool]] = []
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        self.seen.append((tokens.shape[1], self.training))
-        following = (tokens + tokens.shape[1]) % 50
-        return nn.functional.one_hot(following, 50).float() * 100
+def tokens_of(model: nn.Module, prompts: list[list[int]], **settings) -> list[list[int]]:
+    settings = {"sampling": GREEDY, **settings}
+    return [each.tokens for each in generate(model, prompts, **settings)]
 
 
 def test_feeds_back_what_it_drew():
-    prompt = torch.tensor([[0, 1], [10, 20]])
-    new = generate(Successor(), prompt, max_tokens=3, temperature=0)
-    assert new.tolist() == [[3, 6, 10], [22, 25, 29]]
-    assert torch.equal(prompt, torch.tensor([[0, 1], [10, 20]]))
+    prompts = [[0, 1], [10, 20]]
+    assert tokens_of(Successor(), prompts, max_tokens=3) == [[3, 6, 10], [22, 25, 29]]
+    assert prompts == [[0, 1], [10, 20]]
 
 
 def test_sees_the_last_tokens_only():
     model = Successor()
-    new = generate(model, torch.tensor([[0, 1]]), max_tokens=4, temperature=0, context=3)
+    assert tokens_of(model, [[0, 1]], max_tokens=4, context=3) == [[3, 6, 9, 12]]
     assert [length for length, _ in model.seen] == [2, 3, 3, 3]
-    assert new.tolist() == [[3, 6, 9, 12]]
 
 
 def test_runs_in_evaluation_mode_and_returns_the_mode():
     model = Successor().train()
-    generate(model, torch.tensor([[0]]), max_tokens=2)
+    generate(model, [[0]], max_tokens=2)
     assert all(not training for _, training in model.seen)
     assert model.training
 
 
 def test_stops_where_told():
-    prompt = torch.tensor([[2], [6]])
-    new = generate(Successor(), prompt, max_tokens=10, temperature=0, stop=5)
-    # 2 -> 3 -> 5, then 5 again; 6 -> 7 -> 9 -> 12 ... never 5 in ten steps
-    assert new[0].tolist() == [3, *[5] * 9]
-    assert new.shape == (2, 10)
-    assert generate(Successor(), prompt[:1], max_tokens=10, temperature=0, stop=5).shape == (1, 2)
+    model = Successor()
+    first, second = generate(model, [[2], [6]], max_tokens=10, sampling=GREEDY, stop=[5])
+    # 2 -> 3 -> 5; 6 -> 7 -> 9 -> 12 ... never 5 in ten steps
+    assert (first.tokens, first.finish) == ([3], "stop")
+    assert (len(second.tokens), second.finish) == (10, "length")
+
+
+def test_a_row_that_has_ended_costs_nothing():
+    model = small_model()
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape[0]))
+    ended = generate(model, PROMPTS, max_tokens=4, on_token=lambda row, _: row != 2)
+    assert rows == [4, 1, 1, 1]
+    assert [each.finish for each in ended] == ["ended", "ended", "length", "ended"]
+    assert [len(each.tokens) for each in ended] == [1, 1, 4, 1]
 
 
 def test_shows_tokens_as_they_come():
-    shown = []
-    new = generate(Successor(), torch.tensor([[0], [1]]), max_tokens=3, on_token=shown.append)
-    assert torch.equal(torch.stack(shown, dim=1), new)
+    shown: list[tuple[int, int]] = []
+
+    def show(row: int, token: int) -> bool:
+        shown.append((row, token))
+        return False
+
+    new = tokens_of(Successor(), [[0], [1]], max_tokens=3, on_token=show)
+    assert shown == [(row, new[row][place]) for place in range(3) for row in (0, 1)]
+
+
+@pytest.mark.parametrize("fields", [{}, {"sliding_window": 6, "attention_pattern": ("sliding",)}])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, repetition_penalty=1.3)])
+def test_with_and_without_cache_alone_and_together(fields, sampling):
+    """Beyond the context, too, where the cache is of no use."""
+    model = small_model(max_sequence_length=16, **fields)
+    settings = {"max_tokens": 24, "context": 16, "sampling": sampling}
+    together, cached = (
+        tokens_of(model, PROMPTS, generators=generators(1, 2, 3, 4), cache=cache, **settings)
+        for cache in (False, True)
+    )
+    assert together == cached
+    for row, prompt in enumerate(PROMPTS):
+        alone = tokens_of(model, [prompt], generators=generators(row + 1), **settings)
+        assert alone == [together[row]]
+
+
+def test_only_tokens_of_the_vocabulary_are_drawn():
+    model = small_model(vocab_size=40)
+    drawn = tokens_of(model, PROMPTS, max_tokens=30, sampling=Sampling(), vocab_size=7)
+    assert {token for row in drawn for token in row} <= set(range(7))
+
+
+def test_stop_tokens_are_not_made_less_likely():
+    class Even(nn.Module):
+        """Likes 3 a little more than 4, and 4 more than the others."""
+
+        def forward(self, tokens):
+            return torch.tensor([0.0, 0, 0, 2, 1.5]).expand(*tokens.shape, 5)
+
+    penalty = Sampling(temperature=0, repetition_penalty=2.0)
+    assert tokens_of(Even(), [[3]], max_tokens=1, sampling=penalty) == [[4]]
+    (ended,) = generate(Even(), [[3]], max_tokens=1, sampling=penalty, stop=[3])
+    assert ended.finish == "stop"
 
 
 def test_zero_tokens():
-    assert generate(Successor(), torch.tensor([[0]]), max_tokens=0).shape == (1, 0)
+    assert tokens_of(Successor(), [[0]], max_tokens=0) == [[]]
+    assert generate(Successor(), [], max_tokens=3) == []
 
 
 def test_empty_prompt():
     with pytest.raises(SetpointError, match="the prompt is empty"):
-        generate(Successor(), torch.zeros(1, 0, dtype=torch.int64), max_tokens=1)
-
-
-def test_bad_settings_are_refused_before_any_work():
-    model = Successor()
-    with pytest.raises(SetpointError, match="temperature"):
-        generate(model, torch.tensor([[0]]), max_tokens=1, temperature=-1.0)
-    assert model.seen == []
+        generate(Successor(), [[]], max_tokens=1)
+    with pytest.raises(SetpointError, match="prompt 1 is empty"):
+        generate(Successor(), [[1], []], max_tokens=1)
 
 
 TEXT = b"Zebras jump over 13 lazy dogs while 57 quick wizards vex them. "
@@ -110,20 +151,18 @@ def trained(request):
 def test_learns_a_text_and_says_it_back(trained):
     model, nats = trained
     assert nats < 0.1
-    prompt = torch.tensor([list(TEXT[:12])])
-    new = generate(model, prompt, max_tokens=len(TEXT), temperature=0, context=48)
-    assert bytes(new[0].tolist()) == (TEXT + TEXT)[12 : 12 + len(TEXT)]
+    (new,) = tokens_of(model, [list(TEXT[:12])], max_tokens=len(TEXT), context=48)
+    assert bytes(new) == (TEXT + TEXT)[12 : 12 + len(TEXT)]
 
 
 def test_a_seed_repeats_a_sample(trained):
     model, _ = trained
 
-    def sampled(seed: int) -> list[int]:
-        generator = torch.Generator().manual_seed(seed)
-        prompt = torch.tensor([list(b"57")])
-        return generate(
-            model, prompt, max_tokens=30, temperature=3.0, top_k=40, generator=generator
-        )[0].tolist()
+    def sampled(seed: int) -> list[list[int]]:
+        sampling = Sampling(temperature=3.0, top_k=40)
+        return tokens_of(
+            model, [list(b"57")], max_tokens=30, sampling=sampling, generators=generators(seed)
+        )
 
     assert sampled(1) == sampled(1)
     assert sampled(1) != sampled(2)

@@ -1,96 +1,136 @@
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from setpoint.config import resolve
+from setpoint.config import ConfigError, resolve
 from setpoint.loss.config import IGNORE_INDEX, CrossEntropy
-from setpoint.loss.cross_entropy import CrossEntropyLoss
+
+from .small import OPTIONS, VOCAB, batch, by_hand, plain
+
+each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 
 
-def made(z_loss: float = 0.0) -> CrossEntropyLoss:
-    return resolve(CrossEntropy(z_loss=z_loss)).build()
-
-
-def batch(rows: int = 3, length: int = 5, vocab: int = 11, ignored: float = 0.3):
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(rows, length, vocab, generator=generator) * 4
-    targets = torch.randint(vocab, (rows, length), generator=generator)
-    targets[torch.rand(rows, length, generator=generator) < ignored] = IGNORE_INDEX
-    return logits, targets
-
-
-def exact(logits, targets, z_loss):
-    """Sums over valid tokens in float64, from torch's own loss and a direct formula."""
-    valid = targets != -100
-    flat, wanted = logits.double()[valid], targets[valid]
-    nats = F.cross_entropy(flat, wanted, reduction="sum")
-    z = torch.log(torch.exp(flat).sum(-1)) ** 2
-    return nats + z_loss * z.sum(), nats
-
-
-@pytest.mark.parametrize("z_loss", [0.0, 1e-4, 0.5])
+@each_option
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("ignored", [0.0, 0.3])
-def test_values_and_gradients_against_float64(z_loss, ignored):
-    logits, targets = batch(ignored=ignored)
-    logits.requires_grad_()
-    found = made(z_loss)(logits, targets)
-    precise = logits.detach().double().requires_grad_()
-    total, nats = exact(precise, targets, z_loss)
+def test_values_and_gradients_against_the_definition(
+    options: dict[str, Any], weighted: bool, ignored: float
+) -> None:
+    logits, targets, given = batch(ignored=ignored)
+    weights = given if weighted else None
+    precise, ours = logits.clone().requires_grad_(), logits.float().requires_grad_()
+    total, nats, _ = by_hand(precise, targets, weights, **options)
+    found = plain(**options)(ours, targets, weights)
     assert found.total.dtype == found.nats.dtype == torch.float32
     assert not found.nats.requires_grad
-    assert found.total.item() == pytest.approx(total.item(), rel=1e-6)
-    assert found.nats.item() == pytest.approx(nats.item(), rel=1e-6)
+    assert found.total.item() == pytest.approx(total.item(), rel=1e-5)
+    assert found.nats.item() == pytest.approx(nats.item(), rel=1e-5)
     found.total.backward()
     total.backward()
-    torch.testing.assert_close(logits.grad.double(), precise.grad, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours.grad.double(), precise.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("z_loss", [0.0, 0.5])
-def test_gradient_against_finite_differences(z_loss):
-    logits, targets = batch(rows=2, length=3, vocab=5)
-    precise = logits.double().requires_grad_()
-    loss = made(z_loss)
-    assert torch.autograd.gradcheck(lambda x: loss(x, targets).total, (precise,))
-
-
-@pytest.mark.parametrize("z_loss", [0.0, 0.5])
-def test_micro_batches_sum_to_the_whole(z_loss):
-    logits, targets = batch(rows=4)
-    loss = made(z_loss)
-    whole = loss(logits, targets)
-    parts = [loss(logits[a:b], targets[a:b]) for a, b in ((0, 1), (1, 4))]
-    assert sum(part.total for part in parts).item() == pytest.approx(whole.total.item(), rel=1e-6)
-    assert sum(part.nats for part in parts).item() == pytest.approx(whole.nats.item(), rel=1e-6)
-
-
-@pytest.mark.parametrize("z_loss", [0.0, 0.5])
-def test_nothing_valid_is_zero_with_zero_gradient(z_loss):
-    logits, targets = batch(ignored=2.0)
+@each_option
+def test_gradient_against_finite_differences(options: dict[str, Any]) -> None:
+    logits, targets, weights = batch(rows=2, length=3)
     logits.requires_grad_()
-    found = made(z_loss)(logits, targets)
+    loss = plain(**options)
+    assert torch.autograd.gradcheck(lambda x: loss(x, targets, weights).total, (logits,))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_equal_to_torch(smoothing: float) -> None:
+    """Torch's mean over valid targets is our sum over their number."""
+    logits, targets, _ = batch()
+    targets[0, 1] = 3
+    found = plain(label_smoothing=smoothing, ignore_index=3)(logits, targets)
+    targets = targets.masked_fill(targets == 3, IGNORE_INDEX)
+    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    mean = F.cross_entropy(flat, wanted, label_smoothing=smoothing, ignore_index=IGNORE_INDEX)
+    valid = int((wanted != IGNORE_INDEX).sum())
+    torch.testing.assert_close(found.total / valid, mean)
+    torch.testing.assert_close(found.nats / valid, F.cross_entropy(flat, wanted))
+
+
+def test_token_weights_are_torchs_class_weights() -> None:
+    logits, targets, _ = batch()
+    table = torch.ones(VOCAB, dtype=torch.float64)
+    table[1], table[5], table[7] = 0.5, 0.0, 2.5
+    loss = plain(token_weights={"1": 0.5, "5": 0, "7": 2.5})
+    found = loss(logits, targets)
+    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    torch.testing.assert_close(found.total, F.cross_entropy(flat, wanted, table, reduction="sum"))
+    # torch divides its mean by the sum of the weights as well.
+    _, weights = loss.weigh(targets)
+    assert weights is not None
+    mean = F.cross_entropy(flat, wanted, table)
+    torch.testing.assert_close(found.total / weights.sum(dtype=torch.float64), mean)
+
+
+@each_option
+def test_micro_batches_sum_to_the_whole(options: dict[str, Any]) -> None:
+    logits, targets, weights = batch(rows=4)
+    loss = plain(**options)
+    whole = loss(logits, targets, weights)
+    parts = [loss(logits[a:b], targets[a:b], weights[a:b]) for a, b in ((0, 1), (1, 4))]
+    assert sum(part.total for part in parts).item() == pytest.approx(whole.total.item())
+    assert sum(part.nats for part in parts).item() == pytest.approx(whole.nats.item())
+
+
+@each_option
+def test_nothing_valid_is_zero_with_zero_gradient(options: dict[str, Any]) -> None:
+    logits, targets, _ = batch(ignored=2.0)
+    logits.requires_grad_()
+    found = plain(**options)(logits, targets)
     assert (found.total.item(), found.nats.item()) == (0.0, 0.0)
     found.total.backward()
     assert torch.equal(logits.grad, torch.zeros_like(logits))
 
 
-@pytest.mark.parametrize("z_loss", [0.0, 0.5])
-def test_bf16_logits_are_summed_in_fp32(z_loss):
-    logits, targets = batch(rows=8, length=64)
+@each_option
+def test_what_does_not_count_may_be_infinite(options: dict[str, Any]) -> None:
+    """The z-loss, too, is over valid positions only."""
+    logits, targets, weights = batch()
+    loss = plain(**options)
+    expected = loss(logits, targets, weights)
+    logits[targets == IGNORE_INDEX] = 1e30
+    found = loss(logits, targets, weights)
+    assert found.total.item() == expected.total.item()
+    assert found.nats.item() == expected.nats.item()
+
+
+@each_option
+def test_bf16_logits_are_summed_in_fp32(options: dict[str, Any]) -> None:
+    logits, targets, _ = batch(rows=8, length=64)
     rounded = logits.bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
-        found = made(z_loss)(rounded, targets)
-    total, nats = exact(rounded, targets, z_loss)
+        found = plain(**options)(rounded, targets)
+    total, nats, _ = by_hand(rounded, targets, **options)
     assert found.total.item() == pytest.approx(total.item(), rel=1e-5)
     assert found.nats.item() == pytest.approx(nats.item(), rel=1e-5)
 
 
-def test_z_loss_changes_the_total_and_not_the_nats():
-    logits, targets = batch()
-    plain, with_z = made()(logits, targets), made(0.1)(logits, targets)
-    assert with_z.total > plain.total
-    assert with_z.nats.item() == pytest.approx(plain.nats.item(), rel=1e-6)
+@pytest.mark.parametrize("name", ["z_loss", "label_smoothing"])
+def test_terms_change_the_total_and_not_the_nats(name: str) -> None:
+    logits, targets, _ = batch()
+    before, after = plain()(logits, targets), plain(**OPTIONS[name])(logits, targets)
+    assert after.total > before.total
+    assert after.nats.item() == pytest.approx(before.nats.item())
 
 
-def test_negative_weight_is_refused():
-    with pytest.raises(Exception, match="z_loss"):
-        resolve(CrossEntropy(z_loss=-1.0))
+def test_weights_change_the_total_and_not_the_nats() -> None:
+    logits, targets, _ = batch()
+    before = plain()(logits, targets)
+    after = plain()(logits, targets, torch.full(targets.shape, 0.5))
+    assert after.total.item() == pytest.approx(before.total.item() / 2)
+    assert after.nats.item() == pytest.approx(before.nats.item())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("z_loss", -1.0), ("label_smoothing", 1.0), ("ignore_index", -100)]
+)
+def test_values_out_of_range(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        resolve(CrossEntropy(**{name: value}))

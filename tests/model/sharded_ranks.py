@@ -11,25 +11,54 @@ import traceback
 
 import torch
 import torch.distributed as dist
-from small import VOCAB, small_config, small_model
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
 
+from setpoint.model.attention.config import MLA
+from setpoint.model.config import MuP
 from setpoint.model.initialize import initialize
+from setpoint.model.moe.config import MoE, SigmoidTopK
+from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.outcome import Projection
 from setpoint.model.transformer import Transformer
+
+from .sharded_objective import objectives
+from .sharded_stages import stages
+from .sharded_tensors import tensors
+from .small import VOCAB, small_config, small_model
 
 WORLD = 2
 
 
-def fully_sharded(rank: int, tokens: torch.Tensor) -> None:
-    whole = small_model(seed=3)
+# Between them they hold every kind of parameter.
+SHAPES = (
+    {},
+    {
+        "norm": LayerNorm(),
+        "norm_placement": "both",
+        "positions": "learned",
+        "activation": "gelu",
+        "ffn_bias": True,
+        "qkv_bias": True,
+        "merge_qkv": True,
+        "tie_embeddings": True,
+        "vocab_multiple_of": 8,
+    },
+    {
+        "norm": RMSNorm(zero_centered=True),
+        "qk_norm": True,
+        "attention_pattern": ("sliding", "full"),
+        "sliding_window": 4,
+        "mup": MuP(base_dim=8),
+        "moe": MoE(experts=4, every=2, router=SigmoidTopK(), shared_experts=1),
+    },
+    {"mla": MLA(kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4)},
+)
+
+
+def fully_sharded(rank: int, tokens: torch.Tensor, changes: dict) -> None:
+    whole = small_model(seed=3, **changes)
     with torch.device("meta"):
-        model = Transformer(small_config(), vocab_size=VOCAB)
+        model = Transformer(small_config(**changes), vocab_size=VOCAB)
     for layer in model.layers.values():
         fully_shard(layer)
     fully_shard(model)
@@ -37,43 +66,52 @@ def fully_sharded(rank: int, tokens: torch.Tensor) -> None:
     initialize(model, 3)
     for name, parameter in model.named_parameters():
         expected = dict(whole.named_parameters())[name]
-        assert torch.equal(parameter.to_local(), expected.chunk(WORLD)[rank]), name
+        # Of an odd number of rows the first rank has one more; of too few the last ones have none.
+        parts = [*expected.chunk(WORLD), expected[:0]]
+        assert torch.equal(parameter.to_local(), parts[rank]), name
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, dict(whole.named_buffers())[name]), name
     logits, expected_logits = model(tokens), whole(tokens)
     assert torch.equal(logits, expected_logits)
     logits.square().sum().backward()
     expected_logits.square().sum().backward()
     for name, parameter in model.named_parameters():
         expected = dict(whole.named_parameters())[name].grad
+        assert expected is not None and parameter.grad is not None, name
         torch.testing.assert_close(parameter.grad.full_tensor(), expected, rtol=1e-4, atol=1e-4)
 
 
-def tensor_parallel(rank: int, tokens: torch.Tensor) -> None:
-    whole = small_model(seed=3)
-    model = Transformer(small_config(), vocab_size=VOCAB)
-    plan = {
-        "attention.query": ColwiseParallel(),
-        "attention.key": ColwiseParallel(),
-        "attention.value": ColwiseParallel(),
-        "attention.output": RowwiseParallel(),
-        "feed_forward.gate": ColwiseParallel(),
-        "feed_forward.up": ColwiseParallel(),
-        "feed_forward.down": RowwiseParallel(),
-    }
-    mesh = init_device_mesh("cpu", (WORLD,))
+def with_a_head(rank: int, tokens: torch.Tensor, changes: dict) -> None:
+    """The head is called while the output matrix is gathered."""
+    whole = small_model(seed=3, **changes)
+    model = small_model(seed=3, **changes)
     for layer in model.layers.values():
-        parallelize_module(layer, mesh, plan)
-    initialize(model, 3)
-    query = model.layers["0"].attention.query.weight.to_local()
-    assert torch.equal(query, whole.layers["0"].attention.query.weight.chunk(WORLD)[rank])
-    torch.testing.assert_close(model(tokens), whole(tokens), rtol=1e-4, atol=1e-4)
+        fully_shard(layer)
+    fully_shard(model)
+
+    def head(hidden: torch.Tensor, projection: Projection) -> torch.Tensor:
+        assert type(projection.weight.data) is torch.Tensor
+        return projection.logits(hidden).logsumexp(-1).sum()
+
+    outcome, expected = model(tokens, head=head), whole(tokens, head=head)
+    torch.testing.assert_close(outcome.result, expected.result)
+    for one in (outcome, expected):
+        (one.result if one.auxiliary is None else one.result + one.auxiliary).backward()
+    weight = "embedding.weight"
+    grad = model.get_parameter(weight).grad.full_tensor()
+    torch.testing.assert_close(grad, whole.get_parameter(weight).grad, rtol=1e-4, atol=1e-4)
 
 
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     tokens = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
-    fully_sharded(rank, tokens)
-    tensor_parallel(rank, tokens)
+    for changes in SHAPES:
+        fully_sharded(rank, tokens, changes)
+        with_a_head(rank, tokens, changes)
+    objectives(rank, WORLD)
+    tensors(rank, WORLD)
+    stages(rank, WORLD)
     dist.destroy_process_group()
 
 

@@ -18,6 +18,8 @@ def small_config(**changes) -> TransformerConfig:
         "max_sequence_length": 64,
         "init_std": 0.2,
     }
+    if changes.get("mla") is not None:
+        del fields["kv_heads"]  # latent attention has none
     return resolve(TransformerConfig(**{**fields, **changes}))
 
 

@@ -1,17 +1,40 @@
+import pytest
 import torch
 
 from setpoint.model.feed_forward import FeedForward
+from setpoint.model.initialize import initialize
 
 from . import reference
 from .small import small_config
 
 
-def test_against_plain_mathematics():
+@pytest.mark.parametrize("name", reference.ACTIVATIONS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_against_plain_mathematics(name, bias):
     torch.manual_seed(0)
-    config = small_config()
+    config = small_config(activation=name, ffn_bias=bias)
     layer = FeedForward(config)
     x = torch.randn(2, 5, config.dim)
     weights = {name: tensor.double() for name, tensor in layer.state_dict().items()}
     torch.testing.assert_close(
-        layer(x).double(), reference.feed_forward(weights, x.double()), rtol=1e-5, atol=1e-5
+        layer(x).double(), reference.feed_forward(weights, x.double(), name), rtol=1e-5, atol=1e-5
     )
+    assert ("gate.weight" in weights) == name.endswith(("glu", "glu_tanh"))
+    assert ("down.bias" in weights) == bias
+
+
+def test_width_and_biases_may_be_others_than_the_models():
+    layer = FeedForward(small_config(ffn_bias=True), 7, bias=False)
+    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
+        "gate.weight": (7, 24),
+        "up.weight": (7, 24),
+        "down.weight": (24, 7),
+    }
+
+
+def test_biases_start_at_zero_and_do_not_shift_the_other_draws():
+    plain, biased = FeedForward(small_config()), FeedForward(small_config(ffn_bias=True))
+    initialize(plain, 1)
+    initialize(biased, 1)
+    assert not biased.up.bias.any() and not biased.down.bias.any()
+    assert torch.equal(plain.up.weight, biased.up.weight)

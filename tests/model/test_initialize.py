@@ -1,10 +1,12 @@
 import hashlib
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
+from setpoint.config import SetpointError
 from setpoint.model.initialize import Constant, Normal, initialize, parameter_generator
 from setpoint.model.transformer import Transformer
 
@@ -139,13 +141,19 @@ class Partly(nn.Module):
 
 
 def test_a_parameter_without_a_rule_is_an_error():
-    with pytest.raises(ValueError, match=r"no module says how to initialize: b$"):
+    with pytest.raises(SetpointError, match=r"no module says how to initialize: b$"):
         initialize(Partly({"a": Normal(1.0)}), 0)
 
 
 def test_a_rule_without_a_parameter_is_an_error():
     rules = {"a": Normal(1.0), "b": Constant(2.0), "c": Normal(1.0)}
-    with pytest.raises(ValueError, match=r"not there: c$"):
+    with pytest.raises(SetpointError, match=r"not there: c$"):
+        initialize(Partly(rules), 0)
+
+
+def test_what_is_no_rule_is_an_error():
+    rules: Any = {"a": Normal(1.0), "b": 0.02}
+    with pytest.raises(SetpointError, match=r"gives 0.02 for b; it must give a rule"):
         initialize(Partly(rules), 0)
 
 

@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -127,6 +128,25 @@ def test_sequence_length_has_to_come_from_somewhere():
         ("dropout", 1.0),
         ("dropout", -0.1),
         ("max_sequence_length", 0),
+        ("ffn_multiplier", 0.0),
+        ("ffn_multiplier", math.inf),
+        ("rope_base_sliding", 1.0),
+        ("sliding_window", 0),
+        ("attention_scale", 0.0),
+        ("attention_soft_cap", 0.0),
+        ("logit_soft_cap", -1.0),
+        ("vocab_size", 0),
+        ("vocab_multiple_of", 0),
+        ("embedding_scale", 0.0),
+        ("residual_scale", math.inf),
+        ("logit_scale", 0.0),
+        ("attention_dropout", 1.0),
+        ("embedding_dropout", -0.1),
+        ("activation", "silu"),
+        ("positions", "alibi"),
+        ("norm_placement", "sandwich"),
+        ("residual_init", "zero"),
+        ("attention_pattern", ("global",)),
     ],
 )
 def test_ranges(name, value):

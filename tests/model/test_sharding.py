@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def test_two_ranks_hold_their_own_shards_and_compute_the_same():
     """Trap: on the CPU torch's own random init gives every rank the same shard."""
-    script = Path(__file__).with_name("sharded_ranks.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, "-m", "tests.model.sharded_ranks"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,

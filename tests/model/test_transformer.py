@@ -1,7 +1,13 @@
 import pytest
 import torch
 
+from setpoint.config import SetpointError
+from setpoint.model.config import MuP
 from setpoint.model.initialize import initialize
+from setpoint.model.moe.config import MoE
+from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.outcome import Outcome, Projection
+from setpoint.model.transformer import Transformer
 
 from . import reference
 from .small import VOCAB, small_config, small_model
@@ -11,19 +17,65 @@ def some_tokens(rows: int = 2, length: int = 9) -> torch.Tensor:
     return torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"tie_embeddings": True}, {"kv_heads": 6, "rope_base": 50.0}, {"head_dim": 8}],
-)
-def test_logits_against_plain_mathematics(changes):
+# Each is one or several options away from the default; together they hold them all.
+SHAPES = {
+    "default": {},
+    "tied": {"tie_embeddings": True},
+    "many kv heads": {"kv_heads": 6, "rope_base": 50.0},
+    "wide heads": {"head_dim": 8},
+    "layer norm": {"norm": LayerNorm()},
+    "layer norm without bias": {"norm": LayerNorm(bias=False), "qk_norm": True},
+    "norms behind": {"norm_placement": "post"},
+    "norms around": {"norm_placement": "both", "norm": RMSNorm(zero_centered=True)},
+    "biases": {"qkv_bias": True, "attention_output_bias": True, "ffn_bias": True},
+    "learned positions": {"positions": "learned", "head_dim": 5},
+    "no positions": {"positions": "none"},
+    "windows": {
+        "attention_pattern": ("sliding", "full"),
+        "sliding_window": 3,
+        "rope_base_sliding": 20.0,
+        "layers": 3,
+    },
+    "caps": {"attention_soft_cap": 1.5, "logit_soft_cap": 2.0},
+    "scales": {
+        "attention_scale": 0.9,
+        "embedding_scale": 3.0,
+        "residual_scale": 0.4,
+        "logit_scale": 0.7,
+        "residual_init": "plain",
+    },
+    "mup": {"mup": MuP(base_dim=8, base_head_dim=2)},
+    "padded": {"vocab_multiple_of": 16},
+    "own vocabulary": {"vocab_size": 50, "tie_embeddings": True},
+    **{
+        name: {"activation": name, "ffn_bias": True}
+        for name in ("geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared")
+    },
+}
+
+
+def perturbed(**changes) -> Transformer:
+    """A model whose norms and biases are not at their start, where many do nothing."""
     model = small_model(**changes)
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_against_plain_mathematics(name):
+    model = perturbed(**SHAPES[name])
     tokens = some_tokens()
     logits = model(tokens)
-    assert logits.shape == (2, 9, VOCAB)
+    vocab_size = SHAPES[name].get("vocab_size", VOCAB)
+    assert logits.shape == (2, 9, vocab_size)
     for row in range(2):
         expected = reference.logits(
             model.config, model.state_dict(), tokens[row].tolist(), list(range(9))
         )
+        expected = expected[:, :vocab_size]
         torch.testing.assert_close(logits[row].double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -81,6 +133,13 @@ def test_parameter_names_and_shapes():
     assert list(model.buffers()) == []
 
 
+def changes_the_logits(change: dict) -> bool:
+    tokens = some_tokens()
+    torch.manual_seed(0)
+    ours, plain = small_model(**change)(tokens), small_model()(tokens)
+    return ours.shape != plain.shape or not torch.allclose(ours, plain, atol=1e-3)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -95,13 +154,88 @@ def test_parameter_names_and_shapes():
         {"init_std": 0.3},
         {"tie_embeddings": True},
         {"dropout": 0.5},
+        {"embedding_dropout": 0.5},
+        {"residual_init": "plain"},
+        {"vocab_size": 50},
+        {"embedding_scale": 2.0},
+        {"residual_scale": 0.5},
+        {"logit_scale": 0.5},
+        {"logit_soft_cap": 1.0},
+        {"positions": "learned"},
+        {"positions": "none"},
+        {"norm": LayerNorm()},
+        {"norm_placement": "post"},
+        {"norm_placement": "both"},
+        {"activation": "gelu"},
+        {"mup": MuP(base_dim=12)},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_every_field_changes_the_logits(change):
+    assert changes_the_logits(change)
+
+
+def test_padding_the_vocabulary_changes_no_logit():
+    model, padded = small_model(), small_model(vocab_multiple_of=64)
+    assert padded.embedding.weight.shape == padded.output.weight.shape == (64, 24)
+    for weight in (padded.embedding.weight, padded.output.weight):
+        assert not weight[VOCAB:].any()
+    assert torch.equal(padded.embedding.weight[:VOCAB], model.embedding.weight)
     tokens = some_tokens()
-    torch.manual_seed(0)
-    assert not torch.allclose(small_model(**change)(tokens), small_model()(tokens), atol=1e-3)
+    torch.testing.assert_close(padded(tokens), model(tokens), rtol=1e-5, atol=1e-5)
+    padded(tokens).logsumexp(-1).sum().backward()
+    assert not padded.output.weight.grad[VOCAB:].any()
+    assert not padded.embedding.weight.grad[VOCAB:].any()
+
+
+def test_a_vocabulary_that_does_not_hold_the_tokenizers():
+    words = r"model\.vocab_size = 36: 36 rows do not hold the 37 tokens .* valid: 37 or more"
+    with pytest.raises(SetpointError, match=words):
+        small_config(vocab_size=VOCAB - 1).build(vocab_size=VOCAB)
+
+
+def test_a_head_gets_hidden_states_and_the_projection():
+    model = small_model(logit_soft_cap=3.0, logit_scale=0.5, vocab_multiple_of=16)
+    tokens, seen = some_tokens(), []
+
+    def head(hidden: torch.Tensor, projection: Projection) -> str:
+        seen.append(projection.logits(hidden))
+        assert hidden.shape == (2, 9, 24)
+        return "result"
+
+    outcome = model(tokens, head=head)
+    assert outcome == Outcome("result", None, None)
+    torch.testing.assert_close(seen[0], model(tokens), rtol=1e-6, atol=1e-6)
+
+
+def test_experts_report_to_the_head_in_training():
+    model = small_model(moe=MoE(experts=3, every=2, balance_loss=0.5), layers=4)
+    tokens = some_tokens()
+    outcome = model(tokens, head=lambda hidden, projection: hidden.sum())
+    assert outcome.routing.counts.shape == (2, 3)
+    assert outcome.routing.counts.sum() == 2 * tokens.numel() * 2
+    assert outcome.auxiliary.item() == pytest.approx(0.5 * outcome.routing.balance.item())
+    outcome.auxiliary.backward()
+    assert model.layers["1"].feed_forward.router.weight.grad.abs().max() > 0
+    assert torch.equal(model.eval()(tokens), model(tokens)), "nothing is kept"
+
+
+def test_padding_has_no_influence():
+    """What stands at negative positions is seen by nobody, whatever it is."""
+    model = small_model(positions="learned")
+    tokens = some_tokens(rows=1)
+    padded = torch.cat((torch.zeros(1, 3, dtype=torch.int64), tokens), dim=1)
+    positions = torch.cat((torch.full((1, 3), -1), torch.arange(9)[None]), dim=1)
+    logits = model(padded, positions)[:, 3:]
+    torch.testing.assert_close(logits, model(tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_learned_positions_end():
+    model = small_model(positions="learned", max_sequence_length=16)
+    tokens = some_tokens()
+    model(tokens, torch.arange(7, 16))
+    with pytest.raises(ValueError, match="position 16 is beyond the 16 learned positions"):
+        model(tokens, torch.arange(8, 17))
 
 
 def test_dropout_is_for_training_only():
@@ -117,8 +251,24 @@ def test_dropout_is_for_training_only():
     assert torch.equal(model(tokens), plain(tokens))
 
 
-def test_bf16_autocast():
-    model = small_model()
+@pytest.mark.parametrize("rate", [0.25, 0.5])
+def test_dropout_of_embeddings_keeps_their_mean(rate):
+    model = small_model(embedding_dropout=rate, layers=1)
+    seen = []
+    model.layers["0"].register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    torch.manual_seed(0)
+    tokens = torch.zeros(8, 64, dtype=torch.int64)
+    model(tokens)
+    dropped = (seen[0] == 0).float().mean().item()
+    assert dropped == pytest.approx(rate, abs=0.02)
+    kept = seen[0][seen[0] != 0]
+    whole = (model.embedding(tokens) / (1 - rate))[seen[0] != 0]
+    torch.testing.assert_close(kept, whole)
+
+
+@pytest.mark.parametrize("name", ["default", "layer norm", "norms around", "biases", "caps"])
+def test_bf16_autocast(name):
+    model = small_model(**SHAPES[name])
     tokens = some_tokens()
     exact = model(tokens)
     with torch.autocast("cpu", torch.bfloat16):
@@ -126,11 +276,11 @@ def test_bf16_autocast():
     assert logits.dtype == torch.bfloat16
     assert (logits.float() - exact).abs().max() < 0.05 * exact.abs().max()
     logits.float().logsumexp(-1).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.dtype == torch.float32, name
-        assert torch.isfinite(parameter.grad).all(), name
-        assert parameter.grad.abs().max() > 0, name
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.dtype == torch.float32, parameter_name
+        assert torch.isfinite(parameter.grad).all(), parameter_name
+        assert parameter.grad.abs().max() > 0, parameter_name
 
 
 def test_bf16_parameters():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from setpoint.config import SetpointError
 from setpoint.config.compose import compose
 from setpoint.config.record import record_files
 from setpoint.model.count import count_parameters
-from setpoint.plan.preflight import BYTES_VOCABULARY, preflight, vocabulary_size
+from setpoint.plan.preflight import preflight
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
@@ -29,7 +30,6 @@ def test_the_figures_are_those_of_the_model(tmp_path: Path, flags: tuple[str, ..
     parts = build_parts(job)
     facts = preflight(job).facts
     assert facts["parameters"] == count_parameters(parts.model)
-    assert vocabulary_size(job) == parts.tokenizer.vocab_size == BYTES_VOCABULARY
     assert facts["run directory"] == run_directory_of(job)
     assert facts["batch"] == "4 = 2 (micro) * 2 (accumulation) * 1 (ranks)"
     assert facts["tokens per update"] == 64
@@ -48,7 +48,8 @@ def test_a_thousand_ranks() -> None:
     assert found.facts["batch"] == "4096 = 2 (micro) * 2 (accumulation) * 1024 (ranks)"
     assert found.facts["tokens per update"] == 4096 * 256
     assert found.problems == []
-    assert found.skipped == ["parallel: whether the device is there (needs torch)"]
+    assert "parallel: whether the device is there (needs torch)" in found.skipped
+    assert all("(needs torch)" in reason for reason in found.skipped)
     assert found.to_json() == {
         "facts": found.facts,
         "cautions": [],
@@ -99,3 +100,30 @@ def test_torch_is_not_needed() -> None:
 def test_no_directory_is_promised_where_the_seed_decides(tmp_path: Path) -> None:
     facts = preflight(small_job(tmp_path, "seed=null")).facts
     assert str(facts["run directory"]).startswith("named after the seed")
+
+
+def test_the_size_of_a_model_with_experts_or_a_vocabulary_of_its_own(tmp_path: Path) -> None:
+    experts = "model.moe={experts=4, top_k=1, router={type=softmax_top_k, normalize=false}}"
+    flags = (experts, "model.vocab_size=300")
+    job = small_job(tmp_path, *flags)
+    facts = preflight(job).facts
+    total = count_parameters(build_parts(job).model)
+    assert facts["parameters"] == total
+    model: Any = job.model
+    expert = 3 * model.dim * model.ffn_dim
+    assert facts["active parameters"] == total - 3 * expert
+    assert "active parameters" not in preflight(small_job(tmp_path)).facts
+    # The tokenizer is not here, and the vocabulary is known all the same.
+    far = small_job(tmp_path, *flags, "tokenizer={type=huggingface, path=some/where}")
+    assert preflight(far).facts["parameters"] == total
+
+
+def test_what_only_building_shows(tmp_path: Path) -> None:
+    for flag, words in (
+        ("tokenizer={type=huggingface, path=some/where}", "the vocabulary of the tokenizer"),
+        ("model.norm={type=import, target=torch.nn.LayerNorm}", "only the norm itself"),
+        ("model={type=import, target=torch.nn.Tanh}", "only the model itself"),
+    ):
+        found = preflight(small_job(tmp_path, flag))
+        assert "parameters" not in found.facts
+        assert any(words in reason for reason in found.skipped), found.skipped

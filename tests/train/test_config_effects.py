@@ -17,11 +17,18 @@ from setpoint.config import Config, SetpointError
 from setpoint.config.fingerprint import fingerprint
 from setpoint.config.foreign.allow import allow_imports
 from setpoint.config.suggest import section_classes
-from setpoint.infer.write import Sampling, write
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Inference, Weights
+from setpoint.infer.load import load
+from setpoint.infer.tasks import Generation
+from setpoint.model.attention.choose import choose_backend
+from setpoint.model.config import Transformer
+from setpoint.model.moe import experts
 from setpoint.parallel.device import choose_device
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import build_parts
 from setpoint.train.callback import Callback
+from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop, Update
 from setpoint.train.naming import run_directory_of
@@ -29,6 +36,11 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.summary import print_summary
 
+from ..data.tokenizers_here import byte_level
+from .expert_effects import ROWS as EXPERT_ROWS
+from .loss_effects import ROWS as LOSS_ROWS
+from .model_effects import ROWS
+from .pretrained_effects import PRETRAINED_ROWS, implementation, prepare  # noqa: F401 - rows name it
 from .small import events, rows, small_job
 
 BASE = ("duration=4 steps", "model.dropout=0")
@@ -98,6 +110,30 @@ def updates(job: Job) -> list[Update]:
 def rates(job: Job) -> list[float]:
     """The learning rates."""
     return [update.lr for update in updates(job)]
+
+
+def backend(job: Job) -> str:
+    """What computes attention on the CPU."""
+    assert isinstance(job.model, Transformer)
+    return type(choose_backend(job.model, torch.device("cpu"))).__name__
+
+
+def products(job: Job) -> set[str]:
+    """Which matrix products experts take."""
+    model, seen = build_parts(job).model, set[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("grouped_product", "looped_product"):
+            real = getattr(experts, name)
+            patch.setattr(experts, name, lambda *a, n=name, f=real: seen.add(n) or f(*a))
+        model(torch.arange(64, 80)[None])
+    return seen
+
+
+def balanced(job: Job) -> dict[str, bytes]:
+    """What is saved of the model after four updates, with the biases of routers."""
+    parts = build_parts(job)
+    Loop(job, parts, [ExpertsCallback()], StopRequest(), Position()).run()
+    return {name: tensor.numpy().tobytes() for name, tensor in parts.model.state_dict().items()}
 
 
 def lengths(job: Job) -> tuple[int, int]:
@@ -171,12 +207,8 @@ def on_device(job: Job) -> str:
 
 def context(job: Job) -> int:
     """How far back generation sees."""
-    run = train(job).directory
-    seen: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.infer.write.generate", lambda *a, **k: seen.append(k["context"]))
-        write(job, str(run), "x", None, Sampling(), io.StringIO())
-    return seen[0]
+    weights = Weights(path=str(train(job).directory))
+    return load(complete(Inference(weights=weights, generation=Generation(prompts=("x",))))).context
 
 
 def warned(job: Job) -> list[str]:
@@ -207,6 +239,7 @@ class Effect:
 STDLIB = ('data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]',)
 TEXT = ('data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]',)
 FIRST = "data.sources.0"
+TOKENIZER = ("tokenizer={type=huggingface, path={tmp}/tokenizer}",)
 EVERY_STEP = ("checkpoint.every=1 steps",)
 ADAGRAD = ("optimizer={type=import, target=torch.optim.Adagrad}",)
 TORCH_LOSS = ("loss={type=import, target=torch.nn.CrossEntropyLoss}",)
@@ -255,6 +288,8 @@ EFFECTS = {
     "Random.pattern": Effect(f"{FIRST}.pattern=uniform", corpora),
     "Random.alphabet": Effect(f"{FIRST}.alphabet=9", corpora),
     "Random.seed": Effect(f"{FIRST}.seed=1", corpora),
+    "HuggingFace.path": Effect("tokenizer.path={tmp}/other", corpora, TOKENIZER),
+    "HuggingFace.separator": Effect('tokenizer.separator="<|begin|>"', corpora, TOKENIZER),
     "AdamW.lr": Effect("optimizer.lr=0.02", learned),
     "AdamW.weight_decay": Effect("optimizer.weight_decay=0.5", learned),
     "AdamW.clip_norm": Effect("optimizer.clip_norm=null", learned, ("optimizer.eps=0.1",)),
@@ -274,7 +309,6 @@ EFFECTS = {
     "Cosine.warmup_steps": Effect("schedule.warmup_steps=2", rates),
     "Cosine.horizon_steps": Effect("schedule.horizon_steps=100", rates),
     "Cosine.floor": Effect("schedule.floor=0.9", rates),
-    "CrossEntropy.z_loss": Effect("loss.z_loss=0.1", learned),
     "Parallel.world_size": Effect("parallel.world_size=2", on_ranks, ("batch.global_size=8",),
                                   without=("micro_size", "accumulation"), gives=4),
     "Parallel.device": Effect("parallel.device=cpu", on_device, gives="cpu"),
@@ -293,6 +327,12 @@ EFFECTS = {
     "Tracking.trackers": Effect("tracking.trackers=[]", logged, gives=[]),
 }  # fmt: skip
 
+EFFECTS |= {
+    name: Effect(change, globals()[see], base)
+    for name, (change, see, base) in (ROWS | EXPERT_ROWS | PRETRAINED_ROWS).items()
+}
+EFFECTS |= {name: Effect(*row) for name, row in LOSS_ROWS.items()}
+
 # Sections that are always there and have no value of their own: what is in them has.
 SECTIONS = {
     "Job.model", "Job.tokenizer", "Job.data", "Job.batch", "Job.optimizer", "Job.loss",
@@ -305,7 +345,8 @@ def classes(cls: type[Config] = Job) -> Iterator[type[Config]]:
     yield cls
     for info in cls.__setpoint__.fields.values():
         for below in section_classes(info.type):
-            yield from classes(below)
+            if below.__module__.startswith("setpoint."):  # and not made by another test
+                yield from classes(below)
 
 
 def observed(effect: Effect, folder: Path, flags: tuple[str, ...]) -> Any:
@@ -329,7 +370,14 @@ def test_the_field_has_an_effect(tmp_path: Path, name: str) -> None:
     for number in range(24):
         text = tmp_path / "text" / f"{number}.txt"
         text.write_text(f"{number}: one two three four five six seven eight nine ten " * 9)
-    base = [flag.replace("{tmp}", str(tmp_path)) for flag in (*BASE, *effect.base)]
+    if effect.base == TOKENIZER:
+        byte_level(tmp_path / "tokenizer")
+        byte_level(tmp_path / "other", vocab_size=280)
+    if name in PRETRAINED_ROWS:
+        prepare(tmp_path, name)
+    # Models of transformers have no dropout of that name.
+    common = BASE[:1] if name.startswith("HuggingFaceModel") else BASE
+    base = [flag.replace("{tmp}", str(tmp_path)) for flag in (*common, *effect.base)]
     change = effect.change.replace("{tmp}", str(tmp_path))
     before = observed(effect, tmp_path / "before", tuple(base))
     after = observed(effect, tmp_path / "after", (*base, change))

@@ -12,11 +12,14 @@ from torch.nn import functional as F
 
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.config import RunError
+from setpoint.model.outcome import Outcome
+from setpoint.model.transformer import Head
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import Parts, build_parts
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop, Update
+from setpoint.train.objective import total_count
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
@@ -126,8 +129,9 @@ def test_accumulation_equals_one_large_batch(
         parts.model.to(dtype)
         loop = Loop(job, parts, [], StopRequest(), Position())
         batches = [next(parts.loader) for _ in range(accumulation)]
-        tokens = sum(batch.target_tokens for batch in batches)
-        shares = [loop.backward(batch, tokens) for batch in batches]
+        counts = [parts.objective.count(batch) for batch in batches]
+        whole = total_count(counts)
+        shares = [loop.backward(*each, whole)[0] for each in zip(batches, counts, strict=True)]
         losses.append(float(sum(share[0] for share in shares)))
         gradients.append(
             {name: p.grad for name, p in parts.model.named_parameters() if p.grad is not None}
@@ -206,15 +210,16 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
 ) -> None:
     job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
 
-    def poisoned(job: Job) -> Parts:
-        parts = build_parts(job)
+    def poisoned(job: Job, fresh: bool) -> Parts:
+        parts = build_parts(job, fresh)
         inner = parts.model
         forward, calls = inner.forward, [0]
 
-        def poison(tokens: torch.Tensor) -> torch.Tensor:
+        def poison(tokens: torch.Tensor, head: Head) -> Outcome:
             # Two micro-batches an update: the fourth update's second one is bad.
             calls[0] += inner.training
-            return forward(tokens) * (value if inner.training and calls[0] == 8 else 1.0)
+            factor = value if inner.training and calls[0] == 8 else 1.0
+            return forward(tokens, head=lambda hidden, to: head(hidden * factor, to))
 
         monkeypatch.setattr(inner, "forward", poison)
         return parts
@@ -247,4 +252,23 @@ def test_a_gradient_that_is_not_finite_stops_as_well(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="gradient norm (inf|nan)"):
         Loop(job, parts, [], StopRequest(), Position()).run()
     for ours, theirs in zip(parts.model.parameters(), before, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_under_mup_groups_learn_at_their_own_rates(tmp_path: Path) -> None:
+    flags = ("schedule=constant", "model.mup.base_dim=4", "model.dim=16")
+    parts, recorder = run_loop(small_job(tmp_path, *flags, "duration=3 steps"))
+    rate = recorder.updates[-1].lr
+    groups = {group["name"]: group for group in parts.optimizer.param_groups}
+    assert {name: group["lr"] / rate for name, group in groups.items()} == {
+        "decay": 1.0,
+        "decay x 0.25": 0.25,
+        "no_decay": 1.0,
+    }
+    assert groups["decay"]["param_names"] == ["embedding.weight", "output.weight"]
+    # A run that goes on finds its groups again.
+    run = train(small_job(tmp_path, *flags, "duration=2 steps")).directory
+    again = train(small_job(tmp_path, *flags, "duration=3 steps"), run)
+    assert again.started.step == 2
+    for ours, theirs in zip(again.parts.model.parameters(), parts.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)

@@ -11,6 +11,7 @@ import pytest
 
 from setpoint.config.compose import compose
 from setpoint.config.migrate.chain import chain
+from setpoint.config.migrate.meaning import Added
 from setpoint.config.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.run import Outcome, train
@@ -23,11 +24,14 @@ def old_run(tmp_path: Path) -> Path:
     """A run of six steps whose record is made to look as schema 1 wrote it."""
     run = train(small_job(tmp_path, "duration=6 steps", "schedule=constant")).directory
     config = json.loads((run / "config.json").read_text())
-    config["setpoint"]["schema"] = 1
-    del config["silence"]
-    (run / "config.json").write_text(json.dumps(config))
     origins = json.loads((run / "origins.json").read_text())
-    del origins["silence"]
+    config["setpoint"]["schema"] = 1
+    for path in [each.path for each in chain(Job) if isinstance(each, Added)]:
+        section, _, name = path.rpartition(".")
+        del (config[section] if section else config)[name]
+        for key in [key for key in origins if key == path or key.startswith(f"{path}.")]:
+            del origins[key]
+    (run / "config.json").write_text(json.dumps(config))
     (run / "origins.json").write_text(json.dumps(origins))
     return run
 
@@ -49,7 +53,7 @@ def test_an_old_run_goes_on_and_keeps_its_old_record_beside(old_run: Path) -> No
     assert (old_run / "origins.schema-1.json").read_bytes() == before["origins.json"]
     assert (old_run / "config.schema-1.toml").exists()
     config = json.loads((old_run / "config.json").read_text())
-    assert (config["setpoint"]["schema"], config["silence"]) == (2, [])
+    assert (config["setpoint"]["schema"], config["silence"]) == (Job.__setpoint__.schema, [])
     (event,) = events(old_run, "resume")
     assert [item["path"] for item in event["accepted"]] == ["duration"]
     # The backup is that of the first time, and no further one is made.

@@ -7,10 +7,20 @@ from setpoint.config.compose import compose
 from setpoint.config.verify import cautions_of, known_codes
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from setpoint.train.suspicious import CAUTIONS, HIGH_RATE, HORIZON, NEVER_SAVED, WARMUP
+from setpoint.train.suspicious import (
+    CAUTIONS,
+    HIGH_RATE,
+    HORIZON,
+    MUP_WITHOUT_ADAM,
+    NEVER_SAVED,
+    UNTRAINED_POSITIONS,
+    WARMUP,
+)
 
 from .small import events, small_job
 
+LEARNED = ("model.positions=learned",)
+MUP = ("model.mup.base_dim=64",)
 LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
 
 
@@ -29,6 +39,14 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         ((*LONG, "checkpoint.every=1999 steps"), []),
         (("checkpoint.every=last_step",), []),
         (("duration=1 h", "schedule=constant"), []),
+        (LEARNED, []),
+        ((*LEARNED, "model.max_sequence_length=512"), [UNTRAINED_POSITIONS]),
+        ((*LEARNED, "model.max_sequence_length=512", "model.pretrained=x"), []),
+        (("model.max_sequence_length=512",), []),
+        (MUP, []),
+        ((*MUP, "optimizer={type=import, target=torch.optim.NAdam}"), []),
+        ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), [MUP_WITHOUT_ADAM]),
+        (("optimizer={type=import, target=torch.optim.SGD}",), []),
     ],
 )
 def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:

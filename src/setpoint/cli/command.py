@@ -294,7 +294,7 @@ class Command:
         for option in self.options:
             left = f"{option.name} {option.metavar}" if option.metavar else option.name
             repeat = " May be repeated." if option.repeat else ""
-            lines.append(f"  {left:<22}{option.help}{repeat}")
+            lines.append(f"  {left:<21} {option.help}{repeat}")
         if self.examples:
             lines += ["", bold("Examples")]
             width = max(len(command) for command, _ in self.examples) + 2

@@ -10,6 +10,7 @@ from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS
 from setpoint.cli.sources.offer import files, offer, sweeps
+from setpoint.config import Config
 from setpoint.config.registry import modifiers, presets
 from setpoint.config.suggest import schema
 from setpoint.config.tags import TAG, known_tags
@@ -85,7 +86,7 @@ def candidates(before: Sequence[str], current: str) -> Iterator[str]:
         yield from _further_points(before, current)
         return
     command: Command = import_module(f"setpoint.cli.{before[0]}").COMMAND
-    options = {option.name: option for option in command.options}
+    options, root = {option.name: option for option in command.options}, command.program.root
     last, name = before[-1], current.partition("=")[0]
     if last in options and options[last].metavar is not None:
         yield from _option_values(options[last])
@@ -94,11 +95,11 @@ def candidates(before: Sequence[str], current: str) -> Iterator[str]:
     elif current.startswith("--") and "=" not in current:
         yield from options
         if _takes_overrides(command):
-            yield from (f"--{path}" for path in _settable())
+            yield from (f"--{path}" for path in _settable(root))
     elif "=" in current:
-        yield from (f"{name}={value}" for value in values(name.removeprefix("--")))
+        yield from (f"{name}={value}" for value in values(name.removeprefix("--"), root))
     elif last.startswith("--") and "=" not in last and last not in options:
-        yield from values(last[2:])
+        yield from values(last[2:], root)
     else:
         yield from _positional(command, _count_positional(before[1:], options), before, current)
 
@@ -112,29 +113,30 @@ def _further_points(before: Sequence[str], current: str) -> Iterator[str]:
         yield f"{head},{candidate.removeprefix(start)}"
 
 
-def values(path: str) -> list[str]:
+def values(path: str, root: type[Config] = Job) -> list[str]:
     """The values that a field can take, where they are a closed vocabulary.
 
     Arguments:
         path: the field.
+        root: the class of the configuration.
 
     Returns:
         the words; nothing for numbers and free texts.
     """
     name = path.replace("-", "_").removesuffix(".type")
     if name == "silence":
-        return known_codes(Job)
+        return known_codes(root)
     found: list[str] = []
-    for known, info in schema(Job):
+    for known, info in schema(root):
         if known == name:
             found.extend(info.type.candidates())
     return list(dict.fromkeys(found))
 
 
-def _settable() -> Iterator[str]:
+def _settable(root: type[Config]) -> Iterator[str]:
     """Everything that an override can name: the fields, and the tags that reach several."""
-    yield from (path for path, _ in schema(Job))
-    yield from (f"{TAG}.{tag}" for tag in known_tags(Job))
+    yield from (path for path, _ in schema(root))
+    yield from (f"{TAG}.{tag}" for tag in known_tags(root))
 
 
 def _positional(command: Command, count: int, before: Sequence[str], current: str) -> Iterator[str]:
@@ -157,7 +159,7 @@ def _positional(command: Command, count: int, before: Sequence[str], current: st
             yield from presets
             yield from offer(current)
     else:
-        yield from (f"{path}=" for path in _settable())
+        yield from (f"{path}=" for path in _settable(command.program.root))
 
 
 def _option_values(option: Option) -> Iterator[str]:

@@ -29,7 +29,11 @@ COMMANDS = {
     "fingerprint": "print the hash of what is learned",
     "schema": "print the JSON Schema of configuration files, for editors",
     "migrate": "bring files and records of older versions up to date",
+    "import": "print the configuration of a pretrained model",
+    "infer": "do what an inference job says",
     "generate": "let a trained model write",
+    "evaluate": "judge a trained model on texts",
+    "export": "write the weights of a run for other programs",
     "completion": "print the completion script for a shell",
 }
 FAILED, WRONG, INTERRUPTED = 1, 2, 130

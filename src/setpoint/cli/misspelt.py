@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Container
 
 from setpoint.cli.command import Arguments
-from setpoint.config import SetpointError
+from setpoint.config import Config, SetpointError
 from setpoint.config.suggest import former, name_here
 
 CLOSE = 0.81
 
 
-def refuse_misspelt_options(arguments: Arguments, fields: Container[str]) -> None:
+def refuse_misspelt_options(
+    arguments: Arguments, fields: Container[str], root: type[Config] | None = None
+) -> None:
     """Answer a misspelt option as such, where it would be read as an unknown field.
 
     Arguments:
         arguments: of the call.
         fields: the names of the fields of the root.
+        root: the class of the configuration; that of the program if None.
 
     Raises:
         SetpointError: for a flag that is no field of the root, and is either close to an option
             of the command or has no value.
     """
     overrides = arguments.overrides
+    if not overrides:
+        return
+    root = root or arguments.command.program.root
     for at, token in enumerate(overrides):
         name, equals, _ = token.partition("=")
         word = name[2:].replace("-", "_")
@@ -31,13 +37,13 @@ def refuse_misspelt_options(arguments: Arguments, fields: Container[str]) -> Non
         if word.removeprefix("no_") in fields:
             continue
         command = arguments.command
-        if former(command.program.root, word):
+        if former(root, word):
             continue  # it was a field once, and is answered as one
         options = [option.name for option in command.options]
         close = _closest(word, options)
         if close is not None:
             raise SetpointError(f"{command.title} has no option {name}. Did you mean {close}?")
-        if name_here(command.program.root, word):
+        if name_here(root, word):
             continue  # a field by its name elsewhere
         if not equals and (at + 1 == len(overrides) or overrides[at + 1].startswith("--")):
             raise SetpointError(

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 from setpoint.config import Config
 
+TRAINING = "setpoint.train.config:Job"
+INFERENCE = "setpoint.infer.config:Inference"
+
 
 class Program:
     """A command line and the config class that it is about.
 
     Arguments:
         name: what is typed before a command, as in `python train.py`.
-        root: the class of the configuration; None for Setpoint's training job.
+        root: the class of the configuration; of Setpoint's own jobs the place where it is
+            defined, which is imported when it is needed.
     """
 
     __slots__ = ("_root", "name")
 
-    def __init__(self, name: str, root: type[Config] | None = None) -> None:
+    def __init__(self, name: str, root: type[Config] | str = TRAINING) -> None:
         self.name = name
         self._root = root
 
     @property
     def is_own(self) -> bool:
         """Whether this is somebody's script, with a root class of its own."""
-        return self._root is not None
+        return not isinstance(self._root, str)
 
     @property
     def root(self) -> type[Config]:
         """The class of the configuration."""
-        if self._root is not None:
-            return self._root
-        from setpoint.train.config import Job
+        if isinstance(self._root, str):
+            from importlib import import_module
 
-        return Job
+            module, _, name = self._root.partition(":")
+            return getattr(import_module(module), name)
+        return self._root
 
 
 SETPOINT = Program("setpoint")
-"""The command `setpoint`."""
+"""The command `setpoint`, and its training jobs."""

@@ -6,12 +6,14 @@ import os
 
 from setpoint.cli.command import IMPORT, Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.program import INFERENCE, TRAINING, Program
 from setpoint.cli.source import prepare
 from setpoint.config import SetpointError
 
+JOBS = {"training": TRAINING, "inference": INFERENCE}
 COMMAND = Command(
     "schema",
-    "[--output FILE]",
+    "[--output FILE] [--job KIND]",
     "Print the JSON Schema (draft 2020-12) of configuration files. An editor that is given it\n"
     "proposes keys and values, shows what each means, and marks what is wrong while you type. It\n"
     "holds what is known without a file's layers: names, types, ranges, vocabularies; `setpoint\n"
@@ -19,10 +21,20 @@ COMMAND = Command(
     "\n"
     "`setpoint show tiny --schema setpoint.schema.json` writes the line by which a file names its\n"
     "schema.",
-    [Option("--output", "Write to a file instead of standard output.", "FILE"), IMPORT],
+    [
+        Option("--output", "Write to a file instead of standard output.", "FILE"),
+        Option(
+            "--job",
+            "Of which kind of job: training (the default) or inference.",
+            "KIND",
+            choices=tuple(JOBS),
+        ),
+        IMPORT,
+    ],
     [
         ("setpoint schema --output setpoint.schema.json", "for the editor"),
         ("setpoint schema --import my_package", "with variants of your own"),
+        ("setpoint schema --job inference", "of files for `setpoint infer`"),
     ],
     positional=(0, 0),
 )
@@ -48,10 +60,15 @@ def run(arguments: Arguments) -> int:
             f"configurations, whatever is set in one"
         )
     prepare(arguments)
-    table = None
-    if not arguments.command.program.is_own:  # a script of one's own has no sweeps
+    table, program = None, arguments.command.program
+    kind = arguments.value("--job") or "training"
+    if kind not in JOBS:
+        raise SetpointError(f"--job is one of {', '.join(JOBS)}, got {kind!r}")
+    if kind != "training":
+        program = Program(program.name, JOBS[kind])
+    elif not program.is_own:  # a script of one's own has no sweeps
         from setpoint.sweep.config import SweepTable as table
-    schema = json_schema(arguments.command.program.root, table)
+    schema = json_schema(program.root, table)
     text = json.dumps(schema, indent=2, ensure_ascii=False)
     name = arguments.value("--output")
     if name is None:

@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.cli.sources.kind import OTHER, RECORDED, RUN, kind_of
+from setpoint.cli.sources.kind import (
+    OTHER,
+    RECORDED,
+    RUN,
+    is_hugging_face_directory,
+    kind_of,
+)
 from setpoint.config import Config, SetpointError
 from setpoint.config.base import chain_of
-from setpoint.config.compose import Composition, compose
+from setpoint.config.compose import SUFFIXES, Composition, compose
 from setpoint.config.origin import COMMAND_LINE, Origin, Recorded
+from setpoint.config.registry import preset_named, presets
 
 if TYPE_CHECKING:
     from setpoint.config.files.document import Document
+
+FOR_ANY_JOB = ("infer", "check", "show", "why", "diff", "fingerprint")
+"""The commands that take inference jobs as well as training jobs."""
 
 
 def open_source(
@@ -35,9 +45,9 @@ def open_source(
             twice.
     """
     prepare(arguments)
-    root = arguments.command.program.root
+    root = root_of(source, arguments)
     if overrides:
-        refuse_misspelt_options(arguments, root.__setpoint__.fields)
+        refuse_misspelt_options(arguments, root.__setpoint__.fields, root)
     files: list[str | Document] = [*arguments.options.get("--file", [])] if overrides else []
     title = source
     if source is not None and not isinstance(source, str):
@@ -56,6 +66,11 @@ def open_source(
         from setpoint.cli.sources.record import open_record
         from setpoint.config.record import read_record
 
+        if is_hugging_face_directory(source) and not arguments.command.program.is_own:
+            raise SetpointError(
+                f"{source} holds a model in the format of Hugging Face and no configuration; "
+                f"`setpoint import {source} --output model.toml` writes one"
+            )
         with open_record(source, kind, arguments) as (folder, told):
             start, header = read_record(root, folder)
         notes.extend([*told, *header["notes"]])
@@ -79,12 +94,85 @@ def open_source(
             )
         parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
     composition.notes[:0] = notes
+    if root.__name__ == "Inference" and not arguments.command.program.is_own:
+        from setpoint.infer.adopt import adopt
+
+        # What the weights come with lies under all layers, and is known only after them.
+        found = adopt(composition.draft)
+        composition.problems.extend(found)
+        composition.failed.update(problem.path for problem in found)
     if composition.notes:
         from setpoint.cli.notes import print_notes
 
         print_notes(composition.notes)
     composition.label = "standard input" if source == "-" else str(title or "the defaults")
     return composition
+
+
+def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]:
+    """The class of the configuration: the program's, or that of an inference job.
+
+    Arguments:
+        source: as typed, or a file that is read already.
+        arguments: of the call.
+
+    Returns:
+        the class.
+
+    Raises:
+        SetpointError: if it is an inference job, and the command is for training jobs only.
+    """
+    program, command = arguments.command.program, arguments.command
+    if program.is_own or source is None or not _is_inference(source):
+        return program.root
+    if command.name not in FOR_ANY_JOB:
+        name = source if isinstance(source, str) else source.name
+        raise SetpointError(
+            f"{name} is an inference job, which says itself what to do: `setpoint infer {name}`. "
+            f"{command.title} takes training jobs"
+        )
+    from setpoint.infer.config import Inference
+
+    return Inference
+
+
+def _is_inference(source: str | Document, depth: int = 0) -> bool:
+    """Whether a source is an inference job: a file with weights, its results, or a function."""
+    if not isinstance(source, str):
+        return "weights" in source.data
+    function = presets.get(name) if (name := preset_named(source)) else None
+    if function is None and os.path.isdir(source):
+        return os.path.isfile(os.path.join(source, "results.json"))
+    if function is None and os.path.isfile(source):
+        return source.endswith(SUFFIXES) and _has_weights(source, depth)
+    if function is None and ":" in source and kind_of(source) == OTHER:
+        from setpoint.config.user_code import find_user_function
+
+        function = find_user_function(source.partition("(")[0])
+    returned = getattr(function, "__annotations__", {}).get("return")
+    return getattr(returned, "__name__", str(returned)).rpartition(".")[2] == "Inference"
+
+
+def _has_weights(path: str, depth: int) -> bool:
+    """Whether a file, or one that it extends, has the section `weights`."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(1_000_000)
+    except OSError:
+        return False  # what reads it says so
+    if b"weights" not in start and (b"extends" not in start or depth > 8):
+        return False
+    from setpoint.config.files.read import read
+
+    data = read(path).data
+    parents = data.get("extends", [])
+    names = [parents] if isinstance(parents, str) else parents
+    beside = os.path.dirname(path)
+    return "weights" in data or any(
+        _is_inference(os.path.join(beside, name) if name.endswith(SUFFIXES) else name, depth + 1)
+        for name in (names if isinstance(names, list) else [])
+        if isinstance(name, str)
+    )
 
 
 def run_directory_given(source: str | None) -> str | None:

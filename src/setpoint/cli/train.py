@@ -7,10 +7,11 @@ import os
 from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
-from setpoint.config import ConfigError, SetpointError
+from setpoint.config import ConfigError, Problem, SetpointError
 from setpoint.config.compose import Composition
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
+from setpoint.train.naming import run_directory_of
 from setpoint.train.seed import draw_seed
 from setpoint.train.threads import prepare_threads
 
@@ -69,6 +70,9 @@ def run(arguments: Arguments) -> int:
     draw_seed(composition.draft)
     job = composition.resolve()
     problems = preflight(job).problems
+    if any(map(_of_the_start, problems)) and _has_checkpoints(folder or run_directory_of(job)):
+        # It goes on with weights of its own, wherever those that it started from are now.
+        problems = [problem for problem in problems if not _of_the_start(problem)]
     if problems:
         raise ConfigError(problems)
 
@@ -84,6 +88,20 @@ def run(arguments: Arguments) -> int:
 
     print_summary(job, outcome)
     return outcome.status
+
+
+def _of_the_start(problem: Problem) -> bool:
+    """Whether a problem is one of the weights that a fresh run starts from."""
+    texts = (problem.path, *problem.also)
+    return any(text.partition(" ")[0] == "model.pretrained" for text in texts)
+
+
+def _has_checkpoints(folder: str | os.PathLike[str]) -> bool:
+    from pathlib import Path
+
+    from setpoint.checkpoint.layout import list_checkpoints
+
+    return bool(list_checkpoints(Path(folder) / "checkpoints"))
 
 
 def _not_from_here(source: str) -> str:

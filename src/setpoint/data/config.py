@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import IDENTITY, Config, Problem, check, field
+from setpoint.config import IDENTITY, Config, Problem, SetpointError, check, field
 
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"
+
+# 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
+BYTES_VOCABULARY = 257
 
 HERE = "here"  # stands for the path of a source that does not know its own
 
@@ -155,3 +158,42 @@ class TokenizerConfig(Config, role=IDENTITY):
 
 class Bytes(TokenizerConfig, type="bytes", owner="setpoint.data.tokenizer:ByteTokenizer"):
     """Each byte is a token, and token 256 separates documents: a vocabulary of 257."""
+
+
+class HuggingFace(
+    TokenizerConfig, type="huggingface", owner="setpoint.data.huggingface:HuggingFaceTokenizer"
+):
+    """A tokenizer in Hugging Face's format, byte-level BPE or SentencePiece; takes UTF-8."""
+
+    path: str = field(also_called=("tokenizer_name_or_path", "hf_tokenizer", "tokenizer_file"))
+    """A directory with `tokenizer.json`, that file, or the id of a repository on the hub. What the
+    file holds is part of the data's digest."""
+
+    separator: str | None = field(default=None, also_called=("eod_token", "eot_token"))
+    """The token that stands before, between and after documents; null: the tokenizer's
+    end-of-text token, or else its beginning-of-text token."""
+
+    @check
+    def _check_path(self) -> Iterator[Problem]:
+        if not self.path:
+            yield Problem("path", "is empty", valid=("a directory", "Qwen/Qwen3-0.6B"))
+
+    @check(needs="files")
+    def _check_files(self) -> Iterator[Problem]:
+        """Whether the tokenizer's files are there and name the separator."""
+        # What is on the hub is looked for when the run starts.
+        import os
+
+        from setpoint.data.vocabulary import read_vocabulary
+        from setpoint.hub.fetch import split_hub_id
+
+        if not self.path or (not os.path.exists(self.path) and split_hub_id(self.path)):
+            return
+        try:
+            read_vocabulary(self.path).separator(self.separator)
+        except SetpointError as error:
+            message, _, valid = str(error).partition("\nValid: ")
+            name, colon, rest = message.partition(": ")
+            field = name.removeprefix("tokenizer.") if name.startswith("tokenizer.") else "path"
+            told = rest if colon and name.startswith("tokenizer.") else message
+            yield Problem(field, told, hint=f"Valid: {valid}" if valid else "")

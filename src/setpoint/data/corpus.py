@@ -29,7 +29,7 @@ class Corpus:
         tokens: (T,) ids, in memory, 2 bytes each while the vocabulary allows.
         token_bytes: (V,) bytes each id stands for; 0 for the separator.
         separator: the separator's id.
-        byte_count: bytes of text, the sum of `token_bytes` over `tokens`.
+        byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
         files: name, size and SHA-256 of each document, in order.
         digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
     """
@@ -58,22 +58,33 @@ def build_corpus(documents: Sequence[Document], tokenizer: Tokenizer, *, side: s
 
     Returns:
         the corpus.
+
+    Raises:
+        SetpointError: the tokenizer cannot take a document, which is named.
     """
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
     separator = np.array([tokenizer.separator], dtype=dtype)
     pieces: list[TokenArray] = [separator]
     for document in documents:
-        pieces += [tokenizer.encode(document.data).astype(dtype, copy=False), separator]
+        pieces += [_encoded(document, tokenizer).astype(dtype, copy=False), separator]
     files = tuple(document.record() for document in documents)
+    tokens = np.concatenate(pieces)
     return Corpus(
         side=side,
-        tokens=np.concatenate(pieces),
+        tokens=tokens,
         token_bytes=tokenizer.token_bytes,
         separator=tokenizer.separator,
-        byte_count=sum(file.size for file in files),
+        byte_count=int(tokenizer.token_bytes[tokens].sum()),
         files=files,
         digest=files_digest(tokenizer.name, files),
     )
+
+
+def _encoded(document: Document, tokenizer: Tokenizer) -> TokenArray:
+    try:
+        return tokenizer.encode(document.data)
+    except SetpointError as error:
+        raise SetpointError(f"data.sources: the document '{document.name}': {error}") from error
 
 
 def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:

@@ -34,6 +34,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def opening(self) -> tuple[int, ...]:
+        """What the tokenizer itself puts before a text that a model is to go on with."""
+        ...
+
+    @property
     def token_bytes(self) -> npt.NDArray[np.int64]:
         """(V,) how many bytes each id stands for; 0 for the separator."""
         ...
@@ -72,6 +77,7 @@ class ByteTokenizer:
         self.name = "bytes"
         self.vocab_size = 257
         self.separator = 256
+        self.opening = (self.separator,)
         self.token_bytes = np.ones(self.vocab_size, dtype=np.int64)
         self.token_bytes[self.separator] = 0
 

@@ -1,68 +1,114 @@
-"""Generate a continuation, token by token."""
+"""Generate continuations, token by token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.infer.sample import check_sampling, sample
+from setpoint.infer.read import reader_of
+from setpoint.infer.sample import Sampling, sample
 from setpoint.model.mode import evaluating
+
+OnToken = Callable[[int, int], bool]
+"""Told of each new token: the row and the token. True ends the row after it."""
+
+
+@dataclass(slots=True)
+class Continuation:
+    """What was added to one prompt.
+
+    Arguments:
+        tokens: the new tokens, without the stop token.
+        finish: `"stop"` at a stop token, `"ended"` by `on_token`, or `"length"`.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    finish: str = "length"
 
 
 def generate(
     model: nn.Module,
-    tokens: Tensor,
+    prompts: Sequence[Sequence[int]],
     *,
     max_tokens: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    generator: torch.Generator | None = None,
+    sampling: Sampling | None = None,
+    generators: Sequence[torch.Generator] | None = None,
     context: int | None = None,
-    stop: int | None = None,
-    on_token: Callable[[Tensor], None] | None = None,
-) -> Tensor:
-    """Continue each row of tokens by sampling from the model.
+    vocab_size: int | None = None,
+    stop: Collection[int] = (),
+    cache: bool = True,
+    on_token: OnToken | None = None,
+) -> list[Continuation]:
+    """Continue each prompt by sampling from the model.
 
-    Every token costs a forward pass over the whole context; no keys and values are kept.
+    Prompts of different lengths go side by side, and each row is what it would be alone: padding
+    is seen by nobody, and a row draws from its own generator. A row that has ended leaves the
+    batch.
 
     Arguments:
         model: maps (B, S) int64 tokens to (B, S, V) logits; runs in evaluation mode and is given
             back in the mode it was in.
-        tokens: (B, S) int64 prompts, S at least 1, on the model's device.
-        max_tokens: how many tokens to add to each row.
-        temperature: divides the logits; 0 takes the likeliest token.
-        top_k: draw among the k likeliest only; None: among all.
-        generator: source of randomness on the model's device; None: torch's own.
+        prompts: token ids, at least one in each row.
+        max_tokens: how many tokens to add to each row at most.
+        sampling: how tokens are drawn; None: from the softmax as it is.
+        generators: one for each row, on the CPU; None: torch's own for all.
         context: how many of the last tokens the model sees; None: all of them. Give the model's
             max_sequence_length.
-        stop: a token that ends a row; what follows it in that row is this token again. When all
-            rows have ended, so does the generation.
-        on_token: called with each new (B,) tensor of tokens, to print as they come.
+        vocab_size: only the first so many tokens are drawn; None: all that the model knows.
+        stop: tokens that end a row. The repetition penalty leaves them alone.
+        cache: keep keys and values, where the model can, so that a token costs one position and
+            not the whole context. What is generated is the same.
+        on_token: told of each new token, to print as they come.
 
     Returns:
-        (B, n) the new tokens alone, n at most max_tokens.
+        the continuations, in the order of the prompts.
 
     Raises:
-        SetpointError: an empty prompt, or settings that no token could be drawn with.
+        SetpointError: an empty prompt.
     """
-    check_sampling(temperature, top_k)
-    if tokens.shape[1] == 0:
-        raise SetpointError("the prompt is empty: give at least one token to continue from")
-    start = tokens.shape[1]
-    ended = torch.zeros(tokens.shape[0], dtype=torch.bool, device=tokens.device)
+    sampling = sampling or Sampling()
+    for number, prompt in enumerate(prompts):
+        if not len(prompt):
+            which = f"prompt {number} is empty" if len(prompts) > 1 else "the prompt is empty"
+            raise SetpointError(f"{which}: give at least one token to continue from")
+    done = [Continuation() for _ in prompts]
+    rows = list(range(len(prompts)))  # those that have not ended
+    texts = [list(prompt) for prompt in prompts]
+    stops = frozenset(stop)
     with evaluating(model), torch.no_grad():
-        for _ in range(max_tokens):
-            window = tokens if context is None else tokens[:, -context:]
-            drawn = sample(
-                model(window)[:, -1], temperature=temperature, top_k=top_k, generator=generator
-            )
-            if stop is not None:
-                drawn = drawn.masked_fill(ended, stop)
-                ended = drawn == stop
-            tokens = torch.cat((tokens, drawn.unsqueeze(-1)), dim=-1)
-            if on_token is not None:
-                on_token(drawn)
-            if stop is not None and bool(ended.all()):
+        read = reader_of(model, context, cache)
+        for _ in range(max_tokens if rows else 0):
+            logits = read([texts[row] for row in rows])[:, :vocab_size]
+            seen = None
+            if sampling.repetition_penalty != 1:
+                seen = _seen([texts[row] for row in rows], stops, logits)
+            own = None if generators is None else [generators[row] for row in rows]
+            going: list[int] = []  # places in the batch
+            drawn = sample(logits, sampling, generators=own, seen=seen).tolist()
+            for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):
+                if token in stops:
+                    done[row].finish = "stop"
+                    continue
+                texts[row].append(token)
+                done[row].tokens.append(token)
+                if on_token is not None and on_token(row, token):
+                    done[row].finish = "ended"
+                    continue
+                going.append(place)
+            if not going:
                 break
-    return tokens[:, start:]
+            if len(going) < len(rows):
+                read.keep(going)
+                rows = [rows[place] for place in going]
+    return done
+
+
+def _seen(texts: list[list[int]], stops: Collection[int], logits: Tensor) -> Tensor:
+    """(B, V) which tokens each row holds, stop tokens aside."""
+    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        tokens = [token for token in set(text) if token not in stops and token < logits.shape[1]]
+        seen[row, tokens] = True
+    return seen.to(logits.device)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
-from typing import Final
+from typing import ClassVar, Final
 
-from setpoint.config import Config, field
+from setpoint.config import Config, Problem, check, field
 from setpoint.config.foreign.section import Foreign
 
 IGNORE_INDEX: Final = -100
 """The target of a position that takes no part in the loss; PyTorch's own default."""
+
+Z_LOSS: Final = (
+    "z_loss_multiplier",
+    "z_loss_weight",
+    "z_loss_coef",
+    "auxiliary_loss_multiplier",
+    "lse_square_scale",
+)
+SMOOTHING: Final = ("label_smoothing_factor", "label_smoothing_eps")
+CHUNK: Final = ("ce_chunk_size", "cross_entropy_chunk_size", "loss_chunk_size", "batch_chunk_size")
 
 
 class LossConfig(Config):
@@ -19,25 +30,147 @@ class LossConfig(Config):
     weighs more for the micro-batch it happens to be in.
     """
 
+    from_hidden: ClassVar[bool] = False
+    """Whether it takes hidden states and the output matrix where others take logits."""
+
+    soft_caps: ClassVar[bool] = True
+    """Whether it can cap logits softly; of those that take hidden states only."""
+
+
+class Ignoring(LossConfig):
+    """What losses share that can leave out one kind of token."""
+
+    ignore_index: int | None = field(
+        default=None,
+        ge=0,
+        before=None,
+        also_called=("ignored_index", "ignore_label", "label_pad_token_id", "loss_ignore_index"),
+    )
+    """Id of a token that is never a target, such as padding: it counts neither in the loss nor in
+    any metric; null: all tokens are."""
+
+
+class Weighing(Ignoring):
+    """What losses share that can weigh tokens."""
+
+    token_weights: dict[str, float] | None = field(
+        default=None,
+        item_ge=0,
+        item_lt=inf,
+        before=None,
+        also_called=("class_weights", "class_weight", "ce_weight"),
+    )
+    """Weights of targets by the id of the token, {"10": 0.5}; others weigh 1, and 0 leaves a token
+    out of metrics, too. The loss is divided by the sum of the weights. null: all weigh 1."""
+
+    @check
+    def _check_token_weights(self) -> Iterator[Problem]:
+        if self.token_weights is None:
+            return
+        if not self.token_weights:
+            yield Problem(
+                "token_weights", "is empty, and would not weigh anything", valid=("null",)
+            )
+        for name in self.token_weights:
+            if not (name.isascii() and name.isdecimal() and name == str(int(name))):
+                yield Problem(
+                    "token_weights",
+                    f"{name!r} is not the id of a token",
+                    valid=('{"0": 0.5}', '{"256": 0}'),
+                    hint="Ids are whole numbers from 0 on, as the tokenizer numbers its tokens.",
+                )
+            elif int(name) == self.ignore_index:
+                yield Problem(
+                    f"token_weights.{name}",
+                    "has no effect: ignore_index leaves that token out",
+                    also=("ignore_index",),
+                    hint="Remove one of the two.",
+                )
+
 
 class CrossEntropy(
-    LossConfig, type="cross_entropy", owner="setpoint.loss.cross_entropy:CrossEntropyLoss"
+    Weighing, type="cross_entropy", owner="setpoint.loss.cross_entropy:CrossEntropyLoss"
 ):
     """Cross-entropy of the next token, in nats."""
 
-    z_loss: float = field(
-        default=0.0,
-        ge=0,
-        lt=inf,
-        also_called=(
-            "z_loss_multiplier",
-            "z_loss_weight",
-            "z_loss_coef",
-            "auxiliary_loss_multiplier",
-        ),
-    )
+    z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
     """Weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps logits from
     drifting (PaLM uses 1e-4). 0 leaves the term out."""
+
+    label_smoothing: float = field(default=0.0, ge=0, lt=1, before=0.0, also_called=SMOOTHING)
+    """Share of the probability that the target gives to all tokens evenly (Szegedy et al., 2016).
+    0 leaves the target as it is."""
+
+
+class ChunkedCrossEntropy(
+    CrossEntropy,
+    type="chunked_cross_entropy",
+    owner="setpoint.loss.chunked:ChunkedCrossEntropyLoss",
+):
+    """The same loss, computed from hidden states a chunk of tokens at a time.
+
+    The logits of all tokens are never held at once: each chunk gives its gradient before the next
+    begins. Needs a model that hands over hidden states, as our own do.
+    """
+
+    from_hidden = True
+
+    chunk_size: int = field(default=512, ge=1, also_called=CHUNK)
+    """Tokens in a chunk; the memory for logits grows with chunk_size * vocabulary."""
+
+
+class LinearCrossEntropy(
+    Weighing,
+    type="linear_cross_entropy",
+    owner="setpoint.loss.linear:LinearCrossEntropyLoss",
+):
+    """PyTorch's own loss from hidden states in chunks, torch.nn.functional.linear_cross_entropy.
+
+    It has no z-loss, no soft cap, and no label smoothing in chunks. Needs torch 2.13 and a model
+    that hands over hidden states.
+    """
+
+    from_hidden = True
+    soft_caps = False
+
+    chunk_size: int | None = field(default=None, ge=1, also_called=CHUNK)
+    """Tokens in a chunk; null: as PyTorch chooses, from the shapes and the device."""
+
+    @check(needs="torch")
+    def _check_torch(self) -> Iterator[Problem]:
+        """Whether PyTorch has linear_cross_entropy."""
+        from setpoint.loss.linear import missing
+
+        if why := missing():
+            yield Problem(
+                "type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss."
+            )
+
+
+class LigerCrossEntropy(
+    Ignoring, type="liger_cross_entropy", owner="setpoint.loss.liger:LigerCrossEntropyLoss"
+):
+    """Liger's fused loss from hidden states in chunks, for GPUs (Hsu et al., 2024).
+
+    It has no token weights, and no label smoothing, which it would not tell from the
+    cross-entropy. Needs the package liger-kernel, a GPU, and a model that hands over hidden states.
+    """
+
+    from_hidden = True
+
+    z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
+    """Weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps logits from
+    drifting (PaLM uses 1e-4). 0 leaves the term out."""
+
+    @check(needs="torch")
+    def _check_liger(self) -> Iterator[Problem]:
+        """Whether Liger and a GPU are there."""
+        from setpoint.loss.liger import missing
+
+        if why := missing():
+            yield Problem(
+                "type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss."
+            )
 
 
 class ImportedLoss(LossConfig, Foreign, type="import", owner="setpoint.loss.imported:ImportedLoss"):

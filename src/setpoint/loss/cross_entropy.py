@@ -1,61 +1,85 @@
-"""Cross-entropy with an optional z-loss."""
+"""Cross-entropy of logits, with weights, label smoothing and a z-loss."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.loss.config import IGNORE_INDEX
+from setpoint.loss.output import LossOutput
+from setpoint.loss.weighing import Weigher
 
 if TYPE_CHECKING:
     from setpoint.loss.config import CrossEntropy
 
 
-class LossOutput(NamedTuple):
-    """Sums over the valid tokens of a micro-batch; divide by tokens of the whole batch.
-
-    Arguments:
-        total: fp32 scalar to run backward from: cross-entropy plus z-loss.
-        nats: fp32 scalar without gradient: cross-entropy alone, for metrics.
-    """
-
-    total: Tensor
-    nats: Tensor
-
-
 class CrossEntropyLoss:
-    """Sum over tokens of -log softmax(logits)[target] + z_loss * log(Z)^2.
+    """Sum over tokens of w [(1 - s) CE + s mean over classes of -log p + z_loss log(Z)^2].
 
-    Z is the sum of exp(logits) (z-loss: PaLM, Chowdhery et al., 2022).
+    CE is -log p of the target, p the softmax of the logits, Z its denominator, w the weight of the
+    target and s the label smoothing (smoothing: Szegedy et al., 2016; z-loss: PaLM, Chowdhery et
+    al., 2022).
 
     Arguments:
-        config: gives z_loss.
+        config: gives ignore_index, token_weights, z_loss and label_smoothing.
     """
 
     def __init__(self, config: "CrossEntropy") -> None:
+        self.weigh = Weigher(config.ignore_index, config.token_weights)
         self.z_loss = config.z_loss
+        self.label_smoothing = config.label_smoothing
 
-    def __call__(self, logits: Tensor, targets: Tensor) -> LossOutput:
+    def __call__(
+        self, logits: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> LossOutput:
         """Compute the loss of one micro-batch; nothing waits for the device.
 
         Arguments:
             logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
+            weights: (B, S) fp32, from the data; None: all weigh 1.
 
         Returns:
             Sums, not means; all zero where no target is valid.
         """
-        flat, wanted = logits.flatten(0, 1), targets.flatten()
-        if flat.dtype != torch.float64:
-            flat = flat.float()
-        if not self.z_loss:
-            total = F.cross_entropy(flat, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
+        targets, weights = self.weigh(targets, weights)
+        flat = None if weights is None else weights.flatten()
+        return self.sums(logits.flatten(0, 1), targets.flatten(), flat)
+
+    def sums(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> LossOutput:
+        """Compute the loss of tokens that have been weighed.
+
+        Arguments:
+            logits: (T, V) in any floating point dtype.
+            targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
+            weights: (T,) fp32, zero at those positions; None: the others weigh 1.
+
+        Returns:
+            Sums, not means.
+        """
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        if weights is None and not self.z_loss and not self.label_smoothing:
+            total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
             return LossOutput(total, total.detach())
-        valid = wanted != IGNORE_INDEX
+        valid = targets != IGNORE_INDEX
         # log Z is needed by itself, so the cross-entropy is made from it: one pass, not two.
-        log_z = flat.logsumexp(dim=-1)
-        chosen = flat.gather(-1, wanted.where(valid, 0).unsqueeze(-1)).squeeze(-1)
-        nats = (log_z - chosen).where(valid, 0.0).sum()
-        z_term = log_z.square().where(valid, 0.0).sum()
-        return LossOutput(nats + self.z_loss * z_term, nats.detach())
+        log_z = logits.logsumexp(dim=-1)
+        chosen = logits.gather(-1, targets.where(valid, 0).unsqueeze(-1)).squeeze(-1)
+        each = log_z - chosen
+        nats = each.where(valid, 0.0).sum()
+        total = nats if weights is None else _weighted_sum(each, valid, weights)
+        if self.label_smoothing:
+            # (1 - s) (log Z - x_target) + s (log Z - mean(x)) = CE + s (x_target - mean(x))
+            pull = chosen - logits.mean(dim=-1)
+            total = total + self.label_smoothing * _weighted_sum(pull, valid, weights)
+        if self.z_loss:
+            total = total + self.z_loss * _weighted_sum(log_z.square(), valid, weights)
+        return LossOutput(total, nats.detach())
+
+
+def _weighted_sum(each: Tensor, valid: Tensor, weights: Tensor | None) -> Tensor:
+    # What does not count may be infinite or no number, so it is left out, not multiplied by zero.
+    each = each.where(valid, 0.0)
+    return each.sum() if weights is None else (each * weights).sum()

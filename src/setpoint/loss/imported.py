@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.config.foreign.construct import call
 from setpoint.loss.config import IGNORE_INDEX
-from setpoint.loss.cross_entropy import LossOutput
+from setpoint.loss.output import LossOutput
 
 if TYPE_CHECKING:
     from setpoint.loss.config import ImportedLoss as Section
@@ -30,7 +30,8 @@ class ImportedLoss:
     def __init__(self, config: "Section") -> None:
         handed = {"reduction": "sum", "ignore_index": IGNORE_INDEX}
         self.loss: Callable[[Tensor, Tensor], Tensor] = call(config, (), handed, tuple(handed))
-        self._prove_sum(str(config.target))
+        self._title = f"loss.target = {config.target}"
+        self._prove_sum()
 
     def __call__(self, logits: Tensor, targets: Tensor) -> LossOutput:
         """Compute the loss of one micro-batch.
@@ -50,31 +51,31 @@ class ImportedLoss:
             nats = F.cross_entropy(flat, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
         return LossOutput(total, nats)
 
-    def _prove_sum(self, title: str) -> None:
+    def _prove_sum(self) -> None:
         """Try it on a token alone, on the same token twice, and beside one that does not count."""
         row = torch.tensor([[0.5, -1.0, 0.25]])
         target, ignored = torch.tensor([1]), torch.tensor([IGNORE_INDEX])
-        once = self._value(title, row, target)
+        once = self._value(row, target)
         for other, expected, words in (
             (target, 2 * once, "twice the same token"),
             (ignored, once, f"a token and one whose target is {IGNORE_INDEX}"),
         ):
-            value = self._value(title, torch.cat((row, row)), torch.cat((target, other)))
+            value = self._value(torch.cat((row, row)), torch.cat((target, other)))
             if not math.isclose(value, expected, rel_tol=1e-5):
                 raise SetpointError(
-                    f"loss.target = {title} gives {once:.6g} for one token and {value:.6g} for "
+                    f"{self._title} gives {once:.6g} for one token and {value:.6g} for "
                     f"{words}, where a sum over tokens gives {expected:.6g}; the loop divides by "
                     f"the tokens of the whole batch"
                 )
 
-    def _value(self, title: str, logits: Tensor, targets: Tensor) -> float:
+    def _value(self, logits: Tensor, targets: Tensor) -> float:
         try:
             value = self.loss(logits, targets)
         except Exception as error:
             raise SetpointError(
-                f"loss.target = {title} cannot be called with (N, V) logits and (N,) targets: "
+                f"{self._title} cannot be called with (N, V) logits and (N,) targets: "
                 f"{type(error).__name__}: {error}"
             ) from error
         if not isinstance(value, Tensor) or value.ndim:
-            raise SetpointError(f"loss.target = {title} must return a scalar tensor")
+            raise SetpointError(f"{self._title} must return a scalar tensor")
         return float(value)

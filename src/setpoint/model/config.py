@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
-from setpoint.config import Config, Problem, check, dead, derive, derived, field
-from setpoint.config.foreign.section import Foreign
-from setpoint.model.divisors import nearest_divisors
+from setpoint.config import RUNTIME, Config, Problem, check, dead, derive, derived, field
+from setpoint.model import checks
+from setpoint.model.attention.config import MLA, Backend, Kind
+from setpoint.model.foreign import HuggingFaceModel as HuggingFaceModel
+from setpoint.model.foreign import ImportedModel as ImportedModel
+from setpoint.model.moe.config import MoE
+from setpoint.model.norm.config import NormConfig, RMSNorm
+from setpoint.model.rope.config import RopeScaling
+from setpoint.model.section import ModelConfig as ModelConfig
 
 
-class ModelConfig(Config):
-    """What all models share."""
+class MuP(Config):
+    """Maximal update parametrization (Yang et al., 2022): settings carry over from small widths.
 
-    max_sequence_length: int = derived(
-        ge=1, also_called=("max_position_embeddings", "n_positions", "n_ctx")
-    )
-    """Longest sequence, in tokens, that the model takes; generation forgets what lies further
-    back. Set by the training job to its sequence length unless given."""
+    What was tuned at base_dim holds at any dim, with Adam and its kin: hidden matrices start with
+    init_std * sqrt(base_dim / dim) and learn at lr * base_dim / dim, and logits are multiplied by
+    base_dim / dim. Other widths are taken to grow with dim.
+    """
+
+    base_dim: int = field(ge=1, also_called=("mup_base_dim", "base_hidden_size", "d_model_base"))
+    """Width that the settings were tuned at."""
+
+    base_head_dim: int | None = field(default=None, ge=1)
+    """Size of a head that they were tuned at: attention is scaled by sqrt(base_head_dim) /
+    head_dim; null: the model's own, which leaves 1 / sqrt(head_dim)."""
 
 
 class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transformer:Transformer"):
-    """A decoder-only transformer with rotary positions, RMSNorm, SwiGLU and grouped queries."""
+    """A decoder-only transformer."""
 
     dim: int = field(
         default=192,
@@ -60,11 +73,44 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
     ffn_dim: int = derived(
         ge=1, also_called=("intermediate_size", "ffn_hidden_size", "d_ff", "ffn_hidden_dim")
     )
-    """Inner width of the feed-forward network. Unless given 8/3 * dim, which gives its three
-    matrices the size of two of width 4 * dim, rounded up to a multiple of ffn_multiple_of."""
+    """Inner width of the feed-forward network. Unless given ffn_multiplier * 4 * dim, or for gated
+    activations 8/3 * dim, which gives three matrices the size of two; rounded up to a multiple of
+    ffn_multiple_of."""
+
+    ffn_multiplier: float = field(
+        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("ffn_dim_multiplier",)
+    )
+    """What a derived ffn_dim is multiplied by before it is rounded."""
 
     ffn_multiple_of: int = field(default=64, ge=1, also_called=("multiple_of",))
     """What a derived ffn_dim is a multiple of; matrix units like 64 and more."""
+
+    activation: Literal[
+        "swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared"
+    ] = field(
+        default="swiglu",
+        before="swiglu",
+        also_called=("hidden_act", "activation_function", "hidden_activation", "mlp_activation"),
+        values_also_called={
+            "swiglu": ("silu", "swish"),
+            "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_approx"),
+            "relu_squared": ("relu2", "squared_relu"),
+        },
+    )
+    """Nonlinearity of the feed-forward network; those with glu in their name multiply it with a
+    second projection (Shazeer, 2020)."""
+
+    ffn_bias: bool = field(default=False, before=False, also_called=("mlp_bias",))
+    """Whether the projections of the feed-forward network have biases."""
+
+    positions: Literal["rotary", "learned", "none"] = field(
+        default="rotary",
+        before="rotary",
+        also_called=("position_embedding_type", "position_embedding"),
+        values_also_called={"rotary": ("rope",), "learned": ("absolute", "learned_absolute")},
+    )
+    """How the order of tokens enters: by rotating queries and keys (RoPE), by an embedding for each
+    position that is added to the token's, or only by what is before what."""
 
     rope_base: float = field(
         default=10_000.0,
@@ -73,20 +119,143 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
     )
     """Base of the rotary wavelengths: from 2 pi to nearly 2 pi * rope_base positions."""
 
+    rope_base_sliding: float | None = field(
+        default=None, gt=1, before=None, also_called=("rope_local_base_freq", "rope_local_theta")
+    )
+    """Base in layers with a sliding window, which rope_scaling leaves alone then (Gemma 3); null:
+    as in the others."""
+
+    rope_scaling: RopeScaling | None = field(
+        default=None, before=None, also_called=("rope_parameters", "rope_scaling_type")
+    )
+    """How rotary positions are stretched; null: not at all."""
+
+    attention_pattern: tuple[Kind, ...] = field(
+        default=("full",),
+        before=["full"],
+        also_called=("layer_types", "window_pattern", "sliding_window_pattern"),
+    )
+    """What the layers attend to, repeated over them: `full`, or the last sliding_window only."""
+
+    sliding_window: int | None = field(
+        default=None, ge=1, before=None, also_called=("window_size", "attention_window")
+    )
+    """Positions that one in a sliding layer sees: itself and those right before it."""
+
+    attention_scale: float | None = field(
+        default=None, gt=0, lt=math.inf, before=None, also_called=("attention_multiplier",)
+    )
+    """What products of queries and keys are multiplied by; null: 1 / sqrt(head_dim), or what mup
+    makes of it."""
+
+    attention_soft_cap: float | None = field(
+        default=None,
+        gt=0,
+        lt=math.inf,
+        before=None,
+        also_called=("attn_logit_softcapping", "attn_logit_softcap"),
+    )
+    """Attention scores x become cap * tanh(x / cap) (Gemma 2); null: they stay."""
+
+    logit_soft_cap: float | None = field(
+        default=None,
+        gt=0,
+        lt=math.inf,
+        before=None,
+        also_called=("final_logit_softcapping", "logit_softcap", "softcap"),
+    )
+    """Logits x become cap * tanh(x / cap); null: they stay."""
+
+    qk_norm: bool = field(default=False, before=False, also_called=("use_qk_norm", "qk_layernorm"))
+    """Normalize queries and keys in each head, before they are rotated."""
+
+    qkv_bias: bool = field(default=False, before=False, also_called=("attention_bias",))
+    """Whether the projections to queries, keys and values have biases."""
+
+    attention_output_bias: bool = field(default=False, before=False)
+    """Whether the output projection of attention has a bias."""
+
+    merge_qkv: bool = field(default=False, before=False, also_called=("fused_qkv", "fuse_qkv"))
+    """Keep the projections to queries, keys and values in one matrix."""
+
+    attention_backend: Backend = field(
+        default="auto",
+        role=RUNTIME,
+        also_called=("attn_implementation", "sdpa_backend", "attn_backend", "attn_impl"),
+    )
+    """What computes attention. auto: sdpa, or eager where the model needs what sdpa has not."""
+
+    mla: MLA | None = field(default=None, before=None, also_called=("multi_latent_attention",))
+    """Multi-head latent attention in place of grouped queries; null: none."""
+
+    moe: MoE | None = field(default=None, before=None)
+    """A mixture of experts in place of feed-forward networks; null: none."""
+
+    norm: NormConfig = field(
+        factory=RMSNorm,
+        before="rms_norm",
+        also_called=("norm_type", "normalization", "norm_class", "norm_class_name"),
+    )
+    """How the residual stream is normalized."""
+
+    norm_placement: Literal["pre", "post", "both"] = field(
+        default="pre", before="pre", also_called=("normalization_order",)
+    )
+    """Whether norms stand before attention and feed-forward, behind them before they are added, or
+    both (Gemma)."""
+
     norm_eps: float = field(
         default=1e-5,
         gt=0,
         lt=1,
         also_called=("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
     )
-    """Added to the mean square in RMSNorm."""
+    """Added to the mean square, or the variance, in norms."""
 
     init_std: float = derived(
         gt=0, lt=math.inf, also_called=("initializer_range", "init_method_std")
     )
-    """Standard deviation of initial weights; projections that write to the residual stream start
-    with init_std / sqrt(2 * layers). Unless given sqrt(2 / (5 * dim)), the small initialization of
-    Nguyen and Salazar, 2019: 0.056 for dim = 128, 0.01 for dim = 4096."""
+    """Standard deviation of initial weights. Unless given sqrt(2 / (5 * dim)), the small
+    initialization of Nguyen and Salazar, 2019: 0.056 for dim = 128, 0.01 for dim = 4096; with mup
+    its base_dim counts."""
+
+    residual_init: Literal["depth_scaled", "plain"] = field(
+        default="depth_scaled", before="depth_scaled"
+    )
+    """Projections that write to the residual stream start with init_std / sqrt(2 * layers), or with
+    init_std like the others."""
+
+    mup: MuP | None = field(default=None, before=None, also_called=("use_mup",))
+    """Maximal update parametrization; null: none."""
+
+    vocab_size: int | None = field(
+        default=None, ge=1, before=None, also_called=("n_vocab", "vocabulary_size")
+    )
+    """Rows of the embedding and logits of a position, at least as many as the tokenizer has tokens;
+    null: as many, rounded up to vocab_multiple_of, where the rows beyond are never predicted."""
+
+    vocab_multiple_of: int = field(
+        default=1,
+        ge=1,
+        before=1,
+        also_called=("padded_vocab_multiple", "make_vocab_size_divisible_by", "padding_multiple"),
+    )
+    """What the rows of the embedding are rounded up to; matrix units like 64 and more."""
+
+    embedding_scale: float = field(
+        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("embedding_multiplier",)
+    )
+    """What embeddings are multiplied by; Gemma's is sqrt(dim)."""
+
+    residual_scale: float = field(
+        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("residual_multiplier",)
+    )
+    """What attention and feed-forward add to the residual stream is multiplied by it."""
+
+    logit_scale: float = field(
+        default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("logits_scaling",)
+    )
+    """What logits are multiplied by, before logit_soft_cap."""
 
     tie_embeddings: bool = field(
         default=False, also_called=("tie_word_embeddings", "weight_tying", "tied_embeddings")
@@ -102,81 +271,134 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
     """Probability to drop an element of what attention and feed-forward add to the residual
     stream, in training."""
 
+    attention_dropout: float = field(
+        default=0.0, ge=0, lt=1, before=0.0, also_called=("attn_pdrop", "attn_dropout")
+    )
+    """Probability to drop an attention weight, in training."""
+
+    embedding_dropout: float = field(
+        default=0.0, ge=0, lt=1, before=0.0, also_called=("embd_pdrop", "embed_dropout")
+    )
+    """Probability to drop an element of the embeddings, in training."""
+
     @derive("kv_heads")
     def _derive_kv_heads(self) -> int:
         return self.heads
 
     @derive("head_dim")
     def _derive_head_dim(self) -> int:
-        # At least 2, so that too many heads are reported by the check, in its words.
-        return max(2, self.dim // self.heads)
+        return self.standard_head_dim()
 
     @derive("ffn_dim")
     def _derive_ffn_dim(self) -> int:
-        return self._swiglu_width()
+        return self.standard_ffn_dim()
 
     @derive("init_std")
     def _derive_init_std(self) -> float:
-        return math.sqrt(2 / (5 * self.dim))
+        return math.sqrt(2 / (5 * (self.dim if self.mup is None else self.mup.base_dim)))
 
-    def _swiglu_width(self) -> int:
+    @property
+    def is_gated(self) -> bool:
+        """Whether the activation multiplies two projections."""
+        return "glu" in self.activation
+
+    def count_layers(self, kind: Kind) -> int:
+        """Count the layers that attend to what a kind says.
+
+        Arguments:
+            kind: one of those in attention_pattern.
+
+        Returns:
+            the number; 0 where the pattern is empty.
+        """
+        pattern = self.attention_pattern
+        of_kind = [place for place, one in enumerate(pattern[: self.layers]) if one == kind]
+        return sum(-(-(self.layers - place) // len(pattern)) for place in of_kind)
+
+    def standard_head_dim(self) -> int:
+        """Compute the size of a head where none is given.
+
+        Returns:
+            dim / heads, rounded down.
+        """
+        # At least 2, so that too many heads are reported by the check, in its words.
+        return max(2, self.dim // self.heads)
+
+    def standard_ffn_dim(self) -> int:
+        """Compute the width of feed-forward networks for which none is given.
+
+        Returns:
+            the smallest multiple of ffn_multiple_of that is large enough.
+        """
         step = self.ffn_multiple_of
-        return step * -(-8 * self.dim // (3 * step))
+        numerator, denominator = (8, 3) if self.is_gated else (4, 1)
+        if self.ffn_multiplier == 1.0:
+            return step * -(-numerator * self.dim // (denominator * step))
+        return step * math.ceil(self.ffn_multiplier * numerator * self.dim / denominator / step)
 
     @check
-    def _check_heads(self) -> Iterator[Problem]:
-        is_derived = self.head_dim == max(2, self.dim // self.heads)
-        # Heads that divide dim into even parts, and widths that these heads do.
-        fitting = nearest_divisors(self.dim // 2, self.heads) if self.dim % 2 == 0 else ()
-        below = self.dim // (2 * self.heads) * 2 * self.heads
-        widths = [str(width) for width in (below, below + 2 * self.heads) if width]
-        if is_derived and self.heads * self.head_dim != self.dim:
-            yield Problem(
-                "heads",
-                f"dim = {self.dim} cannot be divided among {self.heads} heads",
-                valid=[str(heads) for heads in fitting],
-                also=("dim",),
-                hint=f"Or keep heads and set dim to {' or '.join(widths)}, or set head_dim.",
-            )
-        elif self.head_dim % 2:
-            sizes = [str(size) for size in (self.head_dim - 1, self.head_dim + 1)]
-            hint = "Rotary embedding turns pairs of components."
-            if is_derived:
-                hint += f" Or keep heads and set dim to {' or '.join(widths)}"
-                hint += f", or keep dim and set heads to {fitting[0]}." if fitting else "."
-            yield Problem(
-                "head_dim",
-                f"{self.head_dim} is odd, and must be even",
-                valid=sizes,
-                also=("dim", "heads") if is_derived else (),
-                hint=hint,
-            )
+    def _check_shapes(self) -> Iterator[Problem]:
+        yield from checks.check_heads(self)
+        yield from checks.check_kv_heads(self)
+        yield from checks.check_windows(self)
+        yield from checks.check_mla(self)
+        # What most models have no need of is imported by those that do.
+        if self.attention_backend != "auto":
+            from setpoint.model.attention.support import backend_problems
 
-    @check
-    def _check_kv_heads(self) -> Iterator[Problem]:
-        if self.heads % self.kv_heads:
-            yield Problem(
-                "kv_heads",
-                f"{self.heads} heads cannot be shared evenly by {self.kv_heads} key-value heads",
-                valid=[str(count) for count in nearest_divisors(self.heads, self.kv_heads)],
-                also=("heads",),
-            )
+            yield from backend_problems(self)
+        if self.moe is not None:
+            from setpoint.model.moe.checks import expert_problems
 
-    @dead("ffn_multiple_of")
-    def _ffn_multiple_of_is_dead(self) -> str | None:
-        if self.ffn_dim != self._swiglu_width():
-            return f"ffn_dim is given ({self.ffn_dim}), so it is not derived"
-        return None
+            yield from expert_problems(self)
 
+    @dead("ffn_multiplier", "ffn_multiple_of")
+    def _ffn_rule_is_dead(self) -> str | None:
+        return checks.dead_ffn_rule(self)
 
-class ImportedModel(
-    ModelConfig, Foreign, type="import", owner="setpoint.model.imported:build_imported"
-):
-    """Any torch module by its import path; other keys are its arguments.
+    @dead("ffn_dim")
+    def _ffn_dim_is_dead(self) -> str | None:
+        return None if self.ffn_dim == self.standard_ffn_dim() else checks.dead_ffn_dim(self)
 
-    It maps (B, S) int64 tokens to (B, S, V) logits, and initializes itself. Where it takes
-    vocab_size and max_sequence_length, it gets them.
-    """
+    @dead("ffn_bias")
+    def _ffn_bias_is_dead(self) -> str | None:
+        return checks.dead_without_dense(self)
 
-    trusts = ("torch.nn",)
-    handed = ("vocab_size",)
+    @dead("rope_base", "rope_scaling")
+    def _rope_is_dead(self) -> str | None:
+        return checks.dead_full_rotary(self)
+
+    @dead("rope_base_sliding")
+    def _rope_base_sliding_is_dead(self) -> str | None:
+        return checks.dead_rotary(self) or checks.dead_sliding(self)
+
+    @dead("sliding_window")
+    def _sliding_window_is_dead(self) -> str | None:
+        return checks.dead_sliding(self)
+
+    @dead("qk_norm", "qkv_bias", "merge_qkv")
+    def _grouped_queries_are_dead(self) -> str | None:
+        return None if self.mla is None else "mla takes the place of grouped queries"
+
+    # What is derived stands in every full file, and may stand there without effect.
+
+    @dead("kv_heads")
+    def _kv_heads_are_dead(self) -> str | None:
+        return None if self.kv_heads == self.heads else self._grouped_queries_are_dead()
+
+    @dead("head_dim")
+    def _head_dim_is_dead(self) -> str | None:
+        is_derived = self.head_dim == self.standard_head_dim()
+        return None if is_derived else self._grouped_queries_are_dead()
+
+    @dead("mup.base_head_dim")
+    def _base_head_dim_is_dead(self) -> str | None:
+        if self.attention_scale is None:
+            return None
+        return f"attention_scale is given ({self.attention_scale:g}), so it is not derived"
+
+    @dead("vocab_multiple_of")
+    def _vocab_multiple_of_is_dead(self) -> str | None:
+        if self.vocab_size is None:
+            return None
+        return f"vocab_size is given ({self.vocab_size}), so it is not rounded"

@@ -1,32 +1,45 @@
-"""The gated feed-forward network."""
+"""The feed-forward network."""
 
-import math
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from setpoint.model.activation import activation
 from setpoint.model.autocast import cast_once
-from setpoint.model.initialize import Initializer, Normal
+from setpoint.model.initialize import Constant, Initializer, Normal
+from setpoint.model.scale import hidden_std, residual_std
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
 
 
 class FeedForward(nn.Module):
-    """down(silu(gate(x)) * up(x)), at each position by itself (SwiGLU, Shazeer, 2020).
+    """Two layers at each position by itself: down(f(up(x))).
+
+    With a gated activation a second projection opens and closes the first:
+    down(f(gate(x)) * up(x)) (GLU variants, Shazeer, 2020).
 
     Arguments:
-        config: gives dim, ffn_dim, and the scale of initialization.
+        config: gives dim, ffn_dim, the activation, and the scale of initialization.
+        ffn_dim: inner width; None: the configuration's.
+        bias: whether projections have biases; None: as the configuration says.
     """
 
-    def __init__(self, config: "TransformerConfig") -> None:
+    def __init__(
+        self,
+        config: "TransformerConfig",
+        ffn_dim: int | None = None,
+        *,
+        bias: bool | None = None,
+    ) -> None:
         super().__init__()
-        self.init_std = config.init_std
-        self.output_std = config.init_std / math.sqrt(2 * config.layers)
-        self.gate = nn.Linear(config.dim, config.ffn_dim, bias=False)
-        self.up = nn.Linear(config.dim, config.ffn_dim, bias=False)
-        self.down = nn.Linear(config.ffn_dim, config.dim, bias=False)
+        self.std, self.down_std = hidden_std(config), residual_std(config)
+        self.activation = activation(config.activation)
+        dim, inner = config.dim, ffn_dim or config.ffn_dim
+        bias = config.ffn_bias if bias is None else bias
+        self.gate = nn.Linear(dim, inner, bias=bias) if config.is_gated else None
+        self.up = nn.Linear(dim, inner, bias=bias)
+        self.down = nn.Linear(inner, dim, bias=bias)
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how each projection starts; the one that writes to the residual is smaller.
@@ -34,12 +47,12 @@ class FeedForward(nn.Module):
         Returns:
             rules by the name of the parameter, relative to this module.
         """
-        normal = Normal(self.init_std)
-        return {
-            "gate.weight": normal,
-            "up.weight": normal,
-            "down.weight": Normal(self.output_std),
-        }
+        rules: dict[str, Initializer] = {}
+        for name, linear in self.named_children():
+            rules[f"{name}.weight"] = Normal(self.down_std if name == "down" else self.std)
+            if linear.bias is not None:
+                rules[f"{name}.bias"] = Constant(0.0)
+        return rules
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position.
@@ -51,4 +64,6 @@ class FeedForward(nn.Module):
             (..., dim), to be added to the residual stream.
         """
         x = cast_once(x)
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from setpoint.config import SetpointError
+
 # What activation checkpointing, torch.compile and others put into the path of a wrapped module.
 # They must not change a parameter's name, or they would change its first value.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
@@ -54,7 +56,84 @@ class Constant:
         tensor.fill_(self.value)
 
 
-Initializer = Normal | Constant
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """Draw the first rows from a normal distribution with mean zero; the others are zero.
+
+    The first rows are the same however many follow.
+
+    Arguments:
+        std: the standard deviation.
+        rows: how many are drawn.
+    """
+
+    std: float
+    rows: int
+
+    def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
+        """Overwrite the tensor with draws from the generator, and zeros.
+
+        Arguments:
+            tensor: (at least `rows`, ...).
+            generator: on the tensor's device.
+        """
+        # A tensor of its own: the last elements that `normal_` draws depend on how many there are.
+        first = torch.empty_like(tensor[: self.rows])
+        tensor.zero_()[: self.rows] = first.normal_(0.0, self.std, generator=generator)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """Set every element to a given value.
+
+    Arguments:
+        values: of the parameter's shape.
+    """
+
+    values: Tensor
+
+    def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
+        """Overwrite the tensor; nothing is drawn from the generator.
+
+        Arguments:
+            tensor: of the shape of the values.
+            generator: left as it is.
+        """
+        del generator
+        tensor.copy_(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class PerExpert:
+    """Fill a packed tensor of all experts as if each were a module by itself.
+
+    `experts.up` of shape (E, in, out) starts with the transposed matrices that `experts.0.up`,
+    `experts.1.up` and so on would start with, each drawn under that name: packed and unpacked
+    experts are the same, and an expert is the same wherever it lies.
+
+    Arguments:
+        rule: how each matrix (out, in) is filled.
+    """
+
+    rule: Normal
+
+    def fill_all(self, tensor: Tensor, seed: int, name: str) -> None:
+        """Overwrite the tensor.
+
+        Arguments:
+            tensor: (E, in, out).
+            seed: any integer.
+            name: the qualified name of the parameter.
+        """
+        path, _, projection = name.rpartition(".")
+        for expert, matrix in enumerate(tensor):
+            own = matrix.new_empty(matrix.shape[::-1])
+            generator = parameter_generator(seed, f"{path}.{expert}.{projection}.weight")
+            self.rule.fill(own, generator)
+            matrix.copy_(own.T)
+
+
+Initializer = Normal | Constant | FirstRows | Values | PerExpert
 
 
 @runtime_checkable
@@ -72,7 +151,7 @@ class Initializable(Protocol):
 
 @torch.no_grad()
 def initialize(module: nn.Module, seed: int) -> None:
-    """Give every parameter its first value.
+    """Give every parameter its first value, and every buffer that a module has a rule for.
 
     Each parameter is drawn on the CPU, whole and in fp32, from a generator of its own, keyed by
     sha256("{seed}/{qualified name}"). The result is the same for every order of construction,
@@ -86,25 +165,36 @@ def initialize(module: nn.Module, seed: int) -> None:
         seed: any integer.
 
     Raises:
-        ValueError: a parameter without a rule, a rule without a parameter, or a parameter on the
-            meta device.
+        SetpointError: a parameter without a rule, a rule without a parameter, or no rule at all in
+            the place of one.
+        ValueError: a parameter on the meta device.
     """
-    rules = _collect_rules(module)
-    parameters = {_clean(name): parameter for name, parameter in module.named_parameters()}
+    rules = collect_rules(module)
+    parameters = {plain_name(name): parameter for name, parameter in module.named_parameters()}
     if missing := sorted(parameters.keys() - rules.keys()):
-        raise ValueError(f"no module says how to initialize: {', '.join(missing)}")
+        raise SetpointError(f"no module says how to initialize: {', '.join(missing)}")
+    buffers = {plain_name(name): buffer for name, buffer in module.named_buffers()}
+    parameters |= {name: buffer for name, buffer in buffers.items() if name in rules}
     if surplus := sorted(rules.keys() - parameters.keys()):
-        raise ValueError(
+        raise SetpointError(
             f"initializers() names parameters that are not there: {', '.join(surplus)}"
         )
+    for name, rule in rules.items():
+        if not isinstance(rule, Initializer):
+            raise SetpointError(
+                f"initializers() gives {rule!r} for {name}; it must give a rule, such as Normal"
+            )
     for name, parameter in parameters.items():
         if parameter.is_meta:
             raise ValueError(
                 f"{name} is on the meta device; call module.to_empty(device=...) first"
             )
-        full = torch.empty(parameter.shape, dtype=torch.float32)
-        rules[name].fill(full, parameter_generator(seed, name))
-        parameter.copy_(_as_placed(full, parameter))
+        full, rule = torch.empty(parameter.shape, dtype=torch.float32), rules[name]
+        if isinstance(rule, PerExpert):
+            rule.fill_all(full, seed, name)
+        else:
+            rule.fill(full, parameter_generator(seed, name))
+        parameter.copy_(as_placed(full, parameter))
 
 
 def parameter_generator(seed: int, name: str) -> torch.Generator:
@@ -121,9 +211,17 @@ def parameter_generator(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 
 
-def _collect_rules(module: nn.Module) -> dict[str, Initializer]:
+def collect_rules(module: nn.Module) -> dict[str, Initializer]:
+    """Collect what all modules say about how parameters and buffers start.
+
+    Arguments:
+        module: the model or a part of it.
+
+    Returns:
+        rules by qualified name.
+    """
     return {
-        _clean(f"{path}.{name}" if path else name): rule
+        plain_name(f"{path}.{name}" if path else name): rule
         for path, part in module.named_modules()
         for name, rule in _rules_of(part)
     }
@@ -134,12 +232,28 @@ def _rules_of(module: nn.Module) -> Iterator[tuple[str, Initializer]]:
         yield from module.initializers().items()
 
 
-def _clean(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Leave out of a parameter's name what wrappers have put into it.
+
+    Arguments:
+        name: qualified.
+
+    Returns:
+        the name it has without them.
+    """
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-def _as_placed(full: Tensor, parameter: Tensor) -> Tensor:
-    """Return what a parameter of this placement holds of the full tensor."""
+def as_placed(full: Tensor, parameter: Tensor) -> Tensor:
+    """Take of a full tensor what a parameter of this placement holds.
+
+    Arguments:
+        full: the same on all ranks.
+        parameter: whose placement counts, perhaps sharded.
+
+    Returns:
+        the tensor itself, or its part as a DTensor.
+    """
     if type(parameter) is nn.Parameter:
         return full
     # Imported here: only sharded parameters need it, and it takes a good part of a second.

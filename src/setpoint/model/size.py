@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.vocabulary import embedding_rows
+
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
 
@@ -12,12 +15,15 @@ class ModelSize(NamedTuple):
     """Exact counts for one configuration.
 
     Arguments:
-        embedding: parameters of the embedding.
-        attention: parameters of the four projections of all layers.
-        feed_forward: parameters of the three matrices of all layers.
-        norm: parameters of all norms.
+        embedding: parameters of the embeddings, those of positions included.
+        attention: parameters of the attention of all layers, norms inside it included.
+        feed_forward: parameters of the feed-forward networks of all layers, experts and routers
+            included.
+        norm: parameters of the norms of the residual stream.
         output: parameters of the output matrix; 0 if it is the embedding.
         parameters: all of them.
+        active: those that take part in computing one token: of the experts that tokens choose
+            among, top_k in each layer.
         flops_per_token: floating point operations to train on one token.
     """
 
@@ -27,20 +33,36 @@ class ModelSize(NamedTuple):
     norm: int
     output: int
     parameters: int
+    active: int
     flops_per_token: int
+
+
+def unknown_size(config: Transformer) -> str | None:
+    """Say why the parameters of a configuration cannot be counted without building it.
+
+    Arguments:
+        config: a resolved configuration.
+
+    Returns:
+        The reason; None where they can.
+    """
+    if isinstance(config.norm, RMSNorm | LayerNorm):
+        return None
+    return "the number of parameters, since only the norm itself (model.norm) knows how many it has"
 
 
 def estimate_size(config: Transformer, *, vocab_size: int, sequence_length: int) -> ModelSize:
     """Count the parameters of a transformer and its training FLOPs per token.
 
-    FLOPs per token = 6 N + 12 L H Q S (PaLM, Chowdhery et al., 2022, appendix B): N parameters in
-    matrix products (all but the norms and the lookup in the embedding; a tied embedding counts, as
-    it is the output matrix, too), L layers, H heads of size Q, S positions. It counts a product
-    and a sum as two, the backward pass as twice the forward, and, as is the custom, attention as
-    if it were not causal; recomputation is not counted.
+    FLOPs per token = 6 N + 6 sum over layers of H (Q + V) min(S, W) (PaLM, Chowdhery et al., 2022,
+    appendix B): N parameters in matrix products (all but norms, biases, the lookups in embeddings,
+    and experts that a token does not choose; a tied embedding counts, as it is the output matrix,
+    too), H heads with queries of size Q and values of size V, S positions, a window of W. It counts
+    a product and a sum as two, the backward pass as twice the forward, and, as is the custom,
+    attention as if it were not causal; recomputation is not counted.
 
     Arguments:
-        config: a resolved configuration.
+        config: a resolved configuration, whose size is known.
         vocab_size: number of different tokens.
         sequence_length: positions in each training sequence.
 
@@ -48,18 +70,81 @@ def estimate_size(config: Transformer, *, vocab_size: int, sequence_length: int)
         The counts; `parameters` equals `count_parameters` of the built module.
     """
     c = config
-    embedding = vocab_size * c.dim
-    attention = c.layers * 2 * c.dim * c.head_dim * (c.heads + c.kv_heads)
-    feed_forward = c.layers * 3 * c.dim * c.ffn_dim
-    norm = (2 * c.layers + 1) * c.dim
-    output = 0 if c.tie_embeddings else embedding
-    in_products = attention + feed_forward + embedding
+    rows = embedding_rows(c, vocab_size)
+    learned = c.max_sequence_length if c.positions == "learned" else 0
+    embedding = (rows + learned) * c.dim
+    output = 0 if c.tie_embeddings else rows * c.dim
+    attention, mixing = _attention(c) if c.mla is None else _mla(c)
+    feed_forward, idle, expanding = _feed_forward(c)
+    norms = 4 if c.norm_placement == "both" else 2
+    norm = (norms * c.layers + 1) * _norm(c, c.dim)
+    parameters = embedding + attention + feed_forward + norm + output
+    in_products = mixing + expanding + rows * c.dim
     return ModelSize(
         embedding=embedding,
         attention=attention,
         feed_forward=feed_forward,
         norm=norm,
         output=output,
-        parameters=embedding + attention + feed_forward + norm + output,
-        flops_per_token=6 * in_products + 12 * c.layers * c.heads * c.head_dim * sequence_length,
+        parameters=parameters,
+        active=parameters - idle,
+        flops_per_token=6 * (in_products + _scores(c, sequence_length)),
     )
+
+
+def _norm(c: Transformer, dim: int) -> int:
+    return 2 * dim if isinstance(c.norm, LayerNorm) and c.norm.bias else dim
+
+
+def _attention(c: Transformer) -> tuple[int, int]:
+    """Parameters of all layers, and those in matrix products."""
+    query, key_value = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
+    matrices = c.dim * (query + key_value) + query * c.dim
+    biases = c.qkv_bias * (query + key_value) + c.attention_output_bias * c.dim
+    norms = 2 * _norm(c, c.head_dim) if c.qk_norm else 0
+    return c.layers * (matrices + biases + norms), c.layers * matrices
+
+
+def _mla(c: Transformer) -> tuple[int, int]:
+    """The same of latent attention."""
+    m = c.mla
+    assert m is not None
+    query = c.heads * (m.nope_head_dim + m.rope_head_dim)
+    matrices = c.dim * (m.kv_rank + m.rope_head_dim)
+    matrices += m.kv_rank * c.heads * (m.nope_head_dim + m.value_head_dim)
+    matrices += c.heads * m.value_head_dim * c.dim
+    matrices += c.dim * query if m.query_rank is None else m.query_rank * (c.dim + query)
+    norms = _norm(c, m.kv_rank) + (0 if m.query_rank is None else _norm(c, m.query_rank))
+    biases = c.attention_output_bias * c.dim
+    return c.layers * (matrices + norms + biases), c.layers * matrices
+
+
+def _feed_forward(c: Transformer) -> tuple[int, int, int]:
+    """Parameters of all layers, those that a token does not use, and those in matrix products."""
+    projections = 3 if c.is_gated else 2
+    matrices = projections * c.dim * c.ffn_dim
+    biases = c.ffn_bias * ((projections - 1) * c.ffn_dim + c.dim)
+    moe = c.moe
+    if moe is None:
+        return c.layers * (matrices + biases), 0, c.layers * matrices
+    sparse = moe.layers_with_experts(c.layers)
+    dense = c.layers - sparse
+    expert = projections * c.dim * moe.width(c)
+    always = c.dim * moe.experts + moe.shared_experts * expert
+    return (
+        dense * (matrices + biases) + sparse * (always + moe.experts * expert),
+        sparse * (moe.experts - moe.top_k) * expert,
+        dense * matrices + sparse * (always + moe.top_k * expert),
+    )
+
+
+def _scores(c: Transformer, sequence_length: int) -> int:
+    """Elements of queries and values that one position meets in the attention of all layers."""
+    if c.mla is not None:
+        size = c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim
+    else:
+        size = 2 * c.head_dim
+    window = sequence_length if c.sliding_window is None else c.sliding_window
+    sliding = c.count_layers("sliding")
+    reach = (c.layers - sliding) * sequence_length + sliding * min(sequence_length, window)
+    return c.heads * size * reach

@@ -1,18 +1,26 @@
 """The decoder-only transformer."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from setpoint.model.attention.cache import KeyValueCache
+from setpoint.model.attention.context import attention_context
 from setpoint.model.block import Block
-from setpoint.model.initialize import Initializer, Normal
-from setpoint.model.norm import RMSNorm
-from setpoint.model.rope import rotation
+from setpoint.model.initialize import FirstRows, Initializer, Normal
+from setpoint.model.moe.routing import LayerRouting, combine
+from setpoint.model.norm.build import build_norm
+from setpoint.model.outcome import Outcome, Projection
+from setpoint.model.scale import width_ratio
+from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
+
+Head = Callable[[Tensor, Projection], Any]
 
 
 class Transformer(nn.Module):
@@ -23,58 +31,164 @@ class Transformer(nn.Module):
     Layers are kept by name: when some are taken away the others keep their names, and with
     the names their initialization and their place in checkpoints.
 
+    A stage of a pipeline is a whole model that parts were taken away from: layers deleted, `norm`
+    and `output` set to None where others follow, `embedding` and `position_embedding` where others
+    go before. With tied embeddings the last stage keeps the embedding too, as its output matrix;
+    gradients of the two are to be added up.
+
     Arguments:
         config: the resolved configuration of the model.
         vocab_size: number of different tokens, from the tokenizer.
+
+    Raises:
+        SetpointError: the configuration's own vocabulary does not hold that many.
     """
+
+    # See `setpoint.model.outcome.supports_head`.
+    supports_head = True
 
     def __init__(self, config: "TransformerConfig", *, vocab_size: int) -> None:
         super().__init__()
+        require_fit(config, vocab_size)
         self.config = config
-        self.embedding = nn.Embedding(vocab_size, config.dim)
-        self.layers = nn.ModuleDict({str(index): Block(config) for index in range(config.layers)})
-        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.vocab_size = predicted_tokens(config, vocab_size)
+        rows = embedding_rows(config, vocab_size)
+        # Rows that are there for speed only start at zero and stay there.
+        self.has_padding = rows != self.vocab_size
+        self.embedding: nn.Embedding | None = nn.Embedding(rows, config.dim)
+        self.position_embedding = (
+            nn.Embedding(config.max_sequence_length, config.dim)
+            if config.positions == "learned"
+            else None
+        )
+        self.layers = nn.ModuleDict(
+            {str(layer): Block(config, layer) for layer in range(config.layers)}
+        )
+        self.norm: nn.Module | None = build_norm(config, config.dim)
         # A tied output is no second name for the embedding: shared parameters come apart on the
         # way through the meta device, and safetensors refuses to store them.
-        self.output = (
-            None if config.tie_embeddings else nn.Linear(config.dim, vocab_size, bias=False)
-        )
+        self.output = None if config.tie_embeddings else nn.Linear(config.dim, rows, bias=False)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how the embedding and the output start; the layers speak for themselves.
+        """Return how embeddings and the output start; the layers speak for themselves.
 
         Returns:
             rules by the name of the parameter, relative to this module.
         """
-        normal = Normal(self.config.init_std)
-        rules: dict[str, Initializer] = {"embedding.weight": normal}
+        std = self.config.init_std
+        tokens = FirstRows(std, self.vocab_size) if self.has_padding else Normal(std)
+        rules: dict[str, Initializer] = {}
+        if self.embedding is not None:
+            rules["embedding.weight"] = tokens
+        if self.position_embedding is not None:
+            rules["position_embedding.weight"] = Normal(std)
         if self.output is not None:
-            rules["output.weight"] = normal
+            rules["output.weight"] = tokens
         return rules
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Compute the logits of every next token.
-
-        Arguments:
-            tokens: (B, S) int64.
-            positions: (S,) or (B, S) integers for the rotary embedding; 0 .. S - 1 if None.
+    def learning_rate_multipliers(self) -> dict[str, float]:
+        """Return what muP multiplies the learning rate of parameters by; see `model/scale.py`.
 
         Returns:
-            (B, S, V) logits in the compute dtype.
+            factors by the name of the parameter; 1 for those left out, which without muP are all.
+        """
+        ratio = width_ratio(self.config)
+        if ratio == 1.0:
+            return {}
+        # What maps width to width: the matrices of the layers, packed experts among them.
+        return {
+            name: ratio
+            for name, parameter in self.named_parameters()
+            if name.startswith("layers.") and parameter.ndim >= 2
+        }
+
+    @property
+    def projection(self) -> Projection:
+        """The way from the hidden states behind the last norm to logits."""
+        matrix = self.embedding if self.config.tie_embeddings else self.output
+        assert matrix is not None, "this part of the model has no output matrix"
+        weight = matrix.weight
+        scale = self.config.logit_scale * width_ratio(self.config)
+        return Projection(weight, self.vocab_size, scale, self.config.logit_soft_cap)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        *,
+        documents: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        head: Head | None = None,
+    ) -> Tensor | Outcome:
+        """Compute the logits of every next token, or what a head makes of the hidden states.
+
+        Arguments:
+            tokens: (B, S) int64; where parts of the model went before, the (B, S, dim) residual
+                stream that they gave.
+            positions: (S,) or (B, S) integers; negative ones are padding, which nobody sees. None:
+                0 .. S - 1, or those that follow on the cache.
+            documents: (B, S) integers; a token sees those of its own document only. None: all.
+            cache: keys and values of the tokens before these, which theirs are appended to.
+            head: called with the (B, S, dim) hidden states behind the last norm and with the
+                projection to logits, within this forward pass, so that a sharding engine has
+                gathered the weights. So a loss need not hold all logits.
+
+        Returns:
+            (B, S, V) logits in the compute dtype; with a head an `Outcome` with its result. Where
+            other parts follow, the (B, S, dim) residual stream takes the place of the logits and
+            of the result, the head is not called, and the outcome tells of the layers here.
 
         Raises:
-            ValueError: the sequence is longer than max_sequence_length.
+            ValueError: the sequence is longer than max_sequence_length, or tokens came to a part
+                without an embedding.
         """
-        if tokens.shape[1] > self.config.max_sequence_length:
+        end = tokens.shape[1] + (0 if cache is None else cache.length)
+        if end > self.config.max_sequence_length:
             raise ValueError(
-                f"a sequence of {tokens.shape[1]} tokens is longer than "
+                f"a sequence of {end} tokens is longer than "
                 f"max_sequence_length = {self.config.max_sequence_length}"
             )
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)
-        rotary = rotation(positions, self.config.head_dim, self.config.rope_base)
-        x = self.embedding(tokens)
+        context = attention_context(self.config, tokens, positions, documents, cache)
+        x = tokens if tokens.dim() == 3 else self._embed(tokens, context.positions)
+        routings: list[LayerRouting] = []
         for layer in self.layers.values():
-            x = layer(x, rotary)
-        x = self.norm(x)
-        return F.linear(x, self.embedding.weight) if self.output is None else self.output(x)
+            x, routing = layer(x, context)
+            if routing is not None:
+                routings.append(routing)
+        if head is not None:
+            result = x if self.norm is None else head(self.norm(x), self.projection)
+            return Outcome(result, *combine(self.config.moe, routings))
+        return x if self.norm is None else self._logits(self.norm(x))
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Look up (B, S, dim) vectors."""
+        if self.embedding is None:
+            raise ValueError(
+                "this part of the model has no embedding; it takes the (B, S, dim) residual "
+                "stream of the part before it"
+            )
+        x = self.embedding(tokens)
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        if self.position_embedding is not None:
+            self._check_positions(positions)
+            # Padding has negative positions; what it looks up is seen by nobody.
+            x = x + self.position_embedding(positions.clamp(min=0))
+        if self.config.embedding_dropout and self.training:
+            x = F.dropout(x, self.config.embedding_dropout)
+        return x
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Project (B, S, dim) states behind the last norm."""
+        if self.output is None:
+            return self.projection.logits(hidden)
+        # By the module, not its weight: an engine may have changed how it is called.
+        return self.projection.finish(self.output(hidden))
+
+    def _check_positions(self, positions: Tensor) -> None:
+        """Refuse positions without an embedding, where that costs no waiting for a device."""
+        rows = self.config.max_sequence_length
+        if positions.is_cpu and not torch.compiler.is_compiling() and positions.numel():
+            last = int(positions.max())
+            if last >= rows:
+                raise ValueError(f"position {last} is beyond the {rows} learned positions")

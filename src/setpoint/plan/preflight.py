@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from setpoint.config.hooks import Need
 from setpoint.config.verify import Verification, verify
-from setpoint.data.config import Bytes
-from setpoint.model.config import Transformer
-from setpoint.model.size import estimate_size
+from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
 from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
+from setpoint.train.vocabulary_fit import known_vocabulary
 
-# 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
-BYTES_VOCABULARY = 257
 UNNAMED = "named after the seed, which is null here and drawn at the start"
 
 
@@ -64,27 +62,44 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
         "tokens per update": tokens,
     }
     report = Preflight(facts, verify(job, able))
-    if isinstance(job.model, Transformer):
-        vocabulary = vocabulary_size(job)
-        if vocabulary is not None:
-            size = estimate_size(
-                job.model, vocab_size=vocabulary, sequence_length=batch.sequence_length
-            )
-            facts["parameters"] = size.parameters
-            facts["FLOPs per token"] = size.flops_per_token
-    else:
-        unknown = "model: the number of parameters, which only the model itself knows"
-        report.skipped.append(unknown)
+    unknown = _measure(job, facts)
+    if unknown is not None:
+        report.skipped.append(f"model: {unknown}")
+    if "files" in able:
+        report.skipped.extend(_on_hub(job.model))
     return report
 
 
-def vocabulary_size(job: Job) -> int | None:
-    """The number of tokens the tokenizer has, where that is known without building it.
+def _on_hub(model: ModelConfig) -> Iterator[str]:
+    """What of a model lies on the hub, where nothing is looked at before the run starts."""
+    names = {"pretrained": model.pretrained}
+    if isinstance(model, HuggingFaceModel):
+        names["config"] = None if model.names_a_kind else model.config
+    for field, name in names.items():
+        if name is not None:
+            from setpoint.model.pretrained.locate import is_on_hub
 
-    Arguments:
-        job: the resolved configuration.
+            if is_on_hub(name):
+                yield f"model.{field}: {name} on the hub, fetched at the start"
 
-    Returns:
-        the size, or None.
-    """
-    return BYTES_VOCABULARY if isinstance(job.tokenizer, Bytes) else None
+
+def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
+    """Add how large the model is, or say why that is not known."""
+    model = job.model
+    if not isinstance(model, Transformer):
+        return "the number of parameters, which only the model itself knows"
+    vocabulary = known_vocabulary(job.tokenizer)
+    if vocabulary is None:
+        vocabulary = model.vocab_size
+    if vocabulary is None:
+        return "the number of parameters, which the vocabulary of the tokenizer decides"
+    unknown = unknown_size(model)
+    if unknown is not None:
+        return unknown
+    length = job.batch.sequence_length
+    size = estimate_size(model, vocab_size=vocabulary, sequence_length=length)
+    facts["parameters"] = size.parameters
+    if model.moe is not None:
+        facts["active parameters"] = size.active
+    facts["FLOPs per token"] = size.flops_per_token
+    return None

@@ -18,6 +18,7 @@ from setpoint.config import (
     Period,
     Problem,
     check,
+    dead,
     derive,
     field,
     is_set,
@@ -27,11 +28,14 @@ from setpoint.config.typed import Component
 from setpoint.data.config import Bytes, Data, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.moe.config import SigmoidTopK
 from setpoint.optim.config import AdamW, Cosine, OptimizerConfig, ScheduleConfig
 from setpoint.parallel.config import Parallel
 from setpoint.track.config import Tracking
 from setpoint.train.batch import Batch, batch_sum, nearest_multiples, solve_batch
+from setpoint.train.loss_fit import leaves_out, unfit, unknown_tokens
 from setpoint.train.suspicious import CAUTIONS, suspicious
+from setpoint.train.vocabulary_fit import UNUSED, UNUSED_MEANS, vocabulary_problems
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -84,7 +88,7 @@ class Evaluation(Config, role=RUNTIME):
             )
 
 
-class Job(Config, schema=2, migrations="setpoint.train.migrations"):
+class Job(Config, schema=3, migrations="setpoint.train.migrations"):
     """A training job: one configuration that fully determines the run."""
 
     name: str = field(
@@ -170,7 +174,14 @@ class Job(Config, schema=2, migrations="setpoint.train.migrations"):
     )
     """How the learning rate changes over the updates."""
 
-    loss: LossConfig = field(factory=CrossEntropy)
+    loss: LossConfig = field(
+        factory=CrossEntropy,
+        also_called=("loss_fn", "loss_type", "loss_function", "criterion"),
+        values_also_called={
+            "chunked_cross_entropy": ("chunked", "chunked_ce"),
+            "liger_cross_entropy": ("liger", "fused_linear_cross_entropy"),
+        },
+    )
     """What is minimized."""
 
     precision: Precision = field(factory=Precision)
@@ -232,6 +243,15 @@ class Job(Config, schema=2, migrations="setpoint.train.migrations"):
             limits.append(-(-int(tokens) // (self.batch.global_size * self.batch.sequence_length)))
         return min(limits, default=None)
 
+    def horizon(self) -> int | None:
+        """The number of updates that curves other than the learning rate's are drawn over.
+
+        Returns:
+            that of the learning rate where it has one, else that of the run; None where neither is
+            known.
+        """
+        return getattr(self.schedule, "horizon_steps", None) or self.updates()
+
     @derive("schedule.horizon_steps")
     def _derive_horizon_steps(self) -> int:
         updates = self.updates()
@@ -280,6 +300,21 @@ class Job(Config, schema=2, migrations="setpoint.train.migrations"):
         )
 
     @check
+    def _check_bias_schedule(self) -> Iterator[Problem]:
+        moe = self.model.moe if isinstance(self.model, Transformer) else None
+        router = None if moe is None else moe.router
+        if not isinstance(router, SigmoidTopK) or router.bias_schedule == "constant":
+            return
+        if self.horizon() is None:
+            yield Problem(
+                "model.moe.router.bias_schedule",
+                f"a duration of {self.duration} does not say how many updates there will be",
+                valid=("constant",),
+                also=("duration",),
+                hint="Or give a duration in steps or tokens.",
+            )
+
+    @check
     def _check_best(self) -> Iterator[Problem]:
         if self.evaluation is None and not self.checkpoint.keep_best:
             yield Problem(
@@ -288,6 +323,28 @@ class Job(Config, schema=2, migrations="setpoint.train.migrations"):
                 also=("evaluation",),
                 hint="Remove it.",
             )
+
+    @dead("evaluation.baselines")
+    def _baselines_are_dead(self) -> str | None:
+        path = leaves_out(self)
+        return path and f"{path} leaves tokens out, which n-gram models would count"
+
+    @check
+    def _check_loss(self) -> Iterator[Problem]:
+        yield from unfit(self)
+
+    @check(cautions={UNUSED: UNUSED_MEANS})
+    def _check_vocabulary(self) -> Iterator[Problem]:
+        if isinstance(self.tokenizer, Bytes):
+            yield from vocabulary_problems(self)
+            yield from unknown_tokens(self)
+
+    @check(needs="files", cautions={UNUSED: UNUSED_MEANS})
+    def _check_vocabulary_in_files(self) -> Iterator[Problem]:
+        """Whether the model's vocabulary holds that of the tokenizer's files."""
+        if not isinstance(self.tokenizer, Bytes):
+            yield from vocabulary_problems(self)
+            yield from unknown_tokens(self)
 
     @check
     def _check_context(self) -> Iterator[Problem]:
@@ -311,3 +368,19 @@ class Job(Config, schema=2, migrations="setpoint.train.migrations"):
                 also=("parallel.device",),
                 hint="On a GPU, say so with --parallel.device cuda.",
             )
+
+    @check
+    def _check_attention_device(self) -> Iterator[Problem]:
+        if isinstance(self.model, Transformer) and self.model.attention_backend != "auto":
+            from setpoint.model.attention.support import placement_problems
+
+            device, compute = self.parallel.device, self.precision.compute
+            yield from placement_problems(self.model, device, compute, training=True)
+
+    @check(needs="torch")
+    def _check_attention_backend(self) -> Iterator[Problem]:
+        """Whether the attention backend runs on the device."""
+        from setpoint.model.attention.probe import device_problems
+
+        device, compute = self.parallel.device, self.precision.compute
+        yield from device_problems(self.model, device, compute, training=True)

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from setpoint.config import RunError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.windows import Batch
 from setpoint.model.mode import evaluating
+from setpoint.parallel.precision import compute_in
 from setpoint.train.build import Parts
 from setpoint.train.config import Job
-from setpoint.train.precision import compute_in
+from setpoint.train.objective import Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,10 @@ class Score:
     """How well a model predicts held-out text.
 
     Arguments:
-        loss: mean cross-entropy over tokens, in nats.
-        bits_per_byte: all bits, those of separators too, over the bytes of the text.
-        tokens: tokens that were predicted.
+        loss: mean cross-entropy over the tokens that count, in nats, whatever is minimized.
+        bits_per_byte: all bits, those of separators too, over the bytes of the text; of what
+            counts.
+        tokens: tokens that were predicted and count.
     """
 
     loss: float
@@ -39,6 +43,9 @@ def evaluate(job: Job, parts: Parts) -> Score:
 
     Returns:
         the score.
+
+    Raises:
+        RunError: none of the targets counts.
     """
     assert job.evaluation is not None
     nats, tokens, size = 0.0, 0, 0
@@ -49,13 +56,26 @@ def evaluate(job: Job, parts: Parts) -> Score:
             micro_size=job.batch.micro_size,
             windows=job.evaluation.sequences,
         ):
-            inputs, targets = batch.inputs.to(parts.device), batch.targets.to(parts.device)
+            count = parts.objective.count(batch)
             with compute_in(job.precision.compute, parts.device):
-                output = parts.loss(parts.model(inputs), targets)
+                output = parts.objective(*batch.to(parts.device)).result
             nats += float(output.nats)
-            tokens += batch.target_tokens
-            size += batch.target_bytes
+            tokens += count.tokens
+            size += _bytes(parts.held_out, batch, count)
+    if not tokens or not size:
+        raise RunError(
+            f"none of the held-out targets counts (tokens: {tokens}, bytes: {size}): "
+            f"loss.ignore_index or loss.token_weights leave all of them out; enlarge "
+            f"evaluation.sequences or data.held_out"
+        )
     return Score(nats / tokens, nats / math.log(2) / size, tokens)
+
+
+def _bytes(corpus: Corpus, batch: Batch, count: Count) -> int:
+    """The bytes that the targets which count stand for."""
+    if count.valid is None:
+        return batch.target_bytes
+    return int(corpus.token_bytes[batch.targets[count.valid].numpy()].sum())
 
 
 def judged_part(job: Job, held_out: Corpus) -> Corpus:

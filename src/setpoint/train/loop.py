@@ -14,10 +14,12 @@ from torch import Tensor
 from setpoint.config import RunError
 from setpoint.data.windows import Batch
 from setpoint.optim.clip import clip_gradients
+from setpoint.parallel.precision import compute_in
+from setpoint.train.objective import Count, add_routing, total_count
 from setpoint.train.position import Position, is_over
-from setpoint.train.precision import compute_in
 
 if TYPE_CHECKING:
+    from setpoint.model.outcome import Routing
     from setpoint.resilience.signals import StopRequest
     from setpoint.train.build import Parts
     from setpoint.train.callback import Callback
@@ -29,11 +31,13 @@ class Update:
     """What one optimizer update was.
 
     Arguments:
-        loss: mean over the tokens of the update's global batch, in nats, any z-loss included.
-        nats: the cross-entropy alone.
+        loss: what is minimized: the mean over the tokens of the update's global batch by their
+            weights, in nats, with all that the loss and the model add to the cross-entropy.
+        nats: the cross-entropy alone, all tokens that count weighing the same.
         grad_norm: global norm of the gradients before clipping.
         lr: learning rate of the update.
-        tokens: tokens in the update.
+        tokens: tokens in the update that count.
+        routing: how they chose experts; None for models without.
     """
 
     loss: float
@@ -41,6 +45,7 @@ class Update:
     grad_norm: float
     lr: float
     tokens: int
+    routing: Routing | None = None
 
 
 class Loop:
@@ -96,19 +101,26 @@ class Loop:
             what the update was.
 
         Raises:
-            RunError: if the loss or the norm is not finite; the update is not made then.
+            RunError: if no target counts, or the loss or the norm is not finite; the update is not
+                made then.
         """
         parts, step = self.parts, self.position.step
         lr = self.job.optimizer.lr * parts.schedule(step)
         for group in parts.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_multiplier", 1.0)
 
         # The mean is over the tokens of the whole update, so that accumulation cannot change it.
         batches = [next(parts.loader) for _ in range(self.job.batch.accumulation)]
-        tokens = sum(batch.target_tokens for batch in batches)
-        sums = torch.zeros(2, device=parts.device)
-        for batch in batches:
-            sums += self.backward(batch, tokens)
+        counts = [parts.objective.count(batch) for batch in batches]
+        whole = total_count(counts)
+        if not whole.weight:
+            self.refuse_nothing(sum(batch.target_tokens for batch in batches))
+        sums, routing = torch.zeros(2, device=parts.device), None
+        for batch, count in zip(batches, counts, strict=True):
+            share, chosen = self.backward(batch, count, whole)
+            sums += share
+            if chosen is not None:
+                routing = add_routing(routing, chosen, count.inputs / whole.inputs)
 
         parts.scaler.unscale_(parts.optimizer)
         grad_norm = clip_gradients(self.parameters, self.clip_norm)
@@ -119,25 +131,32 @@ class Loop:
         parts.scaler.step(parts.optimizer)
         parts.scaler.update()
         parts.optimizer.zero_grad(set_to_none=True)
-        return Update(loss, nats, norm, lr, tokens)
+        return Update(loss, nats, norm, lr, whole.tokens, routing)
 
-    def backward(self, batch: Batch, tokens: int) -> Tensor:
+    def backward(self, batch: Batch, count: Count, whole: Count) -> tuple[Tensor, Routing | None]:
         """Forward and backward of one micro-batch; gradients add up.
 
         Arguments:
             batch: (B, S) inputs and targets.
-            tokens: the tokens of the whole update, which the sum is divided by.
+            count: what of it counts.
+            whole: what counts in the whole update, which sums are divided by.
 
         Returns:
-            (2,) this micro-batch's share of the loss, with and without its z term.
+            (2,) this micro-batch's share of the loss and of the cross-entropy alone, and how its
+            tokens chose experts.
         """
         parts = self.parts
-        inputs, targets = batch.inputs.to(parts.device), batch.targets.to(parts.device)
+        inputs, targets, weights = batch.to(parts.device)
         with compute_in(self.job.precision.compute, parts.device):
-            output = parts.loss(parts.model(inputs), targets)
-        share = output.total / tokens
+            output, auxiliary, routing = parts.objective(inputs, targets, weights)
+        total = output.total
+        if auxiliary is not None:
+            # A mean over the tokens read here, whether their targets count or not: it gets its
+            # share of the mean over all, as a part of the sum that is divided below.
+            total = total + auxiliary * (whole.weight * count.inputs / whole.inputs)
+        share = total / whole.weight
         parts.scaler.scale(share).backward()
-        return torch.stack((share.detach(), output.nats / tokens))
+        return torch.stack((share.detach(), output.nats / whole.tokens)), routing
 
     def advance(self, update: Update, seconds: float) -> None:
         """Move the position past an update.
@@ -154,6 +173,22 @@ class Loop:
             seconds=at.seconds + seconds,
         )
         self.last = is_over(self.job.duration, self.position)
+
+    def refuse_nothing(self, targets: int) -> None:
+        """Stop where there is nothing to learn from: a mean over no tokens is no number.
+
+        Arguments:
+            targets: how many the data gives.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError(
+            f"step {self.position.step + 1}: none of the {targets} targets of the batch counts: "
+            f"the weights of the data, loss.ignore_index or loss.token_weights leave all of them "
+            f"out; the update was not made. Enlarge batch.global_size "
+            f"({self.job.batch.global_size}), so that each batch has some"
+        )
 
     def refuse(self, loss: float, norm: float) -> None:
         """Stop before weights that cannot be repaired are written.

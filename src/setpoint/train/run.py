@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.hooks import NEEDS
 from setpoint.config.record import CONFIG
@@ -53,7 +54,7 @@ def train(job: Job, directory: str | Path | None = None, accept: Sequence[str] =
             refuse_renaming(str(path), accepted)
     # Everything that may be refused is refused before the first byte is written.
     with enough_memory(job):
-        parts = build_parts(job)
+        parts = build_parts(job, fresh=not CheckpointStore(path / "checkpoints").steps)
     with RunDirectory.create(path) as run, StopRequest() as stop:
         return Session(job, parts, run, stop, accept).run()
 

@@ -14,7 +14,7 @@ import torch
 from setpoint import __version__
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError, resolve
+from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.added import added_sections
 from setpoint.config.fingerprint import fingerprint
 from setpoint.config.overridden import overridden
@@ -32,6 +32,7 @@ from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts
 from setpoint.train.callback import Callback
+from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.callbacks.judge import JudgeCallback
 from setpoint.train.callbacks.log import LogCallback, Tracker
 from setpoint.train.callbacks.record import RecordCallback
@@ -150,6 +151,11 @@ class Session:
         if not fresh:
             known = compare_with_record(self.directory, self.job, self.parts, self.accept)
         checkpoint = self.newest_checkpoint()
+        if checkpoint is None and self.job.model.pretrained and self.parts.pretrained is None:
+            raise RunError(
+                f"the checkpoints of {self.directory.path} went away while the run was being set "
+                f"up, and without them it has no weights to go on with; run it again to start over"
+            )
         position, offset = Position(), 0
         if checkpoint is not None:
             renewed = changed_options(known[0]) if known else ()
@@ -168,9 +174,12 @@ class Session:
         if metrics is not None:
             files.callback(metrics.close)
         judge = JudgeCallback(trackers, self.progress)
-        log = LogCallback(trackers, self.progress, self.flops_per_token(), self.peak_flops())
+        experts = ExpertsCallback()
+        log = LogCallback(
+            trackers, self.progress, self.flops_per_token(), self.peak_flops(), experts.metrics
+        )
         save = SaveCallback(self.store, metrics, self.events, judge, offset)
-        callbacks = [log, judge, save, *added]
+        callbacks = [experts, log, judge, save, *added]
         if known is not None and not over:
             # Before a checkpoint of what was trained with the change is saved.
             callbacks.insert(0, RecordCallback(partial(self.change_record, known[0])))
@@ -246,6 +255,8 @@ class Session:
             changes: whether something is left to train, so that what is accepted has an effect.
         """
         start: dict[str, Any] = {"fingerprint": fingerprint(job), "version": __version__}
+        if self.parts.pretrained is not None:
+            start["pretrained"] = self.parts.pretrained
         cautions = cautions_of(job)
         for caution in cautions:
             self.progress.note(f"caution: {caution.line()}")

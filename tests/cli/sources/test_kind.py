@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from setpoint.checkpoint import layout, record
@@ -9,6 +11,7 @@ from setpoint.cli.sources.kind import (
     OTHER,
     REVISION,
     RUN,
+    is_hugging_face_directory,
     is_revision,
     kind_of,
     split_revision,
@@ -78,3 +81,11 @@ def test_the_names_are_those_of_checkpoints() -> None:
     # Repeated there, since every command decides what its SOURCE is.
     assert kind.MANIFEST == layout.MANIFEST
     assert kind.POINTERS == record.POINTERS
+
+
+def test_a_model_of_hugging_face_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert is_hugging_face_directory(str(tmp_path))
+    (tmp_path / "origins.json").write_text("{}")
+    assert not is_hugging_face_directory(str(tmp_path))
+    assert not is_hugging_face_directory("nowhere")

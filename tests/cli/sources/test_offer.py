@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from setpoint.cli.sources.offer import offer
+from setpoint.config.registry import presets
 
 from ..conftest import CommandLine
 from ..test_complete import complete
@@ -29,7 +30,8 @@ def test_revisions_and_what_is_in_them(
     git("tag", "made")
     git.commit({"sub/exp.yaml": "{}"})
     assert complete(cli, "show", "ma") == ["main:", "made:"]
-    assert complete(cli, "show", "made:") == ["made:tiny", "made:small.toml"]
+    found = complete(cli, "show", "made:")
+    assert found == [*(f"made:{name}" for name in presets), "made:small.toml"]
     assert complete(cli, "diff", "main~1:small.toml", "main:s") == [
         "main:small.toml",
         "main:sub/exp.yaml",

@@ -2,14 +2,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from setpoint.model.norm import RMSNorm
-from setpoint.model.norm_cpu import rms_norm_cpu
+from setpoint.config import resolve
+from setpoint.model.initialize import initialize
+from setpoint.model.norm.config import RMSNorm as RMSNormConfig
+from setpoint.model.norm.rms_norm import RMSNorm
+from setpoint.model.norm.rms_norm_cpu import rms_norm_cpu
 
-from . import reference
+from .. import reference
 
 
-def made(dim: int, eps: float = 1e-5) -> RMSNorm:
-    norm = RMSNorm(dim, eps)
+def made(dim: int, eps: float = 1e-5, *, zero_centered: bool = False) -> RMSNorm:
+    norm = RMSNorm(resolve(RMSNormConfig(zero_centered=zero_centered)), dim=dim, eps=eps)
     torch.nn.init.normal_(norm.weight)
     return norm
 
@@ -83,3 +86,28 @@ def test_autocast_leaves_fp32_alone_even_in_backward():
         cast = gradients(lambda x, w: rms_norm_cpu(x, w, 1e-5), x, norm.weight, grad)
     for a, b in zip(plain, cast, strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_zero_centered_weight_counts_from_one():
+    torch.manual_seed(0)
+    x, norm = torch.randn(3, 16), made(16, zero_centered=True)
+    exact = reference.norm(x.double(), 1 + norm.weight.double(), 1e-5)
+    torch.testing.assert_close(norm(x).double(), exact, rtol=1e-5, atol=1e-5)
+    initialize(norm, 0)
+    assert torch.equal(norm.weight, torch.zeros(16))
+    plain = made(16)
+    initialize(plain, 0)
+    assert torch.equal(norm(x), plain(x))
+
+
+def test_a_small_zero_centered_weight_survives_bf16():
+    norm = made(16, zero_centered=True)
+    torch.nn.init.constant_(norm.weight, 0.001)
+    norm = norm.bfloat16()
+    x = torch.randn(64, 16, dtype=torch.float32)
+    ratio = norm(x) / made_identity(x)
+    torch.testing.assert_close(ratio, torch.full_like(ratio, 1.001), rtol=1e-5, atol=1e-5)
+
+
+def made_identity(x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, (x.shape[-1],), eps=1e-5)

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from setpoint.model.rope import rotate, rotation
+from setpoint.model.rope.rotation import rotate, rotation
 
-from . import reference
+from .. import reference
 
 
 @pytest.mark.parametrize("start", [0, 5, 1_000_003])

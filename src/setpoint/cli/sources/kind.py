@@ -42,6 +42,24 @@ def kind_of(source: str) -> str:
     return REVISION if is_revision(source) else OTHER
 
 
+def is_hugging_face_directory(source: str) -> bool:
+    """Whether a directory holds a model in the format of Hugging Face, and no record of ours.
+
+    Arguments:
+        source: as typed.
+
+    Returns:
+        True for a folder with a config.json that has nothing of a run or a checkpoint beside it.
+    """
+    path = os.path.join(source, "config.json")
+    if not os.path.isfile(path) or {"origins.json", MANIFEST, "checkpoints"} & {
+        *os.listdir(source)
+    }:
+        return False
+    with open(path, "rb") as file:
+        return b'"setpoint"' not in file.read(200)  # the header of a record that lost its rest
+
+
 def split_revision(source: str) -> tuple[str, str] | None:
     """The two sides of `REV:WHAT`; git's own `HEAD^{/fix: this}` and `main@{10:30}` are heeded.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from setpoint.cli.command import Arguments
-from setpoint.cli.source import open_source, prepare
+from setpoint.cli.source import open_source, prepare, root_of
 from setpoint.config.layers.environment import PREFIX
 from setpoint.config.table import Table, leaf_table, recorded_table
 
@@ -37,7 +37,7 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
     from setpoint.cli.sources.record import open_record
 
     with open_record(source, kind, arguments) as (folder, told):
-        table, notes = recorded_table(arguments.command.program.root, folder)
+        table, notes = recorded_table(root_of(source, arguments), folder)
     print_notes([*told, *notes])
     return table
 

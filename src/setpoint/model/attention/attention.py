@@ -1,78 +1,117 @@
-"""Causal self-attention with grouped queries and rotary positions."""
+"""Causal self-attention with grouped queries."""
 
-import math
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from setpoint.config import SetpointError
+from setpoint.model.attention.config import Kind
+from setpoint.model.attention.context import AttentionContext
+from setpoint.model.attention.pattern import kind_of
+from setpoint.model.attention.scale import attention_scale
 from setpoint.model.autocast import cast_once
-from setpoint.model.initialize import Initializer, Normal
-from setpoint.model.rope import Rotation, rotate
+from setpoint.model.initialize import Constant, Initializer, Normal
+from setpoint.model.norm.build import build_norm
+from setpoint.model.scale import hidden_std, residual_std
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
 
 
 class Attention(nn.Module):
-    """Every position attends to itself and to those before it.
+    """Every position attends to itself and to those before it, or to the last of them.
 
-    Softmax(Q K^T / sqrt(head_dim)) V per head (Vaswani et al., 2017), where several query heads
-    share one key-value head (grouped-query attention, Ainslie et al., 2023).
+    Softmax(scale * Q K^T) V per head (Vaswani et al., 2017), where several query heads share one
+    key-value head (grouped-query attention, Ainslie et al., 2023). Queries and keys may be
+    normalized in each head (Henry et al., 2020) and are then rotated by their positions.
 
     Arguments:
-        config: gives dim, heads, kv_heads, head_dim, and the scale of initialization.
+        config: the model's configuration.
+        layer: the index of the layer in the whole model, from 0; decides what it attends to.
     """
 
-    def __init__(self, config: "TransformerConfig") -> None:
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
+        self.layer = layer
+        self.kind: Kind = kind_of(config, layer)
         self.head_dim = config.head_dim
-        self.grouped = config.kv_heads != config.heads
-        self.init_std = config.init_std
-        self.output_std = config.init_std / math.sqrt(2 * config.layers)
+        self.group = config.heads // config.kv_heads
+        self.scale = attention_scale(config)
+        self.soft_cap = config.attention_soft_cap
+        self.dropout = config.attention_dropout
+        self.hidden_std = hidden_std(config)
+        self.residual_std = residual_std(config)
         query_dim, kv_dim = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.query = nn.Linear(config.dim, query_dim, bias=False)
-        self.key = nn.Linear(config.dim, kv_dim, bias=False)
-        self.value = nn.Linear(config.dim, kv_dim, bias=False)
-        self.output = nn.Linear(query_dim, config.dim, bias=False)
+        bias = config.qkv_bias
+        if config.merge_qkv:
+            self.query_key_value = nn.Linear(config.dim, query_dim + 2 * kv_dim, bias=bias)
+        else:
+            self.query_key_value = None
+            self.query = nn.Linear(config.dim, query_dim, bias=bias)
+            self.key = nn.Linear(config.dim, kv_dim, bias=bias)
+            self.value = nn.Linear(config.dim, kv_dim, bias=bias)
+        self.query_norm = build_norm(config, config.head_dim) if config.qk_norm else None
+        self.key_norm = build_norm(config, config.head_dim) if config.qk_norm else None
+        self.output = nn.Linear(query_dim, config.dim, bias=config.attention_output_bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts; the one that writes to the residual is smaller.
-
-        The sum of 2 * layers such outputs then keeps its size whatever the depth (GPT-2,
-        Radford et al., 2019).
+        """Return how each projection starts; norms speak for themselves.
 
         Returns:
             rules by the name of the parameter, relative to this module.
         """
-        normal = Normal(self.init_std)
-        return {
-            "query.weight": normal,
-            "key.weight": normal,
-            "value.weight": normal,
-            "output.weight": Normal(self.output_std),
-        }
+        rules: dict[str, Initializer] = {}
+        for name, part in self.named_children():
+            if isinstance(part, nn.Linear):
+                std = self.residual_std if part is self.output else self.hidden_std
+                rules[f"{name}.weight"] = Normal(std)
+                if part.bias is not None:
+                    rules[f"{name}.bias"] = Constant(0.0)
+        return rules
 
-    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         """Mix information between positions.
 
         Arguments:
             x: (B, S, dim) normalized hidden states.
-            rotation: of the S positions.
+            context: of this forward pass.
 
         Returns:
             (B, S, dim), to be added to the residual stream.
         """
-        x = cast_once(x)
-        # The head count is read off the shape: under tensor parallelism it is the local one.
-        query = rotate(self.query(x).unflatten(-1, (-1, self.head_dim)), rotation)
-        key = rotate(self.key(x).unflatten(-1, (-1, self.head_dim)), rotation)
-        value = self.value(x).unflatten(-1, (-1, self.head_dim))
-        mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            is_causal=True,
-            enable_gqa=self.grouped,
+        query, key, value = self._project(cast_once(x))
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = context.turn(query, self.kind), context.turn(key, self.kind)
+        key, value = context.remember(self.layer, self.kind, key, value)
+        mixed = context.backend.attend(
+            query,
+            key,
+            value,
+            context.views[self.kind].seen,
+            scale=self.scale,
+            soft_cap=self.soft_cap,
+            dropout=self.dropout if self.training else 0.0,
         )
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return self.output(mixed.flatten(2))
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, S, dim) to queries (B, S, H, head_dim), and keys and values (B, S, K, head_dim)."""
+        # Head counts are read off the shapes: under tensor parallelism they are the local ones.
+        if self.query_key_value is not None:
+            merged = self.query_key_value(x)
+            if merged.shape[-1] != self.query_key_value.out_features:
+                # A rank's rows would be some heads' queries and other heads' keys and values.
+                raise SetpointError(
+                    "model.merge_qkv = true: one matrix of queries, keys and values cannot be "
+                    "divided among ranks by its rows (tensor parallelism); set it to false"
+                )
+            heads = merged.unflatten(-1, (-1, self.head_dim))
+            kv_heads = heads.shape[2] // (self.group + 2)
+            query, key, value = heads.split((self.group * kv_heads, kv_heads, kv_heads), dim=2)
+            return query, key, value
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        shape = (-1, self.head_dim)
+        return query.unflatten(-1, shape), key.unflatten(-1, shape), value.unflatten(-1, shape)

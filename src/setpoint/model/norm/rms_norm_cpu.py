@@ -18,8 +18,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        r = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        r = _scale(x, eps)
         ctx.save_for_backward(x, weight, r)
         return (x * r).mul_(weight)
 
@@ -49,4 +48,13 @@ def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     Returns:
         (..., dim) in the dtype of x.
     """
-    return _RMSNorm.apply(x, weight, eps)
+    if torch.is_grad_enabled():
+        return _RMSNorm.apply(x, weight, eps)
+    # What the function around it costs shows where a token is generated at a time.
+    return (x * _scale(x, eps)).mul_(weight)
+
+
+def _scale(x: Tensor, eps: float) -> Tensor:
+    """(..., 1) 1 / sqrt(mean(x^2) + eps)."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

@@ -5,6 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from setpoint.model.rope.config import RopeScaling
+from setpoint.model.rope.frequencies import frequencies
+
 
 class Rotation(NamedTuple):
     """Cosines and signed sines of the angles at some positions, ready to be applied.
@@ -18,7 +21,9 @@ class Rotation(NamedTuple):
     sin: Tensor
 
 
-def rotation(positions: Tensor, head_dim: int, base: float) -> Rotation:
+def rotation(
+    positions: Tensor, head_dim: int, base: float, scaling: RopeScaling | None = None
+) -> Rotation:
     """Compute the rotation for explicit positions.
 
     The angle of position p in plane i is p * base^(-2i / head_dim) (RoPE, Su et al., 2021).
@@ -31,13 +36,17 @@ def rotation(positions: Tensor, head_dim: int, base: float) -> Rotation:
         positions: (S,) or (B, S) integers; they need not start at zero nor be consecutive.
         head_dim: size of one head, even.
         base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
+        scaling: the rule that stretches the wavelengths; None: none.
 
     Returns:
-        The rotation, to be shared by all heads of all layers.
+        The rotation, to be shared by all heads of all layers of a kind.
     """
-    plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=positions.device)
-    angles = positions.to(torch.float64).unsqueeze(-1) * base ** (-plane / head_dim)
-    cos, sin = angles.cos().float(), angles.sin().float()
+    radians, scale = frequencies(head_dim, base, scaling, positions.device)
+    angles = positions.to(torch.float64).unsqueeze(-1) * radians
+    cos, sin = angles.cos(), angles.sin()
+    if scale != 1.0:
+        cos, sin = cos * scale, sin * scale
+    cos, sin = cos.float(), sin.float()
     return Rotation(
         cos=torch.cat((cos, cos), dim=-1).unsqueeze(-2),
         sin=torch.cat((-sin, sin), dim=-1).unsqueeze(-2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from setpoint.track.progress import Progress, Reading
@@ -37,6 +37,7 @@ class LogCallback(Callback):
         progress: shows the run to people.
         flops_per_token: operations that training on a token needs; None where unknown.
         peak_flops: operations per second that the device can do; None where unknown.
+        more: gives what else belongs to a row, by name; called when one is written.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class LogCallback(Callback):
         progress: Progress,
         flops_per_token: float | None = None,
         peak_flops: float | None = None,
+        more: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self.trackers = trackers
         self.progress = progress
         self.flops_per_token = flops_per_token
         self.peak_flops = peak_flops
+        self.more = more
         self.logged: Position | None = None
 
     def start(self, loop: Loop) -> None:
@@ -107,4 +110,5 @@ class LogCallback(Callback):
             "seconds": at.seconds,
             "tokens_per_second": speed,
             "mfu": mfu,
+            **self.more(),
         }

@@ -1,0 +1,121 @@
+"""`setpoint evaluate`: judge a trained model on texts."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.weights import (
+    CHECKPOINT_OPTION,
+    OUTPUT,
+    SOURCE_OF_WEIGHTS,
+    given,
+    job_with_weights,
+)
+from setpoint.config import SetpointError
+from setpoint.config.origin import COMMAND_LINE, Origin
+from setpoint.train.threads import prepare_threads
+
+SIDES = ("held_out", "train")
+COMMAND = Command(
+    "evaluate",
+    "SOURCE [OVERRIDES]",
+    "Print how well trained weights predict texts: the loss in nats per token, the perplexity\n"
+    "exp(loss), and bits per byte, which can be compared between tokenizers. Without --side or\n"
+    f"--text it is the held-out side of the data of the run. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
+    [
+        Option("--side", "held_out or train, of the data.", "SIDE", True, SIDES),
+        Option("--text", "A text of your own: a file, or a glob in quotes.", "PATH", True),
+        Option("--sequences", "Judge on the first so many sequences of each text.", "N"),
+        CHECKPOINT_OPTION,
+        OUTPUT,
+        WITH,
+        FILE,
+        IMPORT,
+        JSON,
+    ],
+    [
+        ("setpoint evaluate tiny", "the run of the preset, on its held-out text"),
+        ("setpoint evaluate runs/tiny-3fa94c21 --text novel.txt", "on a text of your own"),
+        ("setpoint evaluate Qwen/Qwen3-0.6B --text 'wiki/*.txt'", "a model of the hub"),
+    ],
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Print a row for each text.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    prepare_threads()
+    tasks: dict[str, Any] = {"evaluation": _evaluation(arguments)}
+    if arguments.has(OUTPUT.name):
+        tasks["output"] = arguments.value(OUTPUT.name)
+    job: Any = job_with_weights(arguments, tasks)
+    from setpoint.infer.run import infer
+
+    results = infer(job)
+    if arguments.has(JSON.name):
+        import json
+
+        print(json.dumps(results.to_json(), indent=2))
+    else:
+        print_scores(results.scores)
+    return 0
+
+
+def print_scores(scores: dict[str, Any]) -> None:
+    """Print scores as a table.
+
+    Arguments:
+        scores: by the name of the text.
+    """
+    from setpoint.cli.style import table
+
+    rows = [
+        [
+            name,
+            f"{score.loss:.4f}",
+            f"{score.perplexity:,.4f}",
+            f"{score.bits_per_byte:.4f}",
+            f"{score.tokens:,}",
+            f"{score.bytes:,}",
+        ]
+        for name, score in scores.items()
+    ]
+    print(table(rows, ["text", "loss", "perplexity", "bits per byte", "tokens", "bytes"]))
+
+
+def _evaluation(arguments: Arguments) -> Any:
+    """The section `evaluation` as the options say it."""
+    from setpoint.data.config import Text
+    from setpoint.infer.tasks import DataSet, Evaluation
+
+    sides = arguments.options.get("--side", [])
+    for side in sides:
+        if side not in SIDES:
+            raise SetpointError(f"--side is {' or '.join(SIDES)}, got {side!r}")
+    sets: list[DataSet] = []
+    for path in arguments.options.get("--text", []):
+        stem = os.path.splitext(os.path.basename(path))[0]
+        name = re.sub(r"[^A-Za-z0-9_.\-]", "-", stem) or "text"
+        if name in (*sides, *(each.name for each in sets)):
+            name = f"{name}-{len(sets) + 1}"
+        text = Text(paths=(path,))
+        text.set_field("paths", (path,), Origin(COMMAND_LINE, "--text"))
+        sets.append(DataSet(name=name, sources=(text,)))
+    found: dict[str, Any] = {}
+    if sides or sets:
+        found["sides"] = tuple(sides)
+    if sets:
+        found["sets"] = tuple(sets)
+    count = arguments.integer("--sequences")
+    if count is not None:
+        found["sequences"] = count
+    return given(arguments, Evaluation(), found)

@@ -1,0 +1,92 @@
+"""`setpoint import`: the configuration of a pretrained model."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from setpoint.cli.command import Arguments, Command, Option
+from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.config import Config, SetpointError
+from setpoint.config.plain import to_minimal
+
+if TYPE_CHECKING:
+    from setpoint.model.pretrained.locate import Place
+
+COMMAND = Command(
+    "import",
+    "MODEL [--output FILE]",
+    "Print the configuration of a pretrained model as TOML: the section [model] with all that the\n"
+    "weights ask for and where they lie, and [tokenizer] if there is one beside them. Nothing is\n"
+    "trained, and of a model on the hub no weights are fetched. The file is a SOURCE of the other\n"
+    "commands, or part of one by `extends`.\n"
+    "\n"
+    "MODEL is the directory of a Hugging Face model, of a run or of a checkpoint, or the id of a\n"
+    "model on the hub: organization/name, perhaps with @revision. A directory wins over an id.",
+    [Option("--output", "Write to a file instead of standard output.", "FILE")],
+    [
+        ("setpoint import Qwen/Qwen3-0.6B", "a model of the hub"),
+        ("setpoint import models/llama --output llama.toml", "then: setpoint train llama.toml"),
+        ("setpoint import runs/tiny-3fa94c21", "what a run has trained"),
+    ],
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Print or write the fragment.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    from setpoint.config.files.write_toml import write
+    from setpoint.model.pretrained.locate import locate
+
+    refuse_misspelt_options(arguments, ())
+    if arguments.overrides:
+        raise SetpointError(
+            f"unexpected argument {arguments.overrides[0]!r}: what a model is cannot be overridden "
+            f"here; set fields in the file, or where you use it"
+        )
+    name = arguments.positional[0]
+    output = arguments.value("--output")
+    if output is not None and os.path.exists(output):
+        raise SetpointError(
+            f"--output {output} exists already, and what is in it would be lost; choose another "
+            f"name, or remove it"
+        )
+    place = locate(name, weights=False)
+    text = f"# setpoint import {name}\n{write(_sections(place))}"
+    if output is None:
+        print(text, end="")
+        return 0
+    from pathlib import Path
+
+    from setpoint.track.atomic import write_text
+
+    write_text(Path(output), text)
+    return 0
+
+
+def _sections(place: Place) -> dict[str, Any]:
+    if place.kind == "checkpoint":
+        from setpoint.model.pretrained.run import job_of
+
+        job = job_of(place.directory)
+        return {
+            "model": {**_given(job.model), "pretrained": place.name},
+            "tokenizer": _given(job.tokenizer),
+        }
+    from setpoint.model.pretrained.read_config import config_of
+
+    sections: dict[str, Any] = {"model": {**_given(config_of(place)), "pretrained": place.name}}
+    if (place.directory / "tokenizer.json").is_file():
+        sections["tokenizer"] = {"type": "huggingface", "path": place.name}
+    return sections
+
+
+def _given(config: Config) -> dict[str, Any]:
+    """What differs from the defaults, with the type first."""
+    return {"type": type(config).__setpoint__.tag, **to_minimal(config)}

@@ -1,0 +1,73 @@
+"""`setpoint infer`: do what an inference job says."""
+
+from __future__ import annotations
+
+from setpoint.cli.command import FILE, IMPORT, JSON, WITH, Arguments, Command
+from setpoint.cli.program import INFERENCE, Program
+from setpoint.cli.source import open_source
+from setpoint.config import SetpointError, is_set
+from setpoint.train.threads import prepare_threads
+
+COMMAND = Command(
+    "infer",
+    "SOURCE [OVERRIDES]",
+    "Load trained weights and do what an inference job says: evaluate texts, continue prompts,\n"
+    "run tasks of lm-evaluation-harness, export. What the weights come with holds for the job,\n"
+    "too: model, tokenizer, data, sequence length, precision.\n"
+    "\n"
+    "SOURCE is a TOML, YAML or JSON file with the section `weights`, a preset or module:function\n"
+    "that returns an Inference, or a directory of results, whose job is done again. OVERRIDES set\n"
+    "fields: --generation.top_k 40, or generation.top_k=40. `check`, `show`, `why`, `diff` and\n"
+    "`fingerprint` take the same SOURCE. `generate`, `evaluate` and `export` are short forms.",
+    [WITH, FILE, IMPORT, JSON],
+    [
+        ("setpoint infer judge.toml", "a job from a file"),
+        ("setpoint infer judge.toml --weights.checkpoint latest", "with other weights of the run"),
+    ],
+    program=Program("setpoint", INFERENCE),
+)
+
+
+def run(arguments: Arguments) -> int:
+    """Do the tasks, and print what they came to.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    prepare_threads()
+    source = arguments.positional[0]
+    composition = open_source(source, arguments)
+    if not is_set(composition.draft.weights, "path") and "weights.path" not in composition.failed:
+        raise SetpointError(
+            f"{source} names no weights, so it is no inference job: give it the section weights "
+            f"with a path. Of a training job, `setpoint evaluate {source}` and `setpoint generate "
+            f"{source}` take the weights of its run"
+        )
+    job = composition.resolve()
+    from setpoint.infer.run import infer
+
+    results = infer(job)
+    if arguments.has(JSON.name):
+        import json
+        from dataclasses import asdict
+
+        texts = [asdict(text) for text in results.texts]
+        print(json.dumps({**results.to_json(), "texts": texts}, indent=2))
+        return 0
+    if results.scores:
+        from setpoint.cli.evaluate import print_scores
+
+        print_scores(results.scores)
+    for text in results.texts:
+        print(f"--- {text.finish}, {text.tokens} tokens\n{text.prompt}{text.text}")
+    for task, metrics in results.harness.items():
+        for name, value in metrics.items():
+            print(f"{task}  {name}  {value}")
+    if results.exported is not None:
+        print(f"exported to {results.exported}")
+    if job.output is not None:
+        print(f"results in {job.output}")
+    return 0

@@ -1,0 +1,220 @@
+"""From SOURCE to a job with trained weights, for the commands that are short forms of one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from setpoint.cli.command import FILE, IMPORT, WITH, Arguments, Option
+from setpoint.cli.source import open_source, prepare
+from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
+from setpoint.cli.sources.record import checkpoint_and_run, open_record
+from setpoint.cli.value import value_text
+from setpoint.config import IDENTITY, RUNTIME, Config, ConfigError, SetpointError, resolve
+from setpoint.config.compose import SUFFIXES, compose
+from setpoint.config.difference import ABSENT
+from setpoint.config.edit import Editor
+from setpoint.config.origin import COMMAND_LINE, DEFAULT, DERIVED, PROGRAM, Origin, Recorded
+from setpoint.config.registry import preset_named
+from setpoint.config.walk import leaves
+from setpoint.train.config import Job
+from setpoint.train.naming import run_directory_of
+
+CHECKPOINT_OPTION = Option(
+    "--checkpoint",
+    "best (if there is one, the default), latest, or a step.",
+    "WHICH",
+    choices=("best", "latest"),
+)
+OUTPUT = Option("--output", "A directory for the results and the record of what made them.", "DIR")
+OPTIONS = {"seed": "--sampling-seed", "output": "--output"}
+"""The options that set fields of the job itself."""
+
+SOURCE_OF_WEIGHTS = (
+    "A preset or file stands for the run that\n"
+    "`setpoint train` with the same arguments makes; a checkpoint's directory chooses it. The\n"
+    "directory of a Hugging Face model, or its id on the hub, is a SOURCE, too; OVERRIDES are\n"
+    "then those of an inference job (see `setpoint infer --help`)."
+)
+
+
+def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
+    """The inference job that a short form stands for.
+
+    Arguments:
+        arguments: of the call: SOURCE first, its overrides, and `--checkpoint`.
+        tasks: the sections of the job by name.
+
+    Returns:
+        the resolved job, with all that its weights come with.
+
+    Raises:
+        SetpointError: the source has no weights, or was not trained with these overrides.
+    """
+    which = _which(arguments.value(CHECKPOINT_OPTION.name))
+    source = arguments.positional[0]
+    if _is_hugging_face(source):
+        return _of_hugging_face(source, which, arguments, tasks)
+    job: Job = open_source(source, arguments).resolve()
+    kind = kind_of(source)
+    if kind == CHECKPOINT:
+        if which is not None:
+            raise SetpointError(f"{source} is a checkpoint already; leave --checkpoint {which} out")
+        with open_record(source, kind, arguments) as (record, _):
+            _refuse_another_model(record, job)
+        path, _ = checkpoint_and_run(source)
+    elif kind == RUN:
+        path = source
+        _refuse_another_model(path, job)
+    else:
+        path = run_directory_of(job)
+    if not os.path.isdir(path):
+        raise SetpointError(
+            f"{path} does not exist: train it first, with\n  {_training(arguments)}"
+        )
+    from setpoint.infer.adopt import adopt
+    from setpoint.infer.config import Weights
+
+    weights = Weights(path=path)
+    if which is not None:
+        weights.set_field("checkpoint", which, Origin(COMMAND_LINE, CHECKPOINT_OPTION.name))
+    draft = _job(weights, tasks)
+    problems = adopt(draft)
+    if problems:
+        raise _in_words(problems)
+    _carry_over(job, draft)
+    return resolve(draft)
+
+
+def _of_hugging_face(
+    source: str, which: str | int | None, arguments: Arguments, tasks: Mapping[str, Any]
+) -> Config:
+    from setpoint.infer.adopt import adopt
+    from setpoint.infer.config import Inference, Weights
+
+    if which is not None:
+        raise SetpointError(f"{source} is no run, so --checkpoint {which} has no effect")
+    prepare(arguments)
+    composition = compose(
+        Inference,
+        _job(Weights(path=source), tasks),
+        modifiers=arguments.options.get(WITH.name, []),
+        files=arguments.options.get(FILE.name, []),
+        environ=os.environ,
+        flags=arguments.overrides,
+    )
+    problems = adopt(composition.draft)
+    if problems and not composition.problems:
+        raise _in_words(problems)
+    return composition.resolve()
+
+
+def given(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> Any:
+    """Fill a section with what options say, which is then where its values come from.
+
+    Arguments:
+        arguments: of the call.
+        section: a draft.
+        values: by the name of the field; the option has the same name, or is the command's own
+            way to set it.
+
+    Returns:
+        the section.
+
+    Raises:
+        ConfigError: a value is none that the field takes.
+    """
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        known = arguments.has(option)
+        origin = Origin(COMMAND_LINE, option) if known else Origin(PROGRAM, arguments.command.title)
+        try:
+            section.set_field(name, value, origin)
+        except ConfigError as error:
+            for problem in error.problems:
+                # The section is not in its job yet, so that its class stands for it.
+                problem.path = problem.path[:1].lower() + problem.path[1:]
+            raise ConfigError(error.problems) from None
+    return section
+
+
+def _job(weights: Config, tasks: Mapping[str, Any]) -> Any:
+    from setpoint.infer.config import Inference
+
+    draft = Inference()
+    draft.set_field("weights", weights, Origin(COMMAND_LINE, "SOURCE"))
+    for name, value in tasks.items():
+        option = OPTIONS.get(name, name)
+        draft.set_field(name, value, Origin(COMMAND_LINE, option))
+    return draft
+
+
+def _in_words(problems: list[Any]) -> SetpointError:
+    """What is wrong with weights; a short form has no field for them that could be named."""
+    if len(problems) == 1 and problems[0].path.startswith("weights."):
+        return SetpointError(problems[0].message)
+    return ConfigError(problems)
+
+
+def _carry_over(job: Job, draft: Config) -> None:
+    """Take over where it runs, and what is no part of what was learned of the model."""
+    editor = Editor(draft)
+    for leaf in leaves(job):
+        today = leaf.chain and not isinstance(leaf.origin, Recorded)
+        given = today and leaf.origin.layer not in (DEFAULT, DERIVED)
+        if given and leaf.role is RUNTIME and leaf.path[0] in ("model", "parallel"):
+            editor.set([str(part) for part in leaf.path], leaf.value, leaf.origin)
+    if editor.problems:
+        raise ConfigError(editor.problems)
+
+
+def _is_hugging_face(source: str) -> bool:
+    if preset_named(source):
+        return False
+    if os.path.isdir(source):
+        return is_hugging_face_directory(source)
+    from setpoint.hub.fetch import split_hub_id
+
+    here = os.path.isdir(os.path.dirname(source)) or source.endswith(SUFFIXES)
+    return not here and split_hub_id(source) is not None and kind_of(source) == OTHER
+
+
+def _which(text: str | None) -> str | int | None:
+    # More than 18 digits may be more than a step can be; some digits of Unicode are no decimals.
+    if text is None or text in ("best", "latest"):
+        return text
+    if text.isascii() and text.isdecimal() and len(text) <= 18:
+        return int(text)
+    raise SetpointError(f"--checkpoint is best, latest or a step, got {text!r}")
+
+
+def _refuse_another_model(folder: str, job: Job) -> None:
+    """The weights of a run mean something only with what the run has learnt them with."""
+    from setpoint.config.record import recorded_differences
+
+    found = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
+    if not found:
+        return
+    count = f"{len(found)} value{'s differ' if len(found) > 1 else ' differs'}"
+    lines = [f"{folder} was not trained with this configuration: {count} from its record", ""]
+    for item in found:
+        lines.append(f"  {item.path}")
+        for name, value, origin in (
+            ("recorded", item.left, item.left_origin),
+            ("today", item.right, item.right_origin),
+        ):
+            text = "(absent)" if value is ABSENT else value_text(value)
+            lines.append(f"    {name:<8}  {text}" + (f" ({origin})" if origin else ""))
+    lines += ["", "  Only settings that are no part of what is learned may differ."]
+    raise SetpointError("\n".join(lines))
+
+
+def _training(arguments: Arguments) -> str:
+    """The command that makes the run which was asked for."""
+    words = ["setpoint", "train", arguments.positional[0]]
+    for option in (WITH, FILE, IMPORT):
+        for value in arguments.options.get(option.name, []):
+            words += [option.name, value]
+    return shlex.join([*words, *arguments.overrides])

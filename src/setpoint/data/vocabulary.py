@@ -1,0 +1,190 @@
+"""The files of a Hugging Face tokenizer, read as JSON: what is known without building it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from setpoint.config import SetpointError
+from setpoint.data.config import BYTES_VOCABULARY, Bytes, HuggingFace, TokenizerConfig
+from setpoint.hub.fetch import fetch_files, split_hub_id
+
+TOKENIZER = "tokenizer.json"
+SETTINGS = "tokenizer_config.json"
+EXTRA = "'setpoint[huggingface]'"
+
+
+class Vocabulary:
+    """What the files of a tokenizer say.
+
+    Arguments:
+        where: the directory or hub id, for messages.
+        text: all of `tokenizer.json`.
+        settings: of `tokenizer_config.json`; empty without one.
+
+    Raises:
+        SetpointError: `tokenizer.json` is not that of a tokenizer.
+    """
+
+    def __init__(self, where: str, text: str, settings: Mapping[str, Any]) -> None:
+        self.where = where
+        self.text = text
+        self.settings = settings
+        found = _mapping(text, f"{where}: {TOKENIZER}")
+        added = found.get("added_tokens", [])
+        try:
+            vocab = found["model"]["vocab"]
+            if isinstance(vocab, list):  # of Unigram models: pairs, whose place is the id
+                ids = {str(piece[0]): place for place, piece in enumerate(vocab)}
+            else:
+                ids = {str(token): int(number) for token, number in vocab.items()}
+            ids.update({str(each["content"]): int(each["id"]) for each in added})
+            self.special = {str(each["content"]) for each in added if each.get("special")}
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise SetpointError(
+                f"{where}: {TOKENIZER} has no vocabulary where tokenizers keep theirs "
+                f"(model.vocab and added_tokens)"
+            ) from None
+        if not ids:
+            raise SetpointError(f"{where}: {TOKENIZER} has an empty vocabulary")
+        self.json = found
+        self.ids = ids
+
+    @property
+    def size(self) -> int:
+        """One more than the highest id."""
+        return max(self.ids.values()) + 1
+
+    def separator(self, wanted: str | None) -> str:
+        """The token that separates documents.
+
+        Arguments:
+            wanted: its text; None for the end-of-text token that the settings name, or else the
+                beginning-of-text token.
+
+        Returns:
+            its text.
+
+        Raises:
+            SetpointError: there is no such token, or the settings name none.
+        """
+        if wanted is not None:
+            if wanted in self.ids:
+                return wanted
+            raise SetpointError(
+                f"tokenizer.separator: {wanted!r} is no token of {self.where}.\n"
+                f"Valid: {self._choices()}."
+            )
+        for name in ("eos_token", "bos_token"):
+            token = self.settings.get(name)
+            text = token.get("content") if isinstance(token, Mapping) else token
+            if isinstance(text, str) and text in self.ids:
+                return text
+        raise SetpointError(
+            f"tokenizer.separator: {self.where} names neither an eos_token nor a bos_token in "
+            f"{SETTINGS}, so say which token separates documents.\nValid: {self._choices()}."
+        )
+
+    def _choices(self) -> str:
+        special = sorted(self.special, key=lambda token: self.ids[token])
+        shown = ", ".join(special[:6]) + (" ..." if len(special) > 6 else "")
+        return shown or "any token of its vocabulary"
+
+
+def read_vocabulary(path: str) -> Vocabulary:
+    """Read the files of a tokenizer, from a directory or the hub.
+
+    Arguments:
+        path: a directory with `tokenizer.json`, that file itself, or the id of a repository.
+
+    Returns:
+        what they say.
+
+    Raises:
+        SetpointError: they are not there, or not what they should be.
+    """
+    file = find_tokenizer(path)
+    beside = file.with_name(SETTINGS)
+    settings = _mapping(_read(beside), str(beside)) if beside.is_file() else {}
+    return Vocabulary(path, _read(file), settings)
+
+
+def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
+    """How many tokens there are, without building the tokenizer.
+
+    Arguments:
+        tokenizer: the section.
+
+    Returns:
+        the number; None where only the hub knows it, or a tokenizer of the user's own.
+
+    Raises:
+        SetpointError: the tokenizer's files cannot be read.
+    """
+    if isinstance(tokenizer, Bytes):
+        return BYTES_VOCABULARY
+    if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
+        return read_vocabulary(tokenizer.path).size
+    return None
+
+
+def find_tokenizer(path: str) -> Path:
+    """Where `tokenizer.json` lies; of a repository on the hub it is fetched.
+
+    Arguments:
+        path: a directory, the file itself, or the id of a repository.
+
+    Returns:
+        the file.
+
+    Raises:
+        SetpointError: it is nowhere, or cannot be fetched.
+    """
+    here = Path(os.path.expanduser(path))
+    if here.is_file():
+        return here
+    if (here / TOKENIZER).is_file():
+        return here / TOKENIZER
+    if here.is_dir():
+        raise SetpointError(
+            f"tokenizer.path: {path} holds no {TOKENIZER}.\nValid: a directory with one; "
+            f"`tokenizer.save_pretrained(...)` of a fast tokenizer of transformers writes it."
+        )
+    if split_hub_id(path) is None:
+        raise SetpointError(
+            f"tokenizer.path: there is no {path}.\n"
+            f"Valid: a directory with {TOKENIZER}, that file, or a hub id such as Qwen/Qwen3-0.6B."
+        )
+    return _fetched(path)
+
+
+def _fetched(name: str) -> Path:
+    works = f"A directory with {TOKENIZER} works without the hub."
+    try:
+        directory = fetch_files(name, (TOKENIZER, SETTINGS), instead=works)
+    except SetpointError as error:
+        raise SetpointError(f"tokenizer.path: {error}") from error
+    if not (directory / TOKENIZER).is_file():
+        raise SetpointError(f"tokenizer.path: {name} on the hub has no {TOKENIZER}.\n{works}")
+    return directory / TOKENIZER
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SetpointError(f"{file} cannot be read: {reason}") from error
+
+
+def _mapping(text: str, title: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise SetpointError(f"{title} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SetpointError(f"{title} holds no JSON object")
+    return found

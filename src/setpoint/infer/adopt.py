@@ -1,0 +1,180 @@
+"""What the weights come with becomes part of the job: model, tokenizer, data, precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from setpoint.config import RUNTIME, Config, ConfigError, Problem, SetpointError, resolve
+from setpoint.config.base import chain_of, value_or_missing
+from setpoint.config.copying import draft_of
+from setpoint.config.data import json_value, same
+from setpoint.config.edit import Editor
+from setpoint.config.field import MISSING
+from setpoint.config.origin import RECORD, Origin
+from setpoint.config.plain import to_minimal
+from setpoint.config.recorded import CONFIG, load_record
+from setpoint.config.variant import is_changed
+from setpoint.infer.config import Inference
+from setpoint.infer.place import Place, find_weights
+from setpoint.model.config import HuggingFaceModel
+from setpoint.train.config import Job
+
+LEARNED = ("model", "tokenizer")
+"""Sections that the weights mean something with only as they were."""
+
+USUAL = ("data", "batch", "precision", "deterministic")
+"""What is taken over unless another value is given."""
+
+
+def complete(job: Inference) -> Inference:
+    """A job with all that its weights come with.
+
+    Arguments:
+        job: a draft, or a resolved job, which may be complete already.
+
+    Returns:
+        the resolved job.
+
+    Raises:
+        ConfigError: with every problem, what contradicts the weights included.
+    """
+    draft = draft_of(job)
+    problems = adopt(draft)
+    return resolve(draft, problems=problems, failed=[problem.path for problem in problems])
+
+
+def adopt(draft: Inference) -> list[Problem]:
+    """Put what the weights come with under what a draft says.
+
+    Arguments:
+        draft: the job, with all its layers merged; it is changed.
+
+    Returns:
+        what contradicts the weights, or why they cannot be found.
+    """
+    path, which = value_or_missing(draft.weights, "path"), draft.weights.checkpoint
+    if not isinstance(path, str) or not path:
+        return []  # resolve says that it is missing
+    try:
+        place = find_weights(path, which)
+        base = _of_run(place) if place.record else _of_hugging_face(path, place, draft)
+    except ConfigError as error:
+        return list(error.problems)
+    except SetpointError as error:
+        name, value = ("path", path) if which is None else ("checkpoint", which)
+        chain = chain_of(draft.weights, name)
+        origin = chain[-1][0].describe(("weights", name)) if chain else ""
+        return [Problem(f"weights.{name}", str(error), value=repr(value), origin=origin)]
+    problems: list[Problem] = []
+    origin = Origin(RECORD, path)
+    for name in (*LEARNED, *USUAL):
+        _lay_field(draft, base, name, (), origin, name in LEARNED, problems)
+    return problems
+
+
+def _of_run(place: Place) -> Inference:
+    """What the record of a run or checkpoint says."""
+    record = load_record(Job, str(place.record))
+    base = Inference()
+    editor = Editor(base, whole=True)
+    values: dict[str, Any] = {
+        name: record.values[name] for name in (*LEARNED, *USUAL) if name in record.values
+    }
+    # Where the run itself started from is the past, and need not be there any more.
+    values["model"] = {k: v for k, v in values["model"].items() if k != "pretrained"}
+    values["batch"] = {"sequence_length": record.values["batch"]["sequence_length"]}
+    editor.merge(values, Origin(RECORD, str(place.record), record.find))
+    if editor.problems:
+        raise ConfigError(editor.problems)
+    return base
+
+
+def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
+    """What the files of a model in Hugging Face's format say."""
+    from setpoint.data.vocabulary import TOKENIZER
+    from setpoint.model.pretrained.read_config import read_config
+
+    if isinstance(draft.model, HuggingFaceModel):
+        # It is to be run by transformers, which may know models that ours cannot be.
+        model: Config = HuggingFaceModel(config=path)
+    else:
+        model = read_config(place.directory)[0]
+    base = Inference()
+    editor = Editor(base, whole=True)
+    values = {"type": type(model).__setpoint__.tag, **to_minimal(model)}
+    editor.merge({"model": values}, Origin(RECORD, f"{path}/{CONFIG}"))
+    if editor.problems:
+        raise ConfigError(editor.problems)
+    if chain_of(draft, "tokenizer") or is_changed(draft.tokenizer):
+        return base
+    if not (place.directory / TOKENIZER).is_file():
+        problem = Problem(
+            "tokenizer",
+            f"{path} holds no {TOKENIZER}, so it must be said how text becomes tokens",
+            valid=("--tokenizer bytes", "--tokenizer huggingface --tokenizer.path DIRECTORY"),
+        )
+        raise ConfigError([problem])
+    values = {"type": "huggingface", "path": path}
+    editor.merge({"tokenizer": values}, Origin(RECORD, f"{path}/{TOKENIZER}"))
+    return base
+
+
+def _lay_field(
+    over: Config,
+    under: Config,
+    name: str,
+    path: tuple[str, ...],
+    origin: Origin,
+    learned: bool,
+    problems: list[Problem],
+) -> None:
+    """Put one field of a section under the same field of another, unless that was given."""
+    info = type(over).__setpoint__.fields[name]
+    here = (*path, name)
+    theirs, mine = value_or_missing(under, name), value_or_missing(over, name)
+    if theirs is MISSING or (not chain_of(under, name) and not is_changed(theirs)):
+        return
+    if not chain_of(over, name) and not is_changed(mine):
+        value = draft_of(theirs) if isinstance(theirs, Config) else theirs
+        recorded = chain_of(under, name)
+        over.store(name, value, recorded[-1][0] if recorded else origin)
+    elif isinstance(theirs, Config) and _class(mine) is _class(theirs):
+        for inner in type(theirs).__setpoint__.fields:
+            _lay_field(mine, theirs, inner, here, origin, learned, problems)
+    elif learned and info.role is not RUNTIME:
+        problems += _contradictions(over, name, here, mine, theirs)
+
+
+def _contradictions(
+    over: Config, name: str, path: tuple[str, ...], mine: Any, theirs: Any
+) -> list[Problem]:
+    """What was given in place of a value that the weights were learned with."""
+    info = type(over).__setpoint__.fields[name]
+    given, recorded = (
+        value if isinstance(value, Config) else json_value(info.type.dump(value))
+        for value in (mine, theirs)
+    )
+    if not isinstance(mine, Config) and not isinstance(theirs, Config) and same(given, recorded):
+        return []
+    chain = chain_of(over, name)
+    origin = chain[-1][0].describe(path) if chain else ""
+    return [
+        Problem(
+            ".".join(path),
+            f"contradicts the weights, which were learned with {_shown(theirs, recorded)}",
+            value=_shown(mine, given),
+            origin=origin,
+            hint="Remove it, or choose the weights of another run.",
+        )
+    ]
+
+
+def _class(value: object) -> object:
+    """The class of a section; an imported component with arguments has one made for it."""
+    return type(value).__setpoint__.cls if isinstance(value, Config) else None
+
+
+def _shown(value: object, plain: object) -> str:
+    if isinstance(value, Config):
+        return str(type(value).__setpoint__.tag or type(value).__name__)
+    return "null" if plain is None else str(plain)

@@ -1,0 +1,230 @@
+"""The root of an inference job: which weights, and what is done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from setpoint.config import RUNTIME, Config, Problem, check, dead, derive, derived, field
+from setpoint.data.config import Bytes, Data, TokenizerConfig
+from setpoint.infer.tasks import Evaluation, Export, Generation, Harness
+from setpoint.model.config import ModelConfig, Transformer
+from setpoint.parallel.config import Parallel
+from setpoint.train.config import Precision
+
+LONGEST_DEFAULT = 2048
+TASKS = ("generation", "evaluation", "export", "harness")
+
+
+class Weights(Config):
+    """The trained weights."""
+
+    path: str = field(also_called=("pretrained", "model_path", "model_name_or_path", "load_path"))
+    """The directory of a run, of a checkpoint or of a Hugging Face model, or the id of one on the
+    hub. What it says of model, tokenizer, data, sequence length and precision holds here, too."""
+
+    checkpoint: int | Literal["best", "latest"] | None = None
+    """Which checkpoint of a run: the best, the latest, or that of a step; null: the best if there
+    is one, or else the latest."""
+
+    dtype: Literal["fp32", "bf16", "fp16"] = field(
+        default="fp32", also_called=("torch_dtype", "load_dtype")
+    )
+    """Number format of the weights in memory; half of one takes half the memory."""
+
+    @check
+    def _check_path(self) -> Iterator[Problem]:
+        if not self.path:
+            yield Problem("path", "is empty", valid=("runs/tiny-3fa94c21", "Qwen/Qwen3-0.6B"))
+        if isinstance(self.checkpoint, int) and self.checkpoint < 0:
+            yield Problem("checkpoint", f"{self.checkpoint} is no step", valid=("latest", "best"))
+
+
+class Batch(Config):
+    """What goes through the model at once."""
+
+    micro_size: int = field(
+        default=8, ge=1, role=RUNTIME, also_called=("batch_size", "per_device_eval_batch_size")
+    )
+    """Sequences, or texts to continue, side by side. No result depends on it but by rounding."""
+
+    sequence_length: int = derived(ge=1, also_called=("max_length", "seq_len", "block_size"))
+    """Tokens of a sequence that is judged. That of the run; of other weights the longest that the
+    model takes, but 2048 at most."""
+
+
+class Inference(Config, schema=1):
+    """An inference job: what to do with trained weights."""
+
+    weights: Weights = field(factory=lambda: Weights())  # pyright: ignore[reportCallIssue]
+    """The trained weights."""
+
+    model: ModelConfig = field(factory=Transformer)
+    """What the weights are of. It comes from their record; only what is no part of what was
+    learned, such as the attention backend, may be given here."""
+
+    tokenizer: TokenizerConfig = field(factory=Bytes)
+    """How text becomes tokens; from the record of the weights."""
+
+    data: Data = field(factory=Data)
+    """What the model is judged on; that of the run unless given."""
+
+    batch: Batch = field(factory=Batch)
+    """What goes through the model at once."""
+
+    precision: Precision = field(factory=Precision)
+    """The number formats; those of the run unless given."""
+
+    parallel: Parallel = field(factory=Parallel, role=RUNTIME)
+    """Where it runs."""
+
+    deterministic: bool = field(
+        default=False, also_called=("full_determinism", "use_deterministic_algorithms")
+    )
+    """Use only deterministic operations where PyTorch has a choice, and fail where it has none."""
+
+    seed: int = field(default=0, ge=0, lt=2**63, also_called=("random_seed", "sampling_seed"))
+    """Start of the random numbers that tokens are drawn with."""
+
+    generation: Generation | None = None
+    """Prompts to continue; null: none."""
+
+    evaluation: Evaluation | None = None
+    """Texts to judge the model on; null: none."""
+
+    export: Export | None = None
+    """Where to write the weights for other programs; null: nowhere."""
+
+    harness: Harness | None = None
+    """Tasks of lm-evaluation-harness; null: none."""
+
+    output: Path | None = field(default=None, role=RUNTIME, also_called=("output_dir",))
+    """A directory for the results and the record of what made them; null: they are only shown."""
+
+    @derive("model.max_sequence_length")
+    def _derive_max_sequence_length(self) -> int:
+        return LONGEST_DEFAULT
+
+    @derive("batch.sequence_length")
+    def _derive_sequence_length(self) -> int:
+        return min(self.model.max_sequence_length, LONGEST_DEFAULT)
+
+    @check
+    def _check_tasks(self) -> Iterator[Problem]:
+        if all(getattr(self, name) is None for name in TASKS):
+            yield Problem(
+                "generation",
+                "there is no task, so nothing would be done",
+                hint=f"Give one or more of the sections {', '.join(TASKS)}.",
+                also=TASKS[1:],
+            )
+
+    @check
+    def _check_context(self) -> Iterator[Problem]:
+        longest = self.model.max_sequence_length
+        if self.evaluation is not None and self.batch.sequence_length > longest:
+            yield Problem(
+                "batch.sequence_length",
+                f"{self.batch.sequence_length} tokens do not fit a model that takes {longest}",
+                valid=(str(longest),),
+                also=("model.max_sequence_length",),
+            )
+
+    @check
+    def _check_ranks(self) -> Iterator[Problem]:
+        if self.parallel.world_size != 1:
+            yield Problem(
+                "parallel.world_size",
+                "this version of Setpoint infers in one process",
+                valid=("1",),
+            )
+
+    @check
+    def _check_fp16(self) -> Iterator[Problem]:
+        for path, value in (
+            ("precision.compute", self.precision.compute),
+            ("weights.dtype", self.weights.dtype),
+        ):
+            if value == "fp16" and self.parallel.device != "cuda":
+                yield Problem(
+                    path,
+                    "fp16 needs a GPU: on a CPU its matrix products are hundreds of times slower "
+                    "than those of fp32",
+                    valid=("bf16", "fp32"),
+                    also=("parallel.device",),
+                    hint="On a GPU, say so with --parallel.device cuda.",
+                )
+
+    @check
+    def _check_attention_device(self) -> Iterator[Problem]:
+        if isinstance(self.model, Transformer) and self.model.attention_backend != "auto":
+            from setpoint.model.attention.support import placement_problems
+
+            device = self.parallel.device
+            yield from placement_problems(self.model, device, self._compute(), training=False)
+
+    @check(needs="torch")
+    def _check_attention_backend(self) -> Iterator[Problem]:
+        """Whether the attention backend runs on the device."""
+        from setpoint.model.attention.probe import device_problems
+
+        yield from device_problems(
+            self.model, self.parallel.device, self._compute(), training=False
+        )
+
+    def _compute(self) -> str:
+        """The number format of queries, keys and values."""
+        compute = self.precision.compute
+        return self.weights.dtype if compute == "fp32" else compute
+
+    @check(needs="files")
+    def _check_vocabulary(self) -> Iterator[Problem]:
+        """Whether the tokenizer's vocabulary fits the model."""
+        from setpoint.config import SetpointError
+        from setpoint.data.vocabulary import vocabulary_size
+        from setpoint.model.vocabulary import misfit
+
+        try:
+            tokens = vocabulary_size(self.tokenizer)
+        except SetpointError:
+            return  # a check of the tokenizer's own says why
+        if isinstance(self.model, Transformer) and tokens is not None:
+            reason = misfit(self.model, tokens)
+            if reason:
+                yield Problem("model.vocab_size", reason, also=("tokenizer",))
+
+    @dead("seed")
+    def _seed_is_dead(self) -> str | None:
+        if self.generation is None and self.harness is None:
+            return "nothing is drawn without a generation or a harness"
+        if self.generation is not None and not self.generation.temperature and not self.harness:
+            return "generation.temperature = 0 takes the likeliest token each time"
+        return None
+
+    @dead("data")
+    def _data_is_dead(self) -> str | None:
+        if self.evaluation is None or not self.evaluation.sides:
+            return "no side of it is judged on; see evaluation.sides"
+        return None
+
+    @dead("batch.sequence_length")
+    def _sequence_length_is_dead(self) -> str | None:
+        return "nothing is judged" if self.evaluation is None else None
+
+    @dead("weights.dtype")
+    def _dtype_is_dead(self) -> str | None:
+        others = (self.generation, self.evaluation, self.harness)
+        if all(each is None for each in others):
+            return "an export converts to its own, export.dtype"
+        return None
+
+    @dead("batch.micro_size")
+    def _micro_size_is_dead(self) -> str | None:
+        others = (self.generation, self.evaluation, self.harness)
+        return "nothing goes through the model" if all(each is None for each in others) else None
+
+    @dead("precision.compute")
+    def _compute_is_dead(self) -> str | None:
+        others = (self.generation, self.evaluation, self.harness)
+        return "nothing is computed" if all(each is None for each in others) else None

@@ -1,0 +1,53 @@
+"""Write the weights of a job where other programs read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setpoint.config import SetpointError
+from setpoint.data.huggingface import HuggingFaceTokenizer
+from setpoint.data.vocabulary import find_tokenizer
+from setpoint.infer.load import Loaded
+from setpoint.infer.tasks import Export
+from setpoint.model.pretrained.save import save_pretrained
+
+
+def require_empty(section: Export) -> None:
+    """Refuse a place that holds something, before anything is computed.
+
+    Arguments:
+        section: where to write.
+
+    Raises:
+        SetpointError: if it is a file, or a directory that is not empty.
+    """
+    path = Path(section.path).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        kind = "is not empty" if path.is_dir() else "is a file"
+        raise SetpointError(f"export.path: {path} {kind}; give a new or empty directory")
+
+
+def export(loaded: Loaded, section: Export) -> Path:
+    """Write the weights in the format of Hugging Face, whole or not at all.
+
+    Arguments:
+        loaded: the model.
+        section: where to write, and in what number format.
+
+    Returns:
+        the directory.
+
+    Raises:
+        SetpointError: no family of models is what this model is, or it cannot be written.
+    """
+    tokenizer = None
+    if isinstance(loaded.tokenizer, HuggingFaceTokenizer):
+        tokenizer = find_tokenizer(loaded.tokenizer.path).parent
+    return save_pretrained(
+        loaded.model,
+        section.path,
+        dtype=section.dtype,
+        max_shard_size=section.max_shard_size,
+        family=section.family,
+        tokenizer=tokenizer,
+    )

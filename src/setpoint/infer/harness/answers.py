@@ -1,0 +1,216 @@
+"""The three questions that lm-evaluation-harness asks a language model.
+
+Nothing here needs the harness, so that the answers can be tested without it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from setpoint.config import SetpointError
+from setpoint.infer.load import Loaded
+from setpoint.infer.tasks import Generation
+from setpoint.infer.text import continue_prompts
+from setpoint.model.mode import evaluating
+
+MAX_TOKENS = 256
+IGNORED = ("do_sample",)
+"""Settings of a task that say nothing beyond the temperature."""
+
+
+class Likelihood(NamedTuple):
+    """How likely a continuation is.
+
+    Arguments:
+        log_probability: the sum over its tokens, in nats.
+        is_greedy: whether each of its tokens is the likeliest one.
+    """
+
+    log_probability: float
+    is_greedy: bool
+
+
+class Answers:
+    """Answers of one model.
+
+    Arguments:
+        loaded: the model.
+        micro_size: sequences side by side.
+        seed: start of the random numbers of what is drawn.
+    """
+
+    def __init__(self, loaded: Loaded, micro_size: int, seed: int) -> None:
+        self.loaded = loaded
+        self.micro_size = micro_size
+        self.seed = seed
+
+    def loglikelihood(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
+        """How likely each continuation is after its context.
+
+        Arguments:
+            pairs: context, which may be empty, and continuation.
+
+        Returns:
+            the answers, in the same order.
+        """
+        return self._likelihoods([self._split(*pair) for pair in pairs])
+
+    def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
+        """How likely each text is as a document, every token predicted once.
+
+        A text longer than the context is read in windows that do not overlap, as the held-out
+        text of a run is.
+
+        Arguments:
+            texts: of any length.
+
+        Returns:
+            the sum over the tokens of each, in nats.
+        """
+        windows: list[tuple[list[int], list[int]]] = []
+        owner: list[int] = []
+        for number, text in enumerate(texts):
+            opening = self._opening()
+            tokens = [*opening, *self._encoded(text)]
+            first, start = 0, len(opening)
+            while start < len(tokens):
+                end = min(len(tokens), first + self.loaded.context + 1)
+                windows.append((tokens[first:start], tokens[start:end]))
+                owner.append(number)
+                # The last token of a window is the first that the next one sees.
+                first, start = end - 1, end
+        sums = [0.0] * len(texts)
+        for number, found in zip(owner, self._likelihoods(windows), strict=True):
+            sums[number] += found.log_probability
+        return sums
+
+    def generate_until(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+        """Continue each context until one of its stop texts.
+
+        Arguments:
+            requests: the context, and the settings as tasks write them: `until`, `max_gen_toks`,
+                `temperature`, `do_sample`, `top_k`, `top_p`, `min_p`, `repetition_penalty`.
+
+        Returns:
+            the continuations, cut where the stop text begins.
+
+        Raises:
+            SetpointError: a setting that is not known here.
+        """
+        groups: dict[Generation, list[int]] = {}
+        for number, (_, settings) in enumerate(requests):
+            groups.setdefault(section_of(settings), []).append(number)
+        found: dict[int, str] = {}
+        for section, numbers in groups.items():
+            prompts = tuple(requests[number][0] for number in numbers)
+            texts = continue_prompts(
+                self.loaded,
+                _resolved(section.evolve(prompts=prompts)),
+                seed=self.seed,
+                micro_size=self.micro_size,
+            )
+            found.update(zip(numbers, (text.text for text in texts), strict=True))
+        return [found[number] for number in range(len(requests))]
+
+    def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """The tokens of a context and of what follows it.
+
+        Spaces at the end of the context belong to the continuation, as most tokenizers join them
+        with the next word. What follows is what the whole has beyond the context.
+        """
+        bare = context.rstrip()
+        before = len(self._encoded(bare))
+        whole = self._encoded(context + continuation)
+        if before >= len(whole):
+            raise SetpointError(f"the continuation {continuation!r} adds no token to its context")
+        seen = [*self.loaded.opening, *whole[:before]] or list(self._opening())
+        return seen, whole[before:]
+
+    def _opening(self) -> tuple[int, ...]:
+        return self.loaded.opening or (self.loaded.tokenizer.separator,)
+
+    def _encoded(self, text: str) -> list[int]:
+        return self.loaded.tokenizer.encode(text.encode()).tolist()
+
+    def _likelihoods(
+        self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> list[Likelihood]:
+        """How likely tokens are after tokens; texts of like length go side by side."""
+        order = sorted(range(len(parts)), key=lambda number: -sum(map(len, parts[number])))
+        found: dict[int, Likelihood] = {}
+        with evaluating(self.loaded.model), torch.no_grad():
+            for group in _groups(order, self.micro_size):
+                found.update(zip(group, self._group([parts[n] for n in group]), strict=True))
+        return [found[number] for number in range(len(parts))]
+
+    def _group(self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterable[Likelihood]:
+        """One forward pass; padding on the right is seen by nobody before it."""
+        context = self.loaded.context
+        rows: list[list[int]] = []
+        for before, after in parts:
+            if len(after) > context:
+                raise SetpointError(
+                    f"a continuation of {len(after)} tokens does not fit a model that takes "
+                    f"{context}"
+                )
+            rows.append([*before, *after][-context - 1 :])
+        longest = max(len(row) for row in rows) - 1
+        inputs = torch.zeros(len(rows), longest, dtype=torch.int64)
+        for place, row in enumerate(rows):
+            inputs[place, : len(row) - 1] = torch.tensor(row[:-1])
+        with self.loaded.computing():
+            logits: Tensor = self.loaded.model(inputs.to(self.loaded.device))
+        logits = logits[..., : self.loaded.tokenizer.vocab_size]
+        for place, ((_, after), row) in enumerate(zip(parts, rows, strict=True)):
+            end = len(row) - 1
+            own = logits[place, end - len(after) : end].float().log_softmax(dim=-1).cpu()
+            wanted = torch.tensor(list(after))
+            chosen = own.gather(-1, wanted[:, None]).double().sum()
+            yield Likelihood(float(chosen), bool((own.argmax(dim=-1) == wanted).all()))
+
+
+def section_of(settings: Mapping[str, Any]) -> Generation:
+    """The settings of a task as a section of ours, with its prompts left open.
+
+    Arguments:
+        settings: as tasks write them.
+
+    Returns:
+        the resolved section.
+
+    Raises:
+        SetpointError: a setting that is not known here.
+    """
+    names = {"max_gen_toks": "max_tokens", "max_new_tokens": "max_tokens", "until": "stop"}
+    taken = ("max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    found: dict[str, Any] = {"max_tokens": MAX_TOKENS, "temperature": 0.0}
+    for name, value in settings.items():
+        own = names.get(name, name)
+        if own not in taken:
+            if name not in IGNORED:
+                raise SetpointError(
+                    f"a task of the harness sets {name} = {value!r}, which is not known here. "
+                    f"Known: {', '.join([*taken, *names, *IGNORED])}"
+                )
+        elif own == "stop":
+            stops = [value] if isinstance(value, str) else value or []
+            found[own] = tuple(stop for stop in stops if stop)
+        elif value is not None:
+            found[own] = value
+    if settings.get("do_sample") is False or not found["temperature"]:
+        # The likeliest token each time: what a draw would be limited to has no effect.
+        found["temperature"] = 0.0
+        found = {k: v for k, v in found.items() if k not in ("top_k", "top_p", "min_p")}
+    return _resolved(Generation(prompts=("-",), **found))
+
+
+def _resolved(section: Generation) -> Generation:
+    from setpoint.config import resolve
+
+    return resolve(section)
+
+
+def _groups(order: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    return (order[first : first + size] for first in range(0, len(order), size))

@@ -1,0 +1,152 @@
+"""From a job to a model with its weights, and the tokenizer that goes with it."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.config import RunError, SetpointError
+from setpoint.config.dtype import DType
+from setpoint.data.tokenizer import Tokenizer
+from setpoint.infer.config import Inference
+from setpoint.infer.place import Place, find_weights
+from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.pretrained.load import load_checkpoint, load_directory
+from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.read_config import read_config, read_keys
+from setpoint.model.pretrained.save import GENERATION
+from setpoint.parallel.determinism import set_determinism
+from setpoint.parallel.device import choose_device
+from setpoint.parallel.precision import compute_in
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ready to be asked.
+
+    Arguments:
+        model: maps (B, S) tokens to (B, S, V) logits, in evaluation mode.
+        tokenizer: turns text into tokens.
+        device: where the model lies.
+        compute: the format of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
+        context: the most tokens that it takes at once.
+        opening: tokens that stand before a text that it is to go on with.
+        stops: tokens that end a text.
+        place: where the weights lie.
+    """
+
+    model: nn.Module
+    tokenizer: Tokenizer
+    device: torch.device
+    compute: str
+    context: int
+    opening: tuple[int, ...]
+    stops: frozenset[int]
+    place: Place
+
+    def computing(self) -> AbstractContextManager[object]:
+        """The format of matrix products.
+
+        Returns:
+            a context for a forward pass.
+        """
+        return compute_in(self.compute, self.device)
+
+    def tokens_of(self, text: str) -> list[int]:
+        """The tokens of a text that begins a document.
+
+        Arguments:
+            text: any.
+
+        Returns:
+            its tokens after the opening; the separator alone where both are empty.
+        """
+        encoded = self.tokenizer.encode(text.encode()).tolist()
+        return [*self.opening, *encoded] or [self.tokenizer.separator]
+
+
+def load(job: Inference) -> Loaded:
+    """Build the model of a job and fill it.
+
+    Arguments:
+        job: complete and resolved.
+
+    Returns:
+        the model and what is needed to ask it.
+
+    Raises:
+        SetpointError: the weights are not there, or the tokenizer does not fit the model.
+        RunError: the weights are damaged, or are not those of the model. Nothing is loaded then.
+    """
+    device = choose_device(job.parallel)
+    set_determinism(job.deterministic)
+    place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
+    tokenizer = job.tokenizer.build()
+    dtype = DType(job.weights.dtype).torch()
+    if place.record:
+        model = _load_checkpoint(job, place, tokenizer.vocab_size, device, dtype)
+        opening: tuple[int, ...] = (tokenizer.separator,)
+        stops = {tokenizer.separator}
+    else:
+        model = _load_hugging_face(job, place, tokenizer.vocab_size, device, dtype)
+        opening = tokenizer.opening
+        stops = {tokenizer.separator, *_ends(place.directory)}
+    return Loaded(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        device=device,
+        compute=job.precision.compute,
+        context=job.model.max_sequence_length,
+        opening=opening,
+        stops=frozenset(stops),
+        place=place,
+    )
+
+
+def _load_checkpoint(
+    job: Inference, place: Place, vocab_size: int, device: torch.device, dtype: torch.dtype
+) -> nn.Module:
+    try:
+        return load_checkpoint(place.directory, job.model, vocab_size, device=device, dtype=dtype)
+    except DamagedCheckpoint as error:
+        others = [name for name in _beside(place.directory) if name != error.path.name]
+        hint = f"; {' or '.join(others)} can be taken instead" if others else ""
+        raise RunError(f"{error}{hint}") from error
+
+
+def _load_hugging_face(
+    job: Inference, place: Place, tokens: int, device: torch.device, dtype: torch.dtype
+) -> nn.Module:
+    if isinstance(job.model, HuggingFaceModel):
+        theirs = job.model.build(vocab_size=tokens)
+        theirs.load_from(place.directory)
+        return theirs.to(device=device, dtype=dtype)
+    config, family = read_config(place.directory)
+    rows = config.vocab_size
+    assert rows is not None and isinstance(job.model, Transformer)
+    if tokens > rows:
+        raise SetpointError(
+            f"tokenizer: it has {tokens} tokens, and the model of {place.directory} takes {rows}; "
+            f"it belongs to another model"
+        )
+    return load_directory(place.directory, job.model, family, device=device, dtype=dtype)
+
+
+def _beside(checkpoint: Path) -> list[str]:
+    return [directory.name for directory in list_checkpoints(checkpoint.parent).values()]
+
+
+def _ends(directory: Path) -> set[int]:
+    """The tokens that end a text, as generation_config.json or config.json of a model has them."""
+    for name in (GENERATION, CONFIG):
+        if not (directory / name).is_file():
+            continue
+        ends = read_keys(directory, name).get("eos_token_id")
+        numbers = ends if isinstance(ends, list) else [ends]
+        if any(isinstance(number, int) for number in numbers):
+            return {number for number in numbers if isinstance(number, int)}
+    return set()

@@ -1,0 +1,63 @@
+"""Where weights lie, and what they are: a run's checkpoint, or a Hugging Face model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from setpoint.checkpoint.layout import directory_name
+from setpoint.checkpoint.record import find_checkpoint, has_record
+from setpoint.config import SetpointError
+from setpoint.config.recorded import is_record
+from setpoint.model.pretrained.locate import locate
+
+
+class Place(NamedTuple):
+    """Where weights lie.
+
+    Arguments:
+        kind: `checkpoint` for one of Setpoint's, `huggingface` for a model in its format.
+        directory: of the checkpoint or the model.
+        record: the folder with the record of a checkpoint; None for the others.
+    """
+
+    kind: Literal["checkpoint", "huggingface"]
+    directory: Path
+    record: Path | None = None
+
+
+def find_weights(path: str, which: int | str | None = None, *, weights: bool = False) -> Place:
+    """Find weights, without reading them.
+
+    Arguments:
+        path: a run directory, a checkpoint, a directory of a Hugging Face model, or a hub id.
+        which: of a run: `best`, `latest` or a step; None for the best if there is one, or else
+            the latest.
+        weights: whether those of a model on the hub are fetched, and not only what describes it.
+
+    Returns:
+        where they lie.
+
+    Raises:
+        SetpointError: there are none, or `which` has no meaning for them.
+    """
+    if which is None:
+        place = locate(path, weights=weights)
+        if place.kind == "huggingface":
+            return Place("huggingface", place.directory)
+        return _checkpoint(place.directory)
+    run = Path(path).expanduser()
+    if not is_record(str(run)) or not (run / "checkpoints").is_dir() or find_checkpoint(run):
+        raise SetpointError(
+            f"{path} is no run, so weights.checkpoint = {which} has no effect; leave it out"
+        )
+    name = which if isinstance(which, str) else directory_name(which)
+    found = find_checkpoint(run / "checkpoints" / name)
+    if found is None:
+        raise SetpointError(f"there is no checkpoint {name} in {run / 'checkpoints'}")
+    return _checkpoint(found)
+
+
+def _checkpoint(directory: Path) -> Place:
+    folder = directory if has_record(directory) else directory.parent.parent
+    return Place("checkpoint", directory, folder)

@@ -1,0 +1,67 @@
+"""One inference job: what must hold before it, and its tasks in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setpoint.config import ConfigError
+from setpoint.config.hooks import NEEDS
+from setpoint.config.verify import verify
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Inference
+from setpoint.infer.export import export, require_empty
+from setpoint.infer.load import load
+from setpoint.infer.results import Results, require_place, write_results
+from setpoint.infer.score import score_texts
+from setpoint.infer.text import OnText, continue_prompts
+
+
+def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
+    """Do what an inference job says.
+
+    Arguments:
+        job: a draft or a resolved job; what it leaves open comes from its weights.
+        on_text: shown what is generated as it comes: the row, and a piece of its text.
+
+    Returns:
+        the results, which also lie in the job's output directory if it has one.
+
+    Raises:
+        ConfigError: the job is wrong, or contradicts its weights. Nothing is written then.
+        SetpointError: something that it names cannot be read or used.
+        RunError: the weights are damaged, or a result cannot be written.
+    """
+    job = complete(job)
+    problems = verify(job, NEEDS).problems
+    if problems:
+        raise ConfigError(problems)
+    # All that may be refused is refused before anything is computed.
+    output = None if job.output is None else Path(job.output).expanduser()
+    if output is not None:
+        require_place(output, job)
+    if job.export is not None:
+        require_empty(job.export)
+    harness = None
+    if job.harness is not None:
+        from setpoint.infer.harness.run import open_harness
+
+        harness = open_harness(job.harness)
+    loaded = load(job)
+    results = Results(loaded.place.directory)
+    if job.evaluation is not None:
+        results.scores = score_texts(loaded, job)
+    if job.generation is not None:
+        results.texts = continue_prompts(
+            loaded,
+            job.generation,
+            seed=job.seed,
+            micro_size=job.batch.micro_size,
+            on_text=on_text,
+        )
+    if harness is not None:
+        results.harness = harness(loaded, job)
+    if job.export is not None:
+        results.exported = export(loaded, job.export)
+    if output is not None:
+        write_results(output, job, results)
+    return results

@@ -1,0 +1,162 @@
+"""How well a model predicts texts."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError, SetpointError, resolve
+from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.document import Document
+from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.split import split_position
+from setpoint.infer.config import Inference
+from setpoint.infer.load import Loaded
+from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
+from setpoint.model.mode import evaluating
+from setpoint.model.outcome import Projection, supports_head
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well a model predicts a text.
+
+    Arguments:
+        loss: mean cross-entropy over tokens, in nats.
+        perplexity: exp(loss), as it is, without an upper limit.
+        bits_per_byte: all bits, those of separators too, over the bytes of the text.
+        tokens: tokens that were predicted.
+        bytes: what they stand for.
+    """
+
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+    tokens: int
+    bytes: int
+
+
+def score_texts(loaded: Loaded, job: Inference) -> dict[str, Score]:
+    """Judge a model on all texts of a job.
+
+    Arguments:
+        loaded: the model.
+        job: complete and resolved; its evaluation is not null.
+
+    Returns:
+        the score of each text by its name.
+
+    Raises:
+        SetpointError: a text cannot be read.
+        RunError: a loss is no finite number.
+    """
+    assert job.evaluation is not None
+    return {
+        name: score(
+            loaded,
+            corpus,
+            sequence_length=job.batch.sequence_length,
+            micro_size=job.batch.micro_size,
+            sequences=job.evaluation.sequences,
+            name=name,
+        )
+        for name, corpus in corpora(loaded, job)
+    }
+
+
+def corpora(loaded: Loaded, job: Inference) -> Iterator[tuple[str, Corpus]]:
+    """The texts of a job, tokenized, one after the other.
+
+    Arguments:
+        loaded: for the tokenizer.
+        job: complete and resolved; its evaluation is not null.
+
+    Returns:
+        pairs of name and text.
+
+    Raises:
+        SetpointError: a text cannot be read, or is empty.
+    """
+    assert job.evaluation is not None
+    if job.evaluation.sides:
+        train, held_out = job.data.build(tokenizer=loaded.tokenizer)
+        for side in job.evaluation.sides:
+            yield side, {"train": train, "held_out": held_out}[side]
+    for index, each in enumerate(job.evaluation.sets):
+        where = f"evaluation.sets.{index}.sources"
+        documents: list[Document] = []
+        for number, source in enumerate(each.sources):
+            documents += source.build(where=f"{where}.{number}").documents()
+        documents = [document for document in documents if document.data]
+        if not documents:
+            raise SetpointError(f"{where}: no source holds a single byte of text")
+        # As in the data of a run, any first part is a fair sample of all.
+        documents.sort(key=lambda document: split_position(document.name))
+        yield each.name, build_corpus(documents, loaded.tokenizer, side=each.name)
+
+
+def score(
+    loaded: Loaded,
+    corpus: Corpus,
+    *,
+    sequence_length: int,
+    micro_size: int,
+    sequences: int | None = None,
+    name: str = "the text",
+) -> Score:
+    """Judge a model on a text; every token counts, each exactly once.
+
+    Arguments:
+        loaded: the model.
+        corpus: the text.
+        sequence_length: tokens that the model sees at once; a shorter text is one sequence.
+        micro_size: sequences side by side.
+        sequences: how many to judge on, from the start; None: all.
+        name: of the text, for errors.
+
+    Returns:
+        the score.
+
+    Raises:
+        RunError: the loss is no finite number.
+    """
+    nats, tokens, size = 0.0, 0, 0
+    with evaluating(loaded.model), torch.no_grad():
+        for batch in evaluation_batches(
+            corpus,
+            sequence_length=min(sequence_length, len(corpus.tokens) - 1),
+            micro_size=micro_size,
+            windows=sequences,
+        ):
+            inputs, targets = batch.inputs.to(loaded.device), batch.targets.to(loaded.device)
+            with loaded.computing():
+                nats += _nats(loaded.model, inputs, targets)
+            tokens += batch.target_tokens
+            size += batch.target_bytes
+    loss = nats / tokens
+    if not loss < math.log(torch.finfo(torch.float64).max):
+        raise RunError(
+            f"the loss on {name} is {loss}, which has no perplexity: the weights are broken, or "
+            f"the format {loaded.compute} is too narrow for them"
+        )
+    if not size:
+        raise RunError(f"the {tokens} tokens of {name} stand for no bytes")
+    return Score(loss, math.exp(loss), nats / math.log(2) / size, tokens, size)
+
+
+def _nats(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> float:
+    """The sum of the cross-entropy; logits of all tokens are held only if the model gives them."""
+    if not supports_head(model):
+        return float(_PLAIN(model(inputs), targets).nats)
+
+    def head(hidden: Tensor, projection: Projection) -> Any:
+        return _CHUNKED.from_hidden(hidden, projection, targets)
+
+    return float(model(inputs, head=head).result.nats)
+
+
+_PLAIN = resolve(CrossEntropy()).build()
+_CHUNKED = resolve(ChunkedCrossEntropy()).build()

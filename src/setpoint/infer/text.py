@@ -1,0 +1,174 @@
+"""Continue texts: from a prompt to what the model adds, as text."""
+
+import codecs
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.infer.generate import generate
+from setpoint.infer.load import Loaded
+from setpoint.infer.prompts import read_prompts
+from setpoint.infer.sample import Sampling
+from setpoint.infer.stop_text import StopTexts
+from setpoint.infer.tasks import Generation
+
+OnText = Callable[[int, str], None]
+"""Shown text as it comes: the row, and what is certain of its continuation."""
+
+FINISH = {"stop": "stop token", "ended": "stop text", "length": "length"}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One continuation.
+
+    Arguments:
+        prompt: what was continued.
+        sample: which of the prompt's continuations, from 0 on.
+        text: what was added, cut where a stop text began.
+        tokens: how many tokens were drawn for it, a stop token aside.
+        finish: `"stop token"`, `"stop text"` or `"length"`.
+    """
+
+    prompt: str
+    sample: int
+    text: str
+    tokens: int
+    finish: str
+
+
+def continue_prompts(
+    loaded: Loaded,
+    section: Generation,
+    *,
+    seed: int,
+    micro_size: int,
+    on_text: OnText | None = None,
+) -> list[Text]:
+    """Continue the prompts of a section.
+
+    What is drawn for a prompt depends on the seed, the prompt and the number of the sample, and on
+    no other prompt.
+
+    Arguments:
+        loaded: the model.
+        section: the prompts, and how tokens are drawn.
+        seed: start of the random numbers.
+        micro_size: rows side by side.
+        on_text: shown the text as it comes; rows are numbered in the order of the result.
+
+    Returns:
+        the continuations: all samples of the first prompt, then those of the second, ...
+
+    Raises:
+        SetpointError: a prompt cannot be encoded, or a stop token is not in the vocabulary.
+    """
+    prompts = list(section.prompts)
+    if section.prompts_file is not None:
+        prompts += read_prompts(section.prompts_file)
+    rows = [(prompt, sample) for prompt in prompts for sample in range(section.samples)]
+    size = loaded.tokenizer.vocab_size
+    for token in section.stop_tokens:
+        if token >= size:
+            raise SetpointError(
+                f"generation.stop_tokens: the tokenizer has no token {token}.\n"
+                f"Valid: 0 to {size - 1}."
+            )
+    found: list[Text] = []
+    for first in range(0, len(rows), micro_size):
+        group = rows[first : first + micro_size]
+        found += _continue_group(loaded, section, group, seed, first, on_text)
+    return found
+
+
+def _continue_group(
+    loaded: Loaded,
+    section: Generation,
+    rows: Sequence[tuple[str, int]],
+    seed: int,
+    first: int,
+    on_text: OnText | None,
+) -> list[Text]:
+    prompts = [loaded.tokens_of(prompt) for prompt, _ in rows]
+    generators = [
+        torch.Generator().manual_seed(seed_of(seed, sample, tokens))
+        for tokens, (_, sample) in zip(prompts, rows, strict=True)
+    ]
+    streams = [_Stream(section.stop) for _ in rows]
+
+    def on_token(row: int, token: int) -> bool:
+        piece = streams[row].feed(loaded.tokenizer.decode([token]))
+        if on_text is not None and piece:
+            on_text(first + row, piece)
+        return streams[row].has_ended
+
+    with loaded.computing():
+        made = generate(
+            loaded.model,
+            prompts,
+            max_tokens=section.max_tokens,
+            sampling=Sampling(
+                repetition_penalty=section.repetition_penalty,
+                temperature=section.temperature,
+                top_k=section.top_k,
+                top_p=section.top_p,
+                min_p=section.min_p,
+            ),
+            generators=generators,
+            context=loaded.context,
+            vocab_size=loaded.tokenizer.vocab_size,
+            stop=[*loaded.stops, *section.stop_tokens],
+            cache=section.cache,
+            on_token=on_token,
+        )
+    texts: list[Text] = []
+    for place, ((prompt, sample), each) in enumerate(zip(rows, made, strict=True)):
+        rest = streams[place].finish()
+        if on_text is not None and rest:
+            on_text(first + place, rest)
+        finish = FINISH[each.finish]
+        texts.append(Text(prompt, sample, streams[place].text, len(each.tokens), finish))
+    return texts
+
+
+def seed_of(seed: int, sample: int, tokens: Sequence[int]) -> int:
+    """The seed of one row.
+
+    Arguments:
+        seed: of the job.
+        sample: which continuation of its prompt.
+        tokens: of the prompt.
+
+    Returns:
+        63 bits of a SHA-256.
+    """
+    text = f"{seed} {sample} {' '.join(map(str, tokens))}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class _Stream:
+    """The bytes of one continuation as text, up to a stop text."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = StopTexts(stops)
+        # Where max_tokens cuts a sign in two, a mark stands for what there is of it.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.text = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self._stops.found is not None
+
+    def feed(self, data: bytes) -> str:
+        return self._add(self._decoder.decode(self._stops.feed(data)))
+
+    def finish(self) -> str:
+        rest = b"" if self.has_ended else self._stops.finish()
+        return self._add(self._decoder.decode(rest, final=True))
+
+    def _add(self, piece: str) -> str:
+        self.text += piece
+        return piece

@@ -1,0 +1,195 @@
+"""Cross-entropy from hidden states, a chunk of tokens at a time."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from setpoint.loss.cross_entropy import CrossEntropyLoss
+from setpoint.loss.output import LossOutput
+from setpoint.loss.projection import Projection
+from setpoint.loss.slope import Sloped, cross_entropy_and_slope
+
+if TYPE_CHECKING:
+    from setpoint.loss.config import ChunkedCrossEntropy
+
+
+class ChunkedCrossEntropyLoss(CrossEntropyLoss):
+    """The cross-entropy loss without ever holding the logits of all tokens.
+
+    The gradient of a sum over tokens is a sum over chunks of tokens. So each chunk is projected to
+    logits, gives its share of the loss and at once that share's gradient by hidden states and
+    output matrix; its logits are then dropped. Nothing is computed twice: backward only multiplies
+    these gradients by the one that comes from above.
+
+    Arguments:
+        config: gives chunk_size, and what the plain loss takes.
+    """
+
+    def __init__(self, config: "ChunkedCrossEntropy") -> None:
+        super().__init__(config)
+        self.chunk_size = config.chunk_size
+
+    # A compiler would trace the loop over chunks into one graph, and cannot trace gradients that
+    # are taken in a forward pass: the graph of the model ends before this, and it runs as it is.
+    @torch.compiler.disable
+    def from_hidden(
+        self,
+        hidden: Tensor,
+        projection: Projection,
+        targets: Tensor,
+        weights: Tensor | None = None,
+    ) -> LossOutput:
+        """Compute the loss of one micro-batch; nothing waits for the device.
+
+        Arguments:
+            hidden: (B, S, D) what the output matrix is applied to.
+            projection: the way from there to logits.
+            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
+            weights: (B, S) fp32, from the data; None: all weigh 1.
+
+        Returns:
+            Sums, not means; backward can be run through them once.
+        """
+        targets, weights = self.weigh(targets, weights)
+        tokens = _Tokens(targets.flatten(), None if weights is None else weights.flatten())
+        flat, matrix = hidden.flatten(0, 1), projection.weight
+        if torch.is_grad_enabled() and (flat.requires_grad or matrix.requires_grad):
+            return LossOutput(*_ChunkedSums.apply(flat, matrix, self, projection, tokens))
+        return self.run(flat, projection, tokens, None)
+
+    def run(
+        self,
+        hidden: Tensor,
+        projection: Projection,
+        tokens: "_Tokens",
+        gradients: "_Gradients | None",
+    ) -> LossOutput:
+        """Sum the loss over chunks.
+
+        Arguments:
+            hidden: (T, D).
+            projection: the way from there to logits.
+            tokens: what is predicted.
+            gradients: takes the gradients of the sum; None: they are not computed.
+
+        Returns:
+            Sums, without a graph.
+        """
+        device, format = hidden.device.type, hidden.dtype
+        if torch.is_autocast_enabled(device):
+            format = torch.get_autocast_dtype(device)
+        # Cast once, not for each chunk.
+        matrix = projection.weight.detach().to(format)
+        totals: list[LossOutput] = []
+        with torch.autocast(device, enabled=False):
+            for part, targets, weights in tokens.chunks(self.chunk_size):
+                states = hidden[part].detach().to(format)
+                if gradients is None:
+                    logits = projection.logits(states, matrix)
+                    totals.append(self.sums(logits, targets, weights))
+                else:
+                    found = self._slope(projection, F.linear(states, matrix), targets, weights)
+                    totals.append(LossOutput(found.total, found.nats))
+                    gradients.add(part, found, states, matrix)
+                    del found  # before the next chunk begins
+        return LossOutput(*(torch.stack(values).sum() for values in zip(*totals, strict=True)))
+
+    def _slope(
+        self,
+        projection: Projection,
+        product: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+    ) -> Sloped:
+        """The loss and its gradient by the product of states and matrix, in that one's format."""
+        with torch.enable_grad():
+            logits = projection.finish(product.requires_grad_())
+        exact = logits.detach()
+        found = cross_entropy_and_slope(
+            exact if exact.dtype == torch.float64 else exact.float(),
+            targets,
+            weights,
+            z_loss=self.z_loss,
+            label_smoothing=self.label_smoothing,
+        )
+        slope = found.slope.to(product.dtype)
+        if logits is not product:
+            (slope,) = torch.autograd.grad(logits, product, slope)
+        return found._replace(slope=slope)
+
+
+class _Tokens(NamedTuple):
+    """(T,) targets and weights."""
+
+    targets: Tensor
+    weights: Tensor | None
+
+    def chunks(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        for start in range(0, len(self.targets), size):
+            part = slice(start, start + size)
+            yield part, self.targets[part], None if self.weights is None else self.weights[part]
+
+
+class _Gradients:
+    """Gradients of the sum over chunks by hidden states and output matrix; None: not wanted."""
+
+    def __init__(self, hidden: Tensor | None, matrix: Tensor | None) -> None:
+        self.hidden = None if hidden is None else torch.empty_like(hidden)
+        # In short formats a sum over chunks would lose what single ones add.
+        self.matrix = (
+            None
+            if matrix is None
+            else torch.zeros_like(matrix, dtype=torch.promote_types(matrix.dtype, torch.float32))
+        )
+
+    def add(self, part: slice, found: Sloped, states: Tensor, matrix: Tensor) -> None:
+        """Take the gradient by the product of (T', D) states and the (V, D) matrix."""
+        if self.hidden is not None:
+            self.hidden[part] = (found.slope @ matrix) * found.weights
+        if self.matrix is None:
+            return
+        weighted = (states * found.weights).to(states.dtype)
+        if self.matrix.dtype == states.dtype:
+            self.matrix.addmm_(found.slope.T, weighted)
+        else:
+            self.matrix += found.slope.T @ weighted
+
+
+class _ChunkedSums(torch.autograd.Function):
+    """The sums, with gradients that are ready before backward asks for them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        matrix: Tensor,
+        loss: ChunkedCrossEntropyLoss,
+        projection: Projection,
+        tokens: _Tokens,
+    ) -> tuple[Tensor, Tensor]:
+        of_hidden, of_matrix, *_ = ctx.needs_input_grad
+        gradients = _Gradients(hidden if of_hidden else None, matrix if of_matrix else None)
+        total, nats = loss.run(hidden, projection, tokens, gradients)
+        ctx.gradients, ctx.format = gradients, matrix.dtype
+        ctx.mark_non_differentiable(nats)
+        return total, nats
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, above: Tensor, _: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        found = ctx.gradients
+        if found is None:
+            raise RuntimeError(
+                "chunked_cross_entropy: backward was run before, and its gradients, which are "
+                "computed in forward and scaled in place, are given away; call the loss again"
+            )
+        ctx.gradients = None
+        hidden = None if found.hidden is None else found.hidden.mul_(above)
+        matrix = None if found.matrix is None else found.matrix.mul_(above).to(ctx.format)
+        return hidden, matrix, None, None, None

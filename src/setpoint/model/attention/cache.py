@@ -1,0 +1,219 @@
+"""Keys and values of the positions so far, for generation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from setpoint.model.attention.layout import Layout
+
+ROOM = 64
+"""Slots that a layer's memory starts with at least."""
+
+
+class KeyValueCache:
+    """What attention keeps of a text that grows: positions, documents, and tensors of each layer.
+
+    It is handed to the model with each new piece of the text, which is appended:
+
+        cache = KeyValueCache()
+        with torch.inference_mode():
+            model(prompt, cache=cache)
+            model(next_token, cache=cache)
+
+    Layers with a sliding window keep no more of it than coming positions can see.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.rows: int | None = None
+        self.layers: dict[int, LayerCache] = {}
+        self._positions: Tensor | None = None
+        self._documents: Tensor | None = None
+        self._padded = False
+        self._forgotten = 0
+
+    def extend(
+        self,
+        shape: tuple[int, int],
+        device: torch.device,
+        positions: Tensor | None,
+        documents: Tensor | None,
+    ) -> Layout:
+        """Take up the places of new tokens, before the layers append to their part.
+
+        Arguments:
+            shape: (B, S) of the new tokens.
+            device: of the tokens.
+            positions: (S,) or (B, S), negative for padding; None: they count on.
+            documents: (B, S); None: each row is one document.
+
+        Returns:
+            the layout of the new tokens among all.
+
+        Raises:
+            ValueError: the rows are others than before, or documents came and now do not.
+        """
+        batch, count = shape
+        if self.rows not in (None, batch):
+            raise ValueError(f"the cache holds {self.rows} rows; got {batch}")
+        if self.length and (documents is None) != (self._documents is None):
+            raise ValueError("documents are given with each call that fills a cache, or with none")
+        if positions is not None or self._positions is not None:
+            self._positions = _join(
+                _counted(self.length, device) if self._positions is None else self._positions,
+                _counted(count, device, self.length) if positions is None else positions,
+            )
+            self._padded = self._padded or (positions is not None and positions.dim() == 2)
+        if documents is not None:
+            before = self._documents
+            self._documents = documents if before is None else _join(before, documents)
+        self.rows, self.length = batch, self.length + count
+        return Layout(
+            queries=count,
+            keys=self.length,
+            batch=batch,
+            device=device,
+            positions=self._positions,
+            padded=self._padded,
+            documents=self._documents,
+        )
+
+    def forget(self, layout: Layout, window: int) -> int:
+        """Find the keys that no query sees through a window, now or later.
+
+        Arguments:
+            layout: of the new tokens among all.
+            window: positions that one sees, itself included.
+
+        Returns:
+            how many slots from the first on may be dropped.
+
+        Raises:
+            ValueError: positions went back to what is forgotten already.
+        """
+        old = layout.keys - layout.queries
+        if layout.positions is None:
+            first = max(0, old - window + 1)
+        else:
+            first = _first_in_reach(layout.positions, old, window)
+        if first < self._forgotten:
+            raise ValueError(
+                f"positions go back behind the window of {window}; start with an empty cache"
+            )
+        self._forgotten = first
+        return first
+
+    def append(self, layer: int, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:
+        """Add what one layer computed for the new tokens.
+
+        Arguments:
+            layer: its index in the model.
+            tensors: (B, S, ...) each.
+            first: slots before this one are dropped.
+
+        Returns:
+            (B, L - first, ...) each: of all tokens from that slot on.
+
+        Raises:
+            ValueError: gradients are recorded, which could not reach earlier calls.
+        """
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            raise ValueError(
+                "a cache is for inference; call the model in torch.inference_mode() or no_grad()"
+            )
+        if layer not in self.layers:
+            self.layers[layer] = LayerCache(first)
+        return self.layers[layer].append(tensors, first)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows of the batch, in the order given.
+
+        Arguments:
+            rows: (rows,) indices, or (B,) bool.
+        """
+        if self._positions is not None and self._positions.shape[0] > 1:
+            self._positions = self._positions[rows]
+        if self._documents is not None and self._documents.shape[0] > 1:
+            self._documents = self._documents[rows]
+        for entry in self.layers.values():
+            entry.select(rows)
+        self.rows = int(rows.sum()) if rows.dtype == torch.bool else rows.shape[0]
+
+
+class LayerCache:
+    """The tensors of one layer, in memory that has room for more.
+
+    Arguments:
+        first: the slot that the first kept place belongs to.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._begin = 0
+        self._end = 0
+        self._memory: tuple[Tensor, ...] = ()
+
+    @property
+    def room(self) -> int:
+        """Slots that the memory has."""
+        return self._memory[0].shape[1] if self._memory else 0
+
+    def append(self, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:
+        """Drop what lies before a slot, and add new places.
+
+        Arguments:
+            tensors: (B, S, ...) each.
+            first: slots before this one are dropped.
+
+        Returns:
+            (B, kept + S, ...) each, views of the memory.
+        """
+        self._begin += first - self._first
+        self._first = first
+        count = tensors[0].shape[1]
+        if self._end + count > self.room:
+            self._move(tensors, count)
+        for memory, new in zip(self._memory, tensors, strict=True):
+            memory[:, self._end : self._end + count] = new
+        self._end += count
+        return tuple(memory[:, self._begin : self._end] for memory in self._memory)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep some rows of the batch.
+
+        Arguments:
+            rows: (rows,) indices, or (B,) bool.
+        """
+        self._memory = tuple(memory[rows] for memory in self._memory)
+
+    def _move(self, like: tuple[Tensor, ...], count: int) -> None:
+        """Move what counts to the front of new memory with room for half as much again."""
+        kept = self._end - self._begin
+        room = max(ROOM, (kept + count) * 3 // 2)
+        memory = tuple(new.new_empty(new.shape[0], room, *new.shape[2:]) for new in like)
+        for old, new in zip(self._memory, memory, strict=False):
+            new[:, :kept] = old[:, self._begin : self._end]
+        self._memory, self._begin, self._end = memory, 0, kept
+
+
+def _counted(count: int, device: torch.device, start: int = 0) -> Tensor:
+    return torch.arange(start, start + count, device=device)[None]
+
+
+def _join(before: Tensor, after: Tensor) -> Tensor:
+    """Append (S,) or (B, S) to (1, L) or (B, L)."""
+    after = torch.atleast_2d(after)
+    rows = max(before.shape[0], after.shape[0])
+    return torch.cat((before.expand(rows, -1), after.expand(rows, -1)), dim=1)
+
+
+def _first_in_reach(positions: Tensor, old: int, window: int) -> int:
+    """The first of the old slots that a row's next position, or a later one, can see."""
+    before, new = positions[:, :old], positions[:, old:]
+    # Padding will not ask for anything; a row of nothing else asks for what it had last.
+    asked = new.where(new >= 0, torch.iinfo(new.dtype).max).amin(dim=1, keepdim=True)
+    last = before.amax(dim=1, keepdim=True) if old else asked
+    asked = asked.where((new >= 0).any(dim=1, keepdim=True), last + 1)
+    reached = ((before >= 0) & (asked - before < window)).any(dim=0)
+    return int(reached.int().argmax()) if bool(reached.any()) else old

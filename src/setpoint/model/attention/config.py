@@ -1,0 +1,43 @@
+"""The parts of the model's configuration that belong to attention."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from setpoint.config import Config, field
+
+Kind = Literal["full", "sliding"]
+"""What a layer's positions see: all before them, or a window."""
+
+Backend = Literal[
+    "auto",
+    "eager",
+    "sdpa",
+    "sdpa_flash",
+    "sdpa_efficient",
+    "sdpa_cudnn",
+    "sdpa_math",
+    "flex",
+    "varlen",
+    "flash_attention",
+]
+"""What computes attention."""
+
+
+class MLA(Config):
+    """Multi-head latent attention (DeepSeek-V2, 2024): keys and values come from a small latent."""
+
+    query_rank: int | None = field(default=None, ge=1, also_called=("q_lora_rank",))
+    """Width of the latent of queries; null: queries are projected directly."""
+
+    kv_rank: int = field(ge=1, also_called=("kv_lora_rank",))
+    """Width of the latent of keys and values."""
+
+    rope_head_dim: int = field(ge=2, also_called=("qk_rope_head_dim",))
+    """Components of a head that are rotated; keys share them among all heads. Even."""
+
+    nope_head_dim: int = field(ge=1, also_called=("qk_nope_head_dim",))
+    """Components of a head of queries and keys that are not rotated."""
+
+    value_head_dim: int = field(ge=1, also_called=("v_head_dim",))
+    """Size of a head of values."""

@@ -1,0 +1,158 @@
+"""FlexAttention: one compiled kernel for any mask, which skips the blocks that nobody sees."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from setpoint.config import SetpointError
+from setpoint.model.attention.layout import Layout
+
+# Nothing is compiled before the first call.
+_compiled: Any = torch.compile(flex_attention)
+# Uncompiled it would hold the whole S x L mask for a moment.
+_compiled_blocks: Any = torch.compile(create_block_mask)
+
+
+class Flex:
+    """`torch.nn.attention.flex_attention`, compiled on a GPU (Dong et al., 2024)."""
+
+    def see(self, layout: Layout, window: int | None) -> BlockMask:
+        """Find the blocks that are seen whole, in part and not at all.
+
+        Arguments:
+            layout: where queries and keys lie.
+            window: positions that one sees, itself included; None: all before it.
+
+        Returns:
+            the mask.
+        """
+        if layout.positions is None and layout.documents is None:
+            return _plain_blocks(layout.queries, layout.keys, window, layout.device)
+        sees = sees_where(layout, window)
+        rows = [x.shape[0] for x in (layout.positions, layout.documents) if x is not None]
+        return _blocks(sees, max(rows), layout.queries, layout.keys, layout.device)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: BlockMask,
+        *,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """Mix the values that each query sees.
+
+        Arguments:
+            query: (B, S, H, D).
+            key: (B, L, K, D).
+            value: (B, L, K, V).
+            seen: the mask.
+            scale: of the products; None: 1 / sqrt(D).
+            soft_cap: scaled products x become soft_cap * tanh(x / soft_cap).
+            dropout: must be 0.
+
+        Returns:
+            (B, S, H, V).
+
+        Raises:
+            SetpointError: gradients are wanted on a CPU.
+        """
+        assert dropout == 0.0
+        if query.device.type == "cpu" and torch.is_grad_enabled() and query.requires_grad:
+            raise SetpointError(
+                "model.attention_backend = flex: PyTorch has no backward pass of it for the CPU; "
+                "use sdpa or eager to train there"
+            )
+        attend = _compiled if query.is_cuda else _interpreted
+        mixed = attend(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            score_mod=None if soft_cap is None else capping(soft_cap),
+            block_mask=seen,
+            scale=scale,
+            enable_gqa=query.shape[2] != key.shape[2],
+        )
+        return mixed.transpose(1, 2)
+
+
+def sees_where(layout: Layout, window: int | None) -> Callable[..., Tensor]:
+    """Say who sees whom, as a function of indices; the rule of `layout.visible`.
+
+    Arguments:
+        layout: where queries and keys lie.
+        window: positions that one sees, itself included; None: all before it.
+
+    Returns:
+        maps batch, head, query and key indices to a bool.
+    """
+    first = layout.keys - layout.queries
+    positions, documents, padded = layout.positions, layout.documents, layout.padded
+
+    def at(x: Tensor, row: Tensor, slot: Tensor) -> Tensor:
+        return x[row if x.shape[0] > 1 else 0, slot]
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        del head
+        query = query + first
+        seen = key <= query
+        if window is not None and positions is None:
+            seen = seen & (query - key < window)
+        if window is not None and positions is not None:
+            seen = seen & (at(positions, row, query) - at(positions, row, key) < window)
+        if documents is not None:
+            seen = seen & (at(documents, row, query) == at(documents, row, key))
+        if padded and positions is not None:
+            seen = (seen & (at(positions, row, key) >= 0)) | (query == key)
+        return seen
+
+    return sees
+
+
+@cache
+def capping(soft_cap: float) -> Callable[..., Tensor]:
+    """Make the function that caps scores; one for each cap, so that it is compiled once.
+
+    Arguments:
+        soft_cap: the cap.
+
+    Returns:
+        maps a score and its indices to the capped score.
+    """
+
+    def cap(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        del row, head, query, key
+        return torch.tanh(score / soft_cap) * soft_cap
+
+    return cap
+
+
+@lru_cache(maxsize=16)
+def _plain_blocks(queries: int, keys: int, window: int | None, device: torch.device) -> BlockMask:
+    """The mask that depends on sizes alone, kept for the next step."""
+    layout = Layout(queries=queries, keys=keys, batch=1, device=device)
+    # Tensors of inference mode could not take part in training later.
+    with torch.inference_mode(False):
+        return _blocks(sees_where(layout, window), 1, queries, keys, device)
+
+
+def _blocks(
+    sees: Callable[..., Tensor], rows: int, queries: int, keys: int, device: torch.device
+) -> BlockMask:
+    make: Any = _compiled_blocks if device.type == "cuda" else create_block_mask
+    return make(sees, rows if rows > 1 else None, None, queries, keys, device=device)
+
+
+def _interpreted(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        # It advises to compile, which a CPU rewards with little and needs a C++ compiler for.
+        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+        return flex_attention(query, key, value, **options)

@@ -1,0 +1,106 @@
+"""Where queries and keys of one forward pass lie, and who sees whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of queries and keys; the queries are the last of the keys.
+
+    Arguments:
+        queries: S, new positions in each row.
+        keys: L, positions in each row, those in the cache included.
+        batch: B, rows.
+        device: of the tensors.
+        positions: (1, L) or (B, L) integers of the keys; None: they count up, slot by slot.
+        padded: whether positions may be negative, which marks padding.
+        documents: (1, L) or (B, L) integers; None: each row is one document.
+    """
+
+    queries: int
+    keys: int
+    batch: int
+    device: torch.device
+    positions: Tensor | None = None
+    padded: bool = False
+    documents: Tensor | None = None
+
+    def is_causal(self, window: int | None) -> bool:
+        """Whether each position sees itself and all before it, in rows of queries alone.
+
+        Arguments:
+            window: positions that one sees; None: all before it.
+
+        Returns:
+            True if nothing else restricts what is seen.
+        """
+        return self.queries == self.keys and self._is_open(window)
+
+    def is_last(self, window: int | None) -> bool:
+        """Whether there is one query a row, and it sees all keys.
+
+        Arguments:
+            window: positions that one sees; None: all before it.
+
+        Returns:
+            True if no mask is needed.
+        """
+        return self.queries == 1 and self._is_open(window)
+
+    def _is_open(self, window: int | None) -> bool:
+        narrow = window is not None and (self.positions is not None or window < self.keys)
+        return not (narrow or self.padded or self.documents is not None)
+
+    def without_first(self, count: int) -> Layout:
+        """Leave out the first keys, which no query sees any more.
+
+        Arguments:
+            count: how many.
+
+        Returns:
+            the layout of the others.
+        """
+        if count == 0:
+            return self
+        return replace(
+            self,
+            keys=self.keys - count,
+            positions=None if self.positions is None else self.positions[:, count:],
+            documents=None if self.documents is None else self.documents[:, count:],
+        )
+
+
+def visible(layout: Layout, window: int | None) -> Tensor:
+    """Say for each query and key whether the query sees the key.
+
+    It does if the key is no padding, stands in the same document, not after the query, and less
+    than `window` positions before it. Order is that of the slots, so that positions which start
+    anew in each document tell nothing of what comes later; distance is that of the positions, so
+    that padding in between takes no room in the window. Every query sees itself, padding
+    too: a row without a key would have no softmax.
+
+    Arguments:
+        layout: of queries and keys.
+        window: positions that one sees, itself included; None: all before it.
+
+    Returns:
+        (1, 1, S, L) or (B, 1, S, L) bool.
+    """
+    slots = torch.arange(layout.keys, device=layout.device)[None]
+    first = layout.keys - layout.queries
+    seen = slots[:, None] <= slots[:, first:, None]
+    positions = slots if layout.positions is None else layout.positions
+    if window is not None:
+        seen = seen & (positions[:, first:, None] - positions[:, None] < window)
+    if layout.documents is not None:
+        documents = layout.documents
+        seen = seen & (documents[:, first:, None] == documents[:, None])
+    if layout.padded:
+        seen = seen & (positions >= 0)[:, None]
+        seen = seen | (slots[:, None] == slots[:, first:, None])
+    return seen[:, None]

@@ -1,0 +1,148 @@
+"""Sequences of different lengths behind each other, without padding, for the flash kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from setpoint.config import SetpointError
+from setpoint.model.attention.layout import Layout
+
+
+class Packed(NamedTuple):
+    """Which tokens count, and where their sequences begin.
+
+    Within a sequence the last query stands at the last key, as the kernels have it.
+
+    Arguments:
+        queries, keys: (T,) int64 places in the flattened batch that count; None: all.
+        query_starts, key_starts: (sequences + 1,) int32 of the first token of each sequence, and
+            the number of all.
+        longest_query, longest_key: tokens in the longest sequence.
+        window: how many tokens back and ahead one sees, beside itself; -1: all.
+    """
+
+    queries: Tensor | None
+    keys: Tensor | None
+    query_starts: Tensor
+    key_starts: Tensor
+    longest_query: int
+    longest_key: int
+    window: tuple[int, int]
+
+
+def pack(layout: Layout, window: int | None) -> Packed:
+    """Find the sequences in a batch: rows, or the documents in them.
+
+    Arguments:
+        layout: where queries and keys lie.
+        window: positions that one sees, itself included; None: all before it.
+
+    Returns:
+        the sequences.
+
+    Raises:
+        SetpointError: a document is in pieces, or positions in a window have gaps.
+    """
+    sides = (-1 if window is None else window - 1, 0)
+    if layout.documents is None and not layout.padded:
+        if layout.positions is not None and window is not None:
+            _need_consecutive(layout, window, torch.ones_like(layout.positions, dtype=torch.bool))
+        rows = torch.arange(layout.batch + 1, dtype=torch.int32, device=layout.device)
+        queries, keys = layout.queries, layout.keys
+        return Packed(None, None, rows * queries, rows * keys, queries, keys, sides)
+    shape = (layout.batch, layout.keys)
+    counts = torch.ones(shape, dtype=torch.bool, device=layout.device)
+    if layout.padded and layout.positions is not None:
+        counts = (layout.positions >= 0).expand(shape)
+    if layout.positions is not None and window is not None:
+        _need_consecutive(layout, window, counts)
+    return _of_sequences(layout, counts, sides)
+
+
+def _of_sequences(layout: Layout, counts: Tensor, window: tuple[int, int]) -> Packed:
+    """Cut the tokens that count wherever the row or the document changes."""
+    device = layout.device
+    keys = counts.flatten().nonzero().squeeze(1)
+    rows = keys // layout.keys
+    changes = rows[1:] != rows[:-1]
+    if layout.documents is not None:
+        documents = layout.documents.expand(counts.shape).flatten()[keys]
+        changes = changes | (documents[1:] != documents[:-1])
+        _need_whole(rows, documents, int(changes.sum()) + 1)
+    sequence = torch.cat((torch.zeros(1, dtype=torch.int64, device=device), changes.cumsum(0)))
+    total = int(sequence[-1]) + 1
+    # The queries are the last slots of each row.
+    slot = keys % layout.keys - (layout.keys - layout.queries)
+    is_query = slot >= 0
+    key_lengths = torch.bincount(sequence, minlength=total)
+    query_lengths = torch.bincount(sequence[is_query], minlength=total)
+    return Packed(
+        queries=(rows * layout.queries + slot)[is_query] if layout.padded else None,
+        keys=keys if layout.padded else None,
+        query_starts=_starts(query_lengths),
+        key_starts=_starts(key_lengths),
+        longest_query=int(query_lengths.max()),
+        longest_key=int(key_lengths.max()),
+        window=window,
+    )
+
+
+def attend_packed(
+    kernel: Callable[[Tensor, Tensor, Tensor], Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: Packed,
+) -> Tensor:
+    """Run a kernel on the tokens that count.
+
+    Arguments:
+        kernel: maps (T, H, D) queries and (T, K, D) keys and values to (T, H, D).
+        query: (B, S, H, D).
+        key, value: (B, L, K, D).
+        packed: the sequences.
+
+    Returns:
+        (B, S, H, D), zero where nothing counts.
+    """
+    flat = [x.flatten(0, 1) for x in (query, key, value)]
+    if packed.queries is None or packed.keys is None:
+        return kernel(*flat).unflatten(0, query.shape[:2])
+    mixed = kernel(flat[0][packed.queries], flat[1][packed.keys], flat[2][packed.keys])
+    whole = mixed.new_zeros(flat[0].shape[0], *mixed.shape[1:])
+    return whole.index_copy(0, packed.queries, mixed).unflatten(0, query.shape[:2])
+
+
+def _starts(lengths: Tensor) -> Tensor:
+    zero = torch.zeros(1, dtype=torch.int64, device=lengths.device)
+    return torch.cat((zero, lengths.cumsum(0))).to(torch.int32)
+
+
+def _need_whole(rows: Tensor, documents: Tensor, pieces: int) -> None:
+    whole = torch.stack((rows, documents)).unique(dim=1).shape[1]
+    if whole != pieces:
+        raise SetpointError(
+            f"model.attention_backend: the flash kernels need the tokens of a document in one "
+            f"piece; {whole} documents are in {pieces}; use sdpa or flex"
+        )
+
+
+def _need_consecutive(layout: Layout, window: int, counts: Tensor) -> None:
+    """The kernels' windows count tokens; ours go by position."""
+    assert layout.positions is not None
+    positions = layout.positions.expand(counts.shape)
+    row, slot = counts.nonzero(as_tuple=True)
+    kept = positions[row, slot]
+    together = row[1:] == row[:-1]
+    if layout.documents is not None:
+        documents = layout.documents.expand(counts.shape)[row, slot]
+        together = together & (documents[1:] == documents[:-1])
+    if bool((together & (kept[1:] != kept[:-1] + 1)).any()):
+        raise SetpointError(
+            f"model.attention_backend: the flash kernels count a window of {window} in tokens, so "
+            f"positions must follow on each other; use sdpa or flex"
+        )

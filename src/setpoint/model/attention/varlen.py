@@ -1,0 +1,85 @@
+"""PyTorch's own kernel for sequences of different lengths."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.packed import Packed, attend_packed, pack
+
+
+class Varlen:
+    """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16.
+
+    Arguments:
+        function: that function; it can be replaced to be looked at.
+    """
+
+    def __init__(self, function: Any = None) -> None:
+        if function is None:
+            from torch.nn.attention.varlen import varlen_attn as function
+        self.function = function
+        # Before PyTorch 2.12 grouped queries were taken without asking.
+        self.asks_for_groups = "enable_gqa" in inspect.signature(function).parameters
+
+    def see(self, layout: Layout, window: int | None) -> Packed:
+        """Find the sequences.
+
+        Arguments:
+            layout: where queries and keys lie.
+            window: positions that one sees, itself included; None: all before it.
+
+        Returns:
+            the sequences.
+        """
+        return pack(layout, window)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen: Packed,
+        *,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """Mix the values that each query sees.
+
+        Arguments:
+            query: (B, S, H, D).
+            key, value: (B, L, K, D).
+            seen: the sequences.
+            scale: of the products; None: 1 / sqrt(D).
+            soft_cap: must be None.
+            dropout: must be 0.
+
+        Returns:
+            (B, S, H, D).
+        """
+        assert soft_cap is None
+        assert dropout == 0.0
+        options: dict[str, Any] = {"scale": scale, "window_size": seen.window}
+        if self.asks_for_groups:
+            options["enable_gqa"] = query.shape[2] != key.shape[2]
+
+        def kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            result = self.function(
+                query,
+                key,
+                value,
+                seen.query_starts,
+                seen.key_starts,
+                seen.longest_query,
+                seen.longest_key,
+                **options,
+            )
+            assert isinstance(result, torch.Tensor)
+            return result
+
+        return attend_packed(kernel, query, key, value, seen)

@@ -1,0 +1,102 @@
+"""Building a model, whoever wrote it, and seeing that it is one before anything is trained."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.config.building import owner_of
+from setpoint.config.foreign.signature import ANY_NAME, parameters_of, takes
+from setpoint.config.user_code import in_words
+from setpoint.model.mode import evaluating
+from setpoint.model.outcome import Outcome, supports_head
+
+if TYPE_CHECKING:
+    from setpoint.model.config import ModelConfig
+
+
+def build_model(config: "ModelConfig", vocab_size: int) -> nn.Module:
+    """Build the model of a section.
+
+    A user's own gets `vocab_size` where it takes it, and is tried on two tokens.
+
+    Arguments:
+        config: the resolved section.
+        vocab_size: number of tokens.
+
+    Returns:
+        A module that maps (B, S) int64 tokens to (B, S, V) logits.
+
+    Raises:
+        SetpointError: a user's own model cannot be built, or is no such module.
+    """
+    owner = owner_of(type(config))
+    if owner.__module__.partition(".")[0] == "setpoint":
+        return config.build(vocab_size=vocab_size)
+    title = (
+        f"model.type = {type(config).__setpoint__.tag} ({owner.__module__}.{owner.__qualname__})"
+    )
+    parameters = parameters_of(owner)
+    takes_any = parameters is None or any(one.kind is ANY_NAME for one in parameters.values())
+    try:
+        if takes_any or takes(parameters, "vocab_size"):
+            model = config.build(vocab_size=vocab_size)
+        else:
+            model = config.build()
+    except SetpointError:
+        raise
+    except Exception as error:
+        raise SetpointError(f"{title} cannot be built: {in_words(error)}") from error
+    require_language_model(model, title, vocab_size)
+    return model
+
+
+def require_language_model(model: object, title: str, vocab_size: int) -> None:
+    """Try a model on two tokens.
+
+    Arguments:
+        model: what somebody's code made.
+        title: what it is called in errors.
+        vocab_size: number of tokens.
+
+    Raises:
+        SetpointError: it is not a module that maps tokens to logits, or says that it takes a head
+            and does not.
+    """
+    if not isinstance(model, nn.Module):
+        raise SetpointError(f"{title} makes a {type(model).__name__}; it must make a torch module")
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    # Trying it must not change what random numbers come next.
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
+        try:
+            logits = model(tokens)
+        except Exception as error:
+            raise SetpointError(
+                f"{title} cannot be called with (B, S) int64 tokens: {in_words(error)}"
+            ) from error
+        if supports_head(model):
+            _require_head(model, tokens, title)
+    wanted = (1, 2, vocab_size)
+    if not isinstance(logits, Tensor) or logits.shape != wanted:
+        shaped = isinstance(logits, Tensor)
+        got = f"tensor of shape {tuple(logits.shape)}" if shaped else type(logits).__name__
+        raise SetpointError(
+            f"{title} gives a {got} for tokens of shape (1, 2); it must give logits of shape "
+            f"{wanted}"
+        )
+
+
+def _require_head(model: nn.Module, tokens: Tensor, title: str) -> None:
+    try:
+        outcome = model(tokens, head=lambda hidden, projection: projection.logits(hidden))
+    except Exception as error:
+        raise SetpointError(
+            f"{title} has supports_head = True and cannot be called with a head, a function of "
+            f"hidden states and a Projection: {in_words(error)}"
+        ) from error
+    if not isinstance(outcome, Outcome):
+        raise SetpointError(
+            f"{title} has supports_head = True and gives a {type(outcome).__name__} when it is "
+            f"called with a head; it must give an Outcome with what the head returns"
+        )

@@ -1,0 +1,72 @@
+"""The sections of models that are not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from setpoint.config import RUNTIME, Free, Invalid, Problem, check, derive, derived, field
+from setpoint.config.foreign.section import Foreign
+from setpoint.model.section import ModelConfig
+
+
+class ImportedModel(
+    ModelConfig, Foreign, type="import", owner="setpoint.model.imported:build_imported"
+):
+    """Any torch module by its import path; other keys are its arguments.
+
+    It maps (B, S) int64 tokens to (B, S, V) logits, and initializes itself. Where it takes
+    vocab_size and max_sequence_length, it gets them.
+    """
+
+    trusts = ("torch.nn",)
+    handed = ("vocab_size",)
+
+
+class HuggingFaceModel(
+    ModelConfig, type="huggingface", owner="setpoint.model.huggingface:build_huggingface"
+):
+    """A causal language model of the transformers library, as it is."""
+
+    config: str = derived(also_called=("config_path", "config_name"))
+    """Where its config.json is: a directory, or an id on the hub; or a kind of models that
+    transformers knows, such as llama, with its default values. Unless given, where the weights
+    are."""
+
+    overrides: Free = field(factory=Free, also_called=("foundation", "config_overrides"))
+    """Values that replace those of config.json, by its own keys, such as num_hidden_layers."""
+
+    attention_backend: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
+        default="sdpa", role=RUNTIME, also_called=("attn_implementation",)
+    )
+    """What computes attention, by transformers' names."""
+
+    @derive("config")
+    def _derive_config(self) -> str:
+        if self.pretrained is None:
+            raise Invalid(
+                "must be set, unless pretrained is: no architecture is named",
+                hint="Set it to a directory with a config.json, or to the id of a model.",
+            )
+        return self.pretrained
+
+    @property
+    def names_a_kind(self) -> bool:
+        """Whether `config` is a kind of models, and no place of a config.json."""
+        import os
+
+        return self.config.isidentifier() and not os.path.exists(self.config)
+
+    @check(needs="files")
+    def _check_config(self) -> Iterator[Problem]:
+        """Whether its config.json is there and takes sequences of this length."""
+        from setpoint.model.pretrained.check import check_config
+
+        yield from check_config(self)
+
+    @check(needs="import")
+    def _check_package(self) -> Iterator[Problem]:
+        """Whether the package transformers is installed, and what computes attention."""
+        from setpoint.model.pretrained.check import check_package
+
+        yield from check_package(self)

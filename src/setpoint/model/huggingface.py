@@ -1,0 +1,278 @@
+"""Models of the transformers library, trained as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.config.suggest import did_you_mean
+from setpoint.model.mode import evaluating
+from setpoint.model.pretrained.locate import CONFIG, locate
+from setpoint.model.pretrained.read_config import read_keys
+from setpoint.model.pretrained.tensor_files import listed
+
+if TYPE_CHECKING:
+    from setpoint.model.config import HuggingFaceModel as HuggingFaceConfig
+
+CAUSAL = 1e-4
+"""Share of the largest logit that rounding may change where the tokens behind differ."""
+
+_PACKAGE = "model.type = huggingface needs the package {}: install 'setpoint[huggingface]'"
+
+
+class HuggingFaceModel(nn.Module):
+    """A causal language model of transformers that maps tokens to logits.
+
+    Arguments:
+        config: the resolved section.
+        model: of transformers.
+    """
+
+    def __init__(self, config: HuggingFaceConfig, model: nn.Module) -> None:
+        super().__init__()
+        self.config = config
+        self.model = model
+
+    @property
+    def vocab_size(self) -> int:
+        """How many logits each position has."""
+        return self._keys.vocab_size
+
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Compute the logits of every next token.
+
+        Arguments:
+            tokens: (B, S) int64.
+            positions: (S,) or (B, S) integers; 0 .. S - 1 if None.
+
+        Returns:
+            (B, S, V) logits in the compute dtype.
+        """
+        if positions is not None and positions.ndim == 1:
+            positions = positions.unsqueeze(0)
+        return self.model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+
+    def load_from(self, directory: Path) -> None:
+        """Take the weights of a directory in the format of Hugging Face.
+
+        Arguments:
+            directory: with safetensors.
+
+        Raises:
+            SetpointError: if it lacks weights of the model, or has others.
+        """
+        kind, keys, training = type(self.model), self._keys, self.model.training
+        dtype = next(self.model.parameters()).dtype
+        # The one model is gone before the other is made.
+        self.model = nn.Identity()
+        self.model = _with_weights(kind, directory, keys, dtype).train(training)
+
+    def save_into(self, directory: Path, *, dtype: torch.dtype | None, max_shard_size: int) -> None:
+        """Write the model as transformers does.
+
+        Arguments:
+            directory: that is there.
+            dtype: of the weights; None: as they are.
+            max_shard_size: bytes of a file.
+        """
+        state = self.model.state_dict()
+        if dtype is not None:
+            # What is tied is one tensor under two names, and stays one.
+            casts = {t.data_ptr(): _cast(t, dtype) for t in state.values()}
+            state = {name: casts[t.data_ptr()] for name, t in state.items()}
+        with _without_bars():
+            self.model.save_pretrained(  # pyright: ignore[reportCallIssue]
+                directory, state_dict=state, max_shard_size=max_shard_size
+            )
+        if dtype is not None:
+            # It has written the type of the model's own parameters.
+            file = directory / CONFIG
+            keys = {**json.loads(file.read_bytes()), "dtype": str(dtype).removeprefix("torch.")}
+            file.write_text(json.dumps(keys, indent=2) + "\n")
+
+    @property
+    def _keys(self) -> Any:
+        return self.model.config
+
+
+def build_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceModel:
+    """Make a model of transformers, with random weights from torch's generator.
+
+    Arguments:
+        config: the resolved section.
+        vocab_size: how many tokens the tokenizer has.
+
+    Returns:
+        the model in training mode, its parameters in fp32.
+
+    Raises:
+        SetpointError: if transformers is missing or cannot make the model, its vocabulary does not
+            hold the tokenizer's, it takes shorter sequences, it fails on tokens, or tokens see
+            those behind them.
+    """
+    keys = _config_of(config)
+    _require_fit(config, keys, vocab_size)
+    transformers = _transformers()
+    if type(keys) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise SetpointError(
+            f"model.config = {config.config}: {type(keys).__name__} is of no language model that "
+            f"transformers has"
+        )
+    try:
+        # Not with torch's present default, and not with what config.json says the weights are in.
+        model = transformers.AutoModelForCausalLM.from_config(
+            keys, attn_implementation=config.attention_backend, dtype=torch.float32
+        )
+    except Exception as error:  # of transformers' own kinds, and of those of what it is built on
+        raise SetpointError(
+            f"model.config = {config.config}: transformers makes no causal language model of it: "
+            f"{_told(error)}"
+        ) from error
+    made = HuggingFaceModel(config, model.train())
+    _require_causal(made)
+    return made
+
+
+def _require_causal(model: HuggingFaceModel) -> None:
+    """Try a model on two texts that differ in the last token: the first must not know of it."""
+    name = f"model.config = {model.config.config}"
+    tokens = torch.tensor([[1, 1], [1, 2]])  # not 0, which many pad with and embed as zero
+    # Trying it must not change what random numbers come next.
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):
+        try:
+            one, other = model(tokens)[:, 0]
+        except Exception as error:  # whatever its layers raise, sizes do not fit
+            raise SetpointError(
+                f"{name}: the model that transformers makes of it cannot be called with tokens: "
+                f"{_told(error)}"
+            ) from error
+    if (one - other).abs().max() > CAUSAL * one.abs().max():
+        decoder = hasattr(model.model.config, "is_decoder")
+        hint = "; set model.overrides.is_decoder = true" if decoder else ""
+        raise SetpointError(
+            f"{name}: what the model says of a token changes with the tokens behind it, so that it "
+            f"would learn to copy them{hint}"
+        )
+
+
+def _config_of(config: HuggingFaceConfig) -> Any:
+    """The config of transformers, with the overrides."""
+    transformers = _transformers()
+    overrides = config.overrides.dump()
+    name = f"model.config = {config.config}"
+    raw: dict[str, Any] = {"model_type": config.config}
+    if not config.names_a_kind:
+        try:
+            place = locate(config.config, weights=False)
+        except SetpointError as error:
+            raise type(error)(f"model.config = {error}") from error
+        if place.kind == "checkpoint":
+            raise SetpointError(
+                f"{name} is a run or checkpoint of Setpoint, which holds weights and no "
+                f"config.json of transformers; set it to what the run's own model.config is"
+            )
+        raw = read_keys(place.directory)
+    kind = str(raw.get("model_type"))
+    if kind not in transformers.CONFIG_MAPPING:
+        meant = did_you_mean(kind, list(transformers.CONFIG_MAPPING), " ")
+        raise SetpointError(
+            f"{name}: transformers {transformers.__version__} knows no kind of models {kind!r}."
+            f"{meant} It is such a kind, a directory with a config.json, or an id of the hub."
+        )
+    try:
+        # Of the class, so that no code that a directory brings is run.
+        known = transformers.AutoConfig.for_model(kind)
+        unknown = [key for key in overrides if key not in raw and not hasattr(known, key)]
+        if unknown:
+            meant = did_you_mean(unknown[0], [*known.to_dict(), *raw], " ")
+            raise SetpointError(f"model.overrides.{unknown[0]}: {name} has no such key.{meant}")
+        return type(known).from_dict({**raw, **overrides})
+    except SetpointError:
+        raise
+    except Exception as error:  # whatever its classes raise, a value is wrong
+        raise SetpointError(f"{name} cannot be read by transformers: {_told(error)}") from error
+
+
+def _require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
+    held = getattr(keys, "vocab_size", None)
+    if held is not None and held < vocab_size:
+        raise SetpointError(
+            f"model.config = {config.config}: its vocabulary of {held} does not hold the "
+            f"{vocab_size} tokens of the tokenizer; for a model that is trained from nothing set "
+            f"model.overrides.vocab_size = {vocab_size}"
+        )
+    longest = getattr(keys, "max_position_embeddings", None)
+    if longest is not None and config.max_sequence_length > longest:
+        raise SetpointError(
+            f"model.max_sequence_length = {config.max_sequence_length}: model.config = "
+            f"{config.config} takes {longest} positions; valid: {longest} or less"
+        )
+
+
+def _with_weights(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) -> nn.Module:
+    try:
+        with _without_bars():
+            model, told = kind.from_pretrained(
+                str(directory),
+                config=keys,
+                dtype=dtype,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise SetpointError(f"{directory} cannot be loaded: {_told(error)}") from error
+    wrong = [
+        f"{len(told[key])} tensors {what}: {listed(sorted(map(str, told[key])))}"
+        for key, what in (
+            ("missing_keys", "are missing"),
+            ("unexpected_keys", "are not in the model"),
+            ("mismatched_keys", "have another shape"),
+        )
+        if told[key]
+    ]
+    if wrong:
+        lines = "\n  ".join(wrong)
+        raise SetpointError(f"{directory} does not fit the model:\n  {lines}")
+    return model
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep the progress bars of transformers away, which it draws into pipes, too."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _told(error: Exception) -> str:
+    """What an error of transformers says, on one line and not too long."""
+    text = " ".join(str(error).split())
+    if not text or isinstance(error, LookupError):  # which says no more than a key
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise SetpointError(_PACKAGE.format(repr(error.name))) from None
+    return transformers

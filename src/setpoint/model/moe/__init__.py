@@ -1,0 +1,1 @@
+"""Mixture of experts: routers, experts and what keeps their load even."""

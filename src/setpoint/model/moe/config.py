@@ -1,0 +1,247 @@
+"""The configuration of a mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING, Literal
+
+from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, field
+
+if TYPE_CHECKING:
+    from setpoint.model.config import Transformer
+
+UNTAUGHT = "router-without-gradient"
+CAUTIONS = {UNTAUGHT: "the loss of the model does not reach the routers"}
+
+
+class RouterConfig(Config):
+    """How tokens choose experts."""
+
+    normalize: bool = field(default=True, also_called=("norm_topk_prob",))
+    """Scale the weights of the chosen experts so that they sum to one."""
+
+
+class SoftmaxTopK(
+    RouterConfig, type="softmax_top_k", owner="setpoint.model.moe.router:SoftmaxTopK"
+):
+    """Scores are a softmax over all experts; the highest top_k are chosen."""
+
+
+class SigmoidTopK(
+    RouterConfig, type="sigmoid_top_k", owner="setpoint.model.moe.router:SigmoidTopK"
+):
+    """Each score is a sigmoid by itself; a bias, which only selects, evens the load out.
+
+    The bias is updated once per update from the load over all ranks, without a loss
+    (Wang et al., 2024; DeepSeek-V3).
+    """
+
+    bias_rate: float = field(default=0.001, ge=0, lt=inf, also_called=("bias_update_speed",))
+    """How far the bias of an expert moves at each update; 0 leaves it as it starts, at zero."""
+
+    bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = field(
+        default="constant", also_called=("moe_bias_schedule",)
+    )
+    """How bias_rate changes over the run: constant; cosine_decay, down to zero at its end;
+    linear_warmup, up from zero over its first tenth."""
+
+    @dead("bias_schedule")
+    def _bias_schedule_is_dead(self) -> str | None:
+        return "bias_rate is 0, so that the bias never moves" if self.bias_rate == 0 else None
+
+
+class MoE(Config):
+    """A mixture of experts in place of the feed-forward network of some layers."""
+
+    experts: int = field(
+        ge=1,
+        also_called=("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    )
+    """Number of experts that tokens choose among."""
+
+    top_k: int = field(default=2, ge=1, also_called=("moe_top_k", "num_experts_per_tok", "topk"))
+    """Experts that each token goes to."""
+
+    expert_dim: int | None = field(default=None, ge=1, also_called=("moe_intermediate_size",))
+    """Inner width of an expert; null: the model's ffn_dim."""
+
+    every: int = field(default=1, ge=1, also_called=("moe_frequency", "decoder_sparse_step"))
+    """Which layers have experts: layer i, counted from 0, if every divides i + 1."""
+
+    first_dense: int = field(default=0, ge=0, also_called=("first_k_dense_replace",))
+    """How many of the first layers have no experts, whatever `every` says."""
+
+    shared_experts: int = field(
+        default=0, ge=0, also_called=("moe_shared_experts", "n_shared_experts")
+    )
+    """Experts that every token goes to beside those it chooses, with weight 1; they are one network
+    of shared_experts times the width."""
+
+    router: RouterConfig = field(factory=SoftmaxTopK, also_called=("moe_router",))
+    """How tokens choose experts."""
+
+    route_scale: float = field(default=1.0, gt=0, lt=inf, also_called=("routed_scaling_factor",))
+    """What the weights of the chosen experts are multiplied by."""
+
+    groups: int = field(default=1, ge=1, also_called=("n_group",))
+    """Groups that experts lie in; a token chooses groups first, then experts in these."""
+
+    top_groups: int = field(default=1, ge=1, also_called=("topk_group",))
+    """Groups each token may choose experts from."""
+
+    balance_loss: float = field(
+        default=0.01,
+        ge=0,
+        lt=inf,
+        also_called=("moe_aux_loss_weight", "router_aux_loss_coef", "aux_loss_alpha"),
+    )
+    """Weight of the loss that evens the load out over a micro-batch: experts * sum(f * P) in each
+    layer, where f is the share of assignments and P the mean score (Switch Transformer)."""
+
+    sequence_balance_loss: float = field(
+        default=0.0, ge=0, lt=inf, also_called=("moe_sequence_aux_loss_weight",)
+    )
+    """Weight of the same loss taken in each sequence by itself (DeepSeek-V3)."""
+
+    router_z_loss: float = field(
+        default=0.0,
+        ge=0,
+        lt=inf,
+        also_called=("moe_router_z_loss_weight", "router_z_loss_coef", "moe_z_loss_coeff"),
+    )
+    """Weight of the mean of log(sum(exp(router logits)))^2 (ST-MoE, Zoph et al., 2022)."""
+
+    capacity_factor: float | None = field(
+        default=None, gt=0, lt=inf, also_called=("moe_capacity_factor", "expert_capacity_factor")
+    )
+    """In training an expert takes ceil(tokens * top_k / experts * capacity_factor) tokens of a
+    micro-batch, the earliest, and drops the others; null: all."""
+
+    gradient_scale: bool = field(default=False, also_called=("moe_gradient_scale",))
+    """Scale the gradient through each expert by mean load / its load; values stay as they are, and
+    so do gradients of the router."""
+
+    packed: bool = field(default=True, also_called=("moe_packed_experts",))
+    """Keep each projection of all experts in one tensor, rather than a module for each expert."""
+
+    implementation: Literal["auto", "grouped", "loop"] = field(
+        default="auto", role=RUNTIME, also_called=("moe_implementation", "experts_implementation")
+    )
+    """grouped: one grouped matrix product for all packed experts; loop: one expert after the other;
+    auto: grouped where PyTorch has it for the device and the format, as it is the faster one."""
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer has experts.
+
+        Arguments:
+            layer: its number, from 0.
+
+        Returns:
+            False for the dense ones.
+        """
+        return layer >= self.first_dense and (layer + 1) % self.every == 0
+
+    def layers_with_experts(self, layers: int) -> int:
+        """Count the layers that have experts.
+
+        Arguments:
+            layers: how many the model has.
+
+        Returns:
+            how many of them.
+        """
+        first = min(self.first_dense, layers)
+        return layers // self.every - first // self.every
+
+    def width(self, model: Transformer) -> int:
+        """The inner width of an expert.
+
+        Arguments:
+            model: the configuration of the model.
+
+        Returns:
+            expert_dim, or the model's ffn_dim.
+        """
+        return model.ffn_dim if self.expert_dim is None else self.expert_dim
+
+    @check
+    def _check_choice(self) -> Iterator[Problem]:
+        if self.top_k > self.experts:
+            yield Problem(
+                "top_k",
+                f"a token cannot go to {self.top_k} of {self.experts} experts",
+                valid=(str(self.experts),),
+                also=("experts",),
+            )
+        elif self.experts % self.groups:
+            from setpoint.model.divisors import nearest_divisors
+
+            yield Problem(
+                "groups",
+                f"{self.experts} experts cannot be divided into {self.groups} equal groups",
+                valid=[str(count) for count in nearest_divisors(self.experts, self.groups)],
+                also=("experts",),
+            )
+        elif self.groups > 1:
+            yield from self._wrong_top_groups()
+
+    def _wrong_top_groups(self) -> Iterator[Problem]:
+        size = self.experts // self.groups
+        fewest, most = -(-self.top_k // size), self.groups - 1
+        # Where one expert speaks for its group, the best k experts lie in the best k groups.
+        if isinstance(self.router, SoftmaxTopK) or size == 1:
+            most = min(most, self.top_k - 1)
+        if fewest <= self.top_groups <= most:
+            return
+        also: tuple[str, ...] = ("groups", "experts", "top_k")
+        if self.top_groups < fewest:
+            wrong = (
+                f"{self.top_groups} of {self.groups} groups hold {self.top_groups * size} experts, "
+                f"fewer than top_k = {self.top_k}"
+            )
+        elif self.top_groups >= self.groups:
+            there = "choose all" if self.top_groups == self.groups else "choose more than the"
+            wrong = f"a token would {there} {self.groups} groups, so that they change nothing"
+            also = ("groups",)
+        else:
+            wrong = (
+                f"the {self.top_k} best experts (top_k) of a token always lie in its {self.top_k} "
+                f"best groups, so that groups change nothing"
+            )
+            also = ("top_k", "router")
+        nearest = fewest if self.top_groups < fewest else most
+        yield Problem(
+            "top_groups",
+            wrong,
+            valid=[str(nearest)] if fewest <= most else (),
+            also=also,
+            hint="Or remove groups and top_groups.",
+        )
+
+    @check(cautions=CAUTIONS)
+    def _check_for_untaught_routers(self) -> Iterator[Problem]:
+        if self.top_k == 1 < self.experts and self.router.normalize:
+            yield Caution(
+                UNTAUGHT,
+                "router.normalize",
+                "the weight of a single expert is 1 whatever its score, so that routers learn "
+                "from their own losses only",
+                valid=("false",),
+                also=("top_k",),
+            )
+
+    @dead("implementation")
+    def _implementation_is_dead(self) -> str | None:
+        return None if self.packed else "experts that are not packed go one after the other"
+
+    @dead("capacity_factor")
+    def _capacity_factor_is_dead(self) -> str | None:
+        most = self.experts / self.top_k
+        if self.capacity_factor is None or self.capacity_factor < most:
+            return None
+        return f"from {most:g} = experts / top_k on an expert takes all tokens there are"
+
+    @dead("top_groups")
+    def _top_groups_is_dead(self) -> str | None:
+        return "groups is 1, so that there is one group to choose" if self.groups == 1 else None

@@ -1,0 +1,147 @@
+"""Experts: feed-forward networks, each for the rows that were sent to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.model.activation import activation
+from setpoint.model.autocast import cast_once
+from setpoint.model.feed_forward import FeedForward
+from setpoint.model.initialize import Initializer, Normal, PerExpert
+from setpoint.model.moe.assign import Assignments
+from setpoint.model.moe.grouped import grouped_gradient, grouped_product, why_not_grouped
+from setpoint.model.moe.mixture import Means, mixture
+from setpoint.model.moe.product import looped_gradient, looped_product
+from setpoint.model.moe.rows import gather, scale_gradient, spread
+from setpoint.model.scale import hidden_std, residual_std
+
+if TYPE_CHECKING:
+    from setpoint.model.config import Transformer as TransformerConfig
+
+
+class PackedExperts(nn.Module):
+    """All experts in one tensor for each projection, (E, in, out); without biases.
+
+    Arguments:
+        config: the configuration of the model, with experts.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        assert config.moe is not None
+        self.implementation = config.moe.implementation
+        self.std, self.down_std = hidden_std(config), residual_std(config)
+        self.activation = activation(config.activation)
+        count, dim, inner = config.moe.experts, config.dim, config.moe.width(config)
+        self.gate = nn.Parameter(torch.empty(count, dim, inner)) if config.is_gated else None
+        self.up = nn.Parameter(torch.empty(count, dim, inner))
+        self.down = nn.Parameter(torch.empty(count, inner, dim))
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return how each projection starts: each expert as if it were a module by itself.
+
+        Returns:
+            rules by the name of the parameter, relative to this module.
+        """
+        return {
+            name: PerExpert(Normal(self.down_std if name == "down" else self.std))
+            for name, _ in self.named_parameters()
+        }
+
+    def forward(
+        self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
+    ) -> Tensor:
+        """Add up what the chosen experts make of each token.
+
+        Arguments:
+            x: (T, dim).
+            weights: (T, k) of the choices.
+            assigned: which of them each expert works on.
+            factors: (R,) what gradients through each row are multiplied by; None: nothing.
+
+        Returns:
+            (T, dim).
+
+        Raises:
+            SetpointError: the grouped matrix product is demanded where there is none.
+        """
+        x, up, down = cast_once(x), cast_once(self.up), cast_once(self.down)
+        gate = None if self.gate is None else cast_once(self.gate)
+        weights, slots, ends = weights.to(x.dtype), assigned.slots, assigned.ends
+        if self._is_grouped(up):
+            product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)
+        else:
+            product, gradient = looped_product, looped_gradient
+        if not torch.compiler.is_compiling():
+            means = Means(product, gradient, self.activation, weights.shape[1])
+            return mixture(x, weights, gate, up, down, slots, ends, factors, means)
+        # A compiler decides by itself what to keep for the gradients.
+        rows = gather(x, slots, weights.shape[1])
+        inner = self.activation(product(rows, up if gate is None else gate, ends))
+        if gate is not None:
+            inner = inner * product(rows, up, ends)
+        return _add_up(product(inner, down, ends), weights, slots, factors)
+
+    def _is_grouped(self, up: Tensor) -> bool:
+        if self.implementation == "loop":
+            return False
+        reason = why_not_grouped(up)
+        if reason is not None and self.implementation == "grouped":
+            raise SetpointError(
+                f"model.moe.implementation = grouped: there is no grouped matrix product here: "
+                f"{reason}; auto takes it where it works, and loop works everywhere"
+            )
+        return reason is None
+
+
+class UnpackedExperts(nn.ModuleDict):
+    """A feed-forward network for each expert, by its number; without biases.
+
+    Arguments:
+        config: the configuration of the model, with experts.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        assert config.moe is not None
+        width = config.moe.width(config)
+        super().__init__(
+            {
+                str(expert): FeedForward(config, width, bias=False)
+                for expert in range(config.moe.experts)
+            }
+        )
+
+    def forward(
+        self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
+    ) -> Tensor:
+        """Add up what the chosen experts make of each token.
+
+        Arguments:
+            x: (T, dim).
+            weights: (T, k) of the choices.
+            assigned: which of them each expert works on.
+            factors: (R,) what gradients through each row are multiplied by; None: nothing.
+
+        Returns:
+            (T, dim).
+        """
+        rows = gather(cast_once(x), assigned.slots, weights.shape[1])
+        ends = assigned.ends
+        sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
+        # An expert without rows is called as well: its gradient is zero then, as that of a packed
+        # one, and not missing, which optimizers would take for "leave it alone".
+        parts = zip(self.values(), rows.split(sizes), strict=True)
+        out = torch.cat([expert(part) for expert, part in parts])
+        return _add_up(out, weights, assigned.slots, factors)
+
+
+def _add_up(rows: Tensor, weights: Tensor, slots: Tensor, factors: Tensor | None) -> Tensor:
+    """The weighted sums over the choices of each token."""
+    if factors is not None:
+        rows = scale_gradient(rows, factors)
+    choices = spread(rows, slots, weights.numel()).unflatten(0, weights.shape)
+    return (choices * weights.unsqueeze(-1).to(rows.dtype)).sum(dim=1)

@@ -1,0 +1,76 @@
+"""The grouped matrix product: many matrices, each for its own rows, in one call."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# What PyTorch's kernels take: the stride of each matrix is a multiple of so many bytes.
+ALIGNMENT = 16
+_CPU_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def why_not_grouped(matrices: Tensor) -> str | None:
+    """Say why PyTorch has no grouped matrix product for some matrices.
+
+    Arguments:
+        matrices: (E, in, out).
+
+    Returns:
+        the reason; None if there is one that works, forward and backward.
+    """
+    device, dtype = matrices.device, matrices.dtype
+    if not hasattr(F, "grouped_mm"):
+        return f"PyTorch {torch.__version__} has none"
+    # Its description for compilers, and for tensors without data, knows bf16 only.
+    plain = type(matrices) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
+    if not plain and dtype != torch.bfloat16:
+        return f"compiled it computes in bf16, and not in {dtype}"
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 0):
+            return f"it needs a GPU of compute capability 8.0, this one has {_dotted(capability)}"
+        if dtype != torch.bfloat16:
+            return f"it computes in bf16 on a GPU, and not in {dtype}"
+    elif device.type != "cpu":
+        return f"PyTorch has none for {device.type}"
+    elif dtype not in _CPU_TYPES:
+        return f"it does not compute in {dtype}"
+    for size in matrices.shape[1:]:
+        if size * dtype.itemsize % ALIGNMENT:
+            return (
+                f"it needs widths that are multiples of {ALIGNMENT // dtype.itemsize} in {dtype}, "
+                f"and one is {size}"
+            )
+    return None
+
+
+def grouped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Multiply the rows of each group with its own matrix.
+
+    Arguments:
+        rows: (R, in), group after group.
+        matrices: (E, in, out).
+        ends: (E,) int32 where the rows of each group end; the last one is R.
+
+    Returns:
+        (R, out).
+    """
+    return F.grouped_mm(rows, matrices, offs=ends)
+
+
+def grouped_gradient(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
+    """Compute the gradient of the matrices of `grouped_product`.
+
+    Arguments:
+        rows: (R, in), group after group.
+        gradient: (R, out) that of the product.
+        ends: (E,) int32 where the rows of each group end; the last one is R.
+
+    Returns:
+        (E, in, out), zero for a group without rows.
+    """
+    return F.grouped_mm(rows.t(), gradient, offs=ends)
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))

@@ -1,0 +1,90 @@
+"""A mixture of experts in place of a feed-forward network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from setpoint.model.feed_forward import FeedForward
+from setpoint.model.moe.assign import Assignments, assign
+from setpoint.model.moe.experts import PackedExperts, UnpackedExperts
+from setpoint.model.moe.losses import balance_loss, sequence_balance_loss, z_loss
+from setpoint.model.moe.router import Choice, build_router
+from setpoint.model.moe.routing import LayerRouting
+from setpoint.model.moe.rows import load_factors
+
+if TYPE_CHECKING:
+    from setpoint.model.config import Transformer as TransformerConfig
+
+
+class MoELayer(nn.Module):
+    """Each token goes to the experts that a router chooses, and to the shared ones.
+
+    y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). Nothing is kept on
+    the module: what the losses and the balancing need is returned beside the output.
+
+    Arguments:
+        config: the configuration of the model, with experts.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        assert config.moe is not None
+        moe = config.moe
+        self.count = moe.experts
+        self.capacity_factor = moe.capacity_factor
+        self.gradient_scale = moe.gradient_scale
+        self.router = build_router(config)
+        self.experts = PackedExperts(config) if moe.packed else UnpackedExperts(config)
+        width = moe.shared_experts * moe.width(config)
+        self.shared = FeedForward(config, width, bias=False) if width else None
+
+    def forward(
+        self, x: Tensor, positions: Tensor | None = None
+    ) -> tuple[Tensor, LayerRouting | None]:
+        """Transform each position by the experts it chooses.
+
+        Capacity and the scaling of gradients belong to training: in evaluation no choice is
+        dropped, so that a token does not depend on the others in its batch.
+
+        Arguments:
+            x: (B, S, dim) normalized hidden states.
+            positions: (B, S) integers, negative for padding, which takes no part in the capacity,
+                the counts and the losses; (S,) or None: there is no padding.
+
+        Returns:
+            (B, S, dim), to be added to the residual stream; and the report of the layer, which
+            only training gives.
+        """
+        valid = None if positions is None or positions.dim() == 1 else positions >= 0
+        tokens = x.flatten(0, 1)
+        choice: Choice = self.router(tokens)
+        assigned = assign(
+            choice.experts,
+            self.count,
+            self.capacity_factor if self.training else None,
+            None if valid is None else valid.flatten(),
+        )
+        factors = None
+        if self.gradient_scale and self.training:
+            factors = load_factors(len(assigned.slots), assigned.taken, assigned.ends, x.dtype)
+        y = self.experts(tokens, choice.weights, assigned, factors).view_as(x)
+        if self.shared is not None:
+            y = y + self.shared(x)
+        return y, self._report(choice, assigned, x.shape[0], valid) if self.training else None
+
+    def _report(
+        self, choice: Choice, assigned: Assignments, batch: int, valid: Tensor | None
+    ) -> LayerRouting:
+        logits, scores, experts = (
+            part.unflatten(0, (batch, -1))
+            for part in (choice.logits, choice.scores, choice.experts)
+        )
+        return LayerRouting(
+            assigned.chosen,
+            (assigned.chosen - assigned.taken).sum(),
+            balance_loss(scores, assigned.chosen, valid),
+            sequence_balance_loss(scores, experts, valid),
+            z_loss(logits, valid),
+        )

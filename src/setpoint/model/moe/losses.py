@@ -1,0 +1,74 @@
+"""Losses that keep the load of experts even, or the router's logits small; all means over tokens.
+
+T tokens that count, E experts, k choices a token; f_i is the share of the T k choices that fell on
+expert i and carries no gradient, P_i the mean score of expert i, where the scores of a token sum
+to one. E * sum_i f_i P_i is 1 where either is uniform, and grows as load and scores gather on the
+same experts.
+"""
+
+import torch
+from torch import Tensor
+
+
+def balance_loss(scores: Tensor, counts: Tensor, valid: Tensor | None) -> Tensor:
+    """Compute E * sum_i f_i P_i over all tokens (Switch Transformer, Fedus et al., 2021).
+
+    Arguments:
+        scores: (B, S, E) scores that sum to one.
+        counts: (E,) how often each expert was chosen.
+        valid: (B, S) False for padding, which takes no part; None: there is none.
+
+    Returns:
+        A scalar; 0 if nothing counts.
+    """
+    share = counts.to(scores.dtype) / counts.sum().clamp(min=1)
+    mean = _mean(scores.flatten(0, 1), None if valid is None else valid.flatten())
+    return scores.shape[-1] * (share * mean).sum()
+
+
+def sequence_balance_loss(scores: Tensor, experts: Tensor, valid: Tensor | None) -> Tensor:
+    """Compute the balance loss of each sequence by itself, and their mean over tokens.
+
+    Complementary sequence-wise balance loss (DeepSeek-V3, 2024).
+
+    Arguments:
+        scores: (B, S, E) scores that sum to one.
+        experts: (B, S, k) chosen experts.
+        valid: (B, S) False for padding, which takes no part; None: there is none.
+
+    Returns:
+        A scalar; 0 if nothing counts.
+    """
+    # Not by adding up at indices: a token chooses an expert once at most.
+    chosen = torch.zeros_like(scores).scatter(2, experts, 1.0)
+    if valid is not None:
+        chosen = chosen * valid.unsqueeze(-1)
+    counts = chosen.sum(dim=1)
+    share = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    if valid is None:
+        return scores.shape[-1] * (share * scores.mean(dim=1)).sum(dim=1).mean()
+    # A sequence weighs as many tokens as it has: sum_b n_b L_b / sum_b n_b, where n_b P_b is a sum.
+    sums = (scores * valid.unsqueeze(-1)).sum(dim=1)
+    return scores.shape[-1] * (share * sums).sum() / valid.sum().clamp(min=1)
+
+
+def z_loss(logits: Tensor, valid: Tensor | None) -> Tensor:
+    """Compute the mean of log(sum(exp(logits)))^2 (ST-MoE, Zoph et al., 2022).
+
+    Arguments:
+        logits: (B, S, E) of the router.
+        valid: (B, S) False for padding, which takes no part; None: there is none.
+
+    Returns:
+        A scalar; 0 if nothing counts.
+    """
+    squares = torch.logsumexp(logits, dim=-1).square().flatten()
+    return _mean(squares, None if valid is None else valid.flatten())
+
+
+def _mean(values: Tensor, valid: Tensor | None) -> Tensor:
+    """The mean of (T, ...) over the tokens that count."""
+    if valid is None:
+        return values.mean(dim=0)
+    valid = valid.view(-1, *(1 for _ in values.shape[1:]))
+    return (values * valid).sum(dim=0) / valid.sum().clamp(min=1)

@@ -1,0 +1,68 @@
+"""What a layer of experts reports beside its output, and what a model makes of all reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from setpoint.model.outcome import Routing
+
+if TYPE_CHECKING:
+    from setpoint.model.moe.config import MoE
+
+
+class LayerRouting(NamedTuple):
+    """How the tokens of one layer chose experts in one forward pass.
+
+    It is returned, not kept on the layer: a layer that is computed again for its backward pass
+    reports once, and a pipeline can hand the report on.
+
+    Arguments:
+        counts: (E,) int64 how often each expert was chosen, also where it took no more.
+        dropped: () int64 how many of these choices no expert took.
+        balance, sequence_balance, z: () fp32 the terms of the loss, without their weights; they
+            carry gradients.
+    """
+
+    counts: Tensor
+    dropped: Tensor
+    balance: Tensor
+    sequence_balance: Tensor
+    z: Tensor
+
+
+def combine(
+    config: MoE | None, layers: Sequence[LayerRouting]
+) -> tuple[Tensor | None, Routing | None]:
+    """Make one report of those of all layers.
+
+    Arguments:
+        config: gives the weights of the losses.
+        layers: the reports in the order of the layers; none where nothing is trained.
+
+    Returns:
+        what is added to the mean loss over tokens, an fp32 scalar, and the report without
+        gradients. None for either that there is not.
+    """
+    if config is None or not layers:
+        return None, None
+    balance = torch.stack([layer.balance for layer in layers]).sum()
+    sequence_balance = torch.stack([layer.sequence_balance for layer in layers]).sum()
+    z = torch.stack([layer.z for layer in layers]).sum()
+    weighted = [
+        term * weight
+        for term, weight in (
+            (balance, config.balance_loss),
+            (sequence_balance, config.sequence_balance_loss),
+            (z, config.router_z_loss),
+        )
+        if weight
+    ]
+    auxiliary = torch.stack(weighted).sum() if weighted else None
+    counts = torch.stack([layer.counts for layer in layers])
+    dropped = torch.stack([layer.dropped for layer in layers])
+    terms = (term.detach() for term in (balance, sequence_balance, z))
+    return auxiliary, Routing(counts, dropped, *terms)

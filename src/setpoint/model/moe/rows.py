@@ -1,0 +1,109 @@
+"""Taking tokens to the experts that work on them, and back."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class _Gather(torch.autograd.Function):
+    """rows[r] = x[slots[r] // k]; the gradient of a token is the sum over its k choices.
+
+    The backward pass of `index_select` adds row by row in the dtype of x; this one writes each row
+    once and sums over k, in fp32 inside.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slots: Tensor, top_k: int) -> Tensor:
+        ctx.save_for_backward(slots)
+        ctx.shape = (x.shape[0], top_k, x.shape[1])
+        return x.index_select(0, slots.div(top_k, rounding_mode="floor"))
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None, None]:
+        (slots,) = ctx.saved_tensors
+        tokens, top_k, _ = ctx.shape
+        return spread(grad, slots, tokens * top_k).view(ctx.shape).sum(dim=1), None, None
+
+
+def gather(x: Tensor, slots: Tensor, top_k: int) -> Tensor:
+    """Copy each token to the rows of the experts that it chose.
+
+    Arguments:
+        x: (T, dim).
+        slots: (R,) of the rows in the flattened (T, top_k) choices.
+        top_k: choices of each token.
+
+    Returns:
+        (R, dim).
+    """
+    return _Gather.apply(x, slots, top_k)
+
+
+def spread(rows: Tensor, slots: Tensor, count: int) -> Tensor:
+    """Put rows where their choices stand.
+
+    Arguments:
+        rows: (R, dim).
+        slots: (R,) all different.
+        count: number of choices.
+
+    Returns:
+        (count, dim), zero where there is no row.
+    """
+    full = rows.new_empty if len(slots) == count else rows.new_zeros
+    return full(count, rows.shape[1]).index_copy_(0, slots, rows)
+
+
+class _ScaleGradient(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by a factor for each row."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, factors: Tensor) -> Tensor:
+        ctx.save_for_backward(factors)
+        return rows.view_as(rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None]:
+        (factors,) = ctx.saved_tensors
+        return grad * factors.unsqueeze(1).to(grad.dtype), None
+
+
+def load_factors(rows: int, taken: Tensor, ends: Tensor, dtype: torch.dtype) -> Tensor:
+    """Compute mean load / load for the expert of each row.
+
+    With gradients multiplied by it, an expert with few tokens learns as fast as one with many.
+
+    Arguments:
+        rows: how many there are, R.
+        taken: (E,) load of each expert.
+        ends: (E,) where its rows end.
+        dtype: of the result.
+
+    Returns:
+        (R,).
+    """
+    load = taken.to(torch.promote_types(dtype, torch.float32))
+    factors = load.mean() / load.clamp(min=1)
+    places = torch.arange(rows, device=ends.device)
+    return factors[torch.searchsorted(ends, places, right=True)].to(dtype)
+
+
+def scale_gradient(rows: Tensor, factors: Tensor) -> Tensor:
+    """Multiply the gradient of each row; values stay.
+
+    Arguments:
+        rows: (R, dim).
+        factors: (R,).
+
+    Returns:
+        the rows themselves.
+    """
+    return _ScaleGradient.apply(rows, factors)

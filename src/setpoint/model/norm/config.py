@@ -1,0 +1,37 @@
+"""The norms a model can be built with."""
+
+from __future__ import annotations
+
+from setpoint.config import Config, field
+from setpoint.config.foreign.section import Foreign
+
+
+class NormConfig(Config):
+    """How vectors of the residual stream are normalized; `norm_eps` of the model applies to all."""
+
+
+class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.rms_norm:RMSNorm"):
+    """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
+
+    zero_centered: bool = field(default=False, before=False)
+    """Keep weight - 1 instead of weight, so that weight decay pulls towards the identity."""
+
+
+class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.layer_norm:LayerNorm"):
+    """Layer norm (Ba et al., 2016): (x - mean(x)) / std(x) * weight + bias."""
+
+    bias: bool = True
+    """Whether a learned bias is added."""
+
+
+class ImportedNorm(
+    NormConfig, Foreign, type="import", owner="setpoint.model.norm.imported:build_imported"
+):
+    """Any torch module by its import path; other keys are its arguments.
+
+    It maps (..., dim) to (..., dim) and initializes itself. Where it takes dim or
+    normalized_shape, and eps, it gets them.
+    """
+
+    trusts = ("torch.nn",)
+    handed = ("dim", "normalized_shape", "eps")

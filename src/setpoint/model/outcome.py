@@ -1,0 +1,103 @@
+"""What a model gives in training, beside logits."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Projection(NamedTuple):
+    """The way from the last hidden states to logits, as data, so that a loss can take it in parts.
+
+    Arguments:
+        weight: (rows, dim) the output matrix; the first vocab_size rows count.
+        vocab_size: how many logits there are.
+        scale: logits are multiplied by it.
+        soft_cap: logits become soft_cap * tanh(logits / soft_cap); None: they stay as they are.
+    """
+
+    weight: Tensor
+    vocab_size: int
+    scale: float = 1.0
+    soft_cap: float | None = None
+
+    def logits(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Project hidden states.
+
+        Arguments:
+            hidden: (..., dim).
+            weight: stands in for the output matrix; None: that matrix.
+
+        Returns:
+            (..., vocab_size) logits in the compute dtype.
+        """
+        return self.finish(F.linear(hidden, self.weight if weight is None else weight))
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """Cut, scale and cap what the output matrix gives.
+
+        Arguments:
+            logits: (..., rows) products with all rows.
+
+        Returns:
+            (..., vocab_size) logits.
+        """
+        if logits.shape[-1] != self.vocab_size:
+            logits = logits[..., : self.vocab_size]
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.soft_cap is not None:
+            # A soft limit on their size (Gemma 2, 2024).
+            logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
+        return logits
+
+
+class Routing(NamedTuple):
+    """How tokens chose experts in one or several forward passes in training.
+
+    Counts are whole numbers, so that their sums are exact in any order, and engines that cast what
+    modules return leave them alone.
+
+    Arguments:
+        counts: (layers with experts, E) int64 how often each expert was chosen, also where it took
+            no more.
+        dropped: (layers with experts,) int64 how many of these choices no expert took.
+        balance, sequence_balance, z: fp32 scalars without gradient: the means over tokens that
+            `moe.balance_loss` and so on weigh, summed over layers, without their weights.
+    """
+
+    counts: Tensor
+    dropped: Tensor
+    balance: Tensor
+    sequence_balance: Tensor
+    z: Tensor
+
+
+class Outcome(NamedTuple):
+    """What a forward pass with a head gives.
+
+    Arguments:
+        result: what the head returned.
+        auxiliary: fp32 scalar that the model adds to the mean loss over tokens; None: nothing.
+        routing: how tokens chose experts; None for models without.
+    """
+
+    result: Any
+    auxiliary: Tensor | None = None
+    routing: Routing | None = None
+
+
+def supports_head(model: nn.Module) -> bool:
+    """Tell whether a model takes a head, which is called with hidden states and gives an `Outcome`.
+
+    A model says so by `supports_head = True` on its class; others are called with tokens alone and
+    give logits.
+
+    Arguments:
+        model: any module, also within a wrapper that passes attributes on.
+
+    Returns:
+        Whether it can be called as `model(tokens, head=...)`.
+    """
+    return getattr(model, "supports_head", False) is True

@@ -1,0 +1,128 @@
+"""What `setpoint check` says of the weights that a model is to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem, SetpointError
+from setpoint.model.pretrained.family import SECTIONS
+from setpoint.model.pretrained.locate import Place, locate_here
+from setpoint.model.pretrained.read_config import config_of, read_keys
+
+if TYPE_CHECKING:
+    from setpoint.model.config import HuggingFaceModel, ModelConfig
+
+
+def check_directory(config: ModelConfig) -> Iterator[Problem]:
+    """Hold a model against the weights in a directory; an id of the hub is left alone.
+
+    Arguments:
+        config: a model with `pretrained`.
+
+    Returns:
+        the problems.
+    """
+    assert config.pretrained is not None
+    try:
+        place = locate_here(config.pretrained)
+        if place is not None:
+            yield from _unfit(config, place)
+    except SetpointError as error:
+        yield Problem("pretrained", _without_name(error, config.pretrained))
+
+
+def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
+    """Look into the config.json of a model of transformers; an id of the hub is left alone.
+
+    Arguments:
+        config: the section.
+
+    Returns:
+        the problems.
+    """
+    if config.names_a_kind:
+        return
+    try:
+        place = locate_here(config.config)
+        if place is None or place.kind == "checkpoint":
+            return
+        keys = {**read_keys(place.directory), **config.overrides.dump()}
+    except SetpointError as error:
+        yield Problem("config", _without_name(error, config.config))
+        return
+    longest = keys.get("max_position_embeddings", keys.get("n_positions"))
+    if isinstance(longest, int) and config.max_sequence_length > longest:
+        yield Problem(
+            "max_sequence_length",
+            f"{config.max_sequence_length} is more than the {longest} positions of config.json",
+            valid=(str(longest),),
+            also=("config",),
+        )
+
+
+def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
+    """Look for transformers and what computes attention, without importing them.
+
+    Arguments:
+        config: the section.
+
+    Returns:
+        the problems.
+    """
+    from importlib.util import find_spec
+
+    if config.attention_backend == "flash_attention_2" and find_spec("flash_attn") is None:
+        yield Problem(
+            "attention_backend",
+            "the package flash_attn is not installed",
+            valid=("sdpa", "eager"),
+        )
+    if find_spec("transformers") is None:
+        yield Problem(
+            "config",
+            "the package transformers, which makes models of type = huggingface, is not installed",
+            hint="Install 'setpoint[huggingface]'.",
+        )
+
+
+def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
+    from setpoint.model.config import HuggingFaceModel, Transformer
+    from setpoint.model.pretrained.difference import differences
+    from setpoint.model.pretrained.tensor_files import list_tensors
+
+    if isinstance(config, Transformer):
+        for found in differences(config, config_of(place)):
+            yield Problem(
+                found.field,
+                f"the weights to start from have {found.theirs}",
+                valid=() if found.theirs in SECTIONS.values() else (found.theirs,),
+                also=("pretrained",),
+                hint=f"`setpoint import {place.name}` writes all that they ask for.",
+            )
+    elif place.kind == "huggingface" and not isinstance(config, HuggingFaceModel):
+        yield Problem("pretrained", foreign_names(config))
+    if place.kind == "huggingface":
+        list_tensors(place.directory)
+
+
+def foreign_names(config: ModelConfig) -> str:
+    """Why a model of the user's own cannot start from a directory of Hugging Face.
+
+    Arguments:
+        config: the section.
+
+    Returns:
+        a sentence.
+    """
+    tag = type(config).__setpoint__.tag
+    return (
+        f"a model of type = {tag} can start from a run or a checkpoint of Setpoint, and not from a "
+        f"directory of Hugging Face, whose names of tensors it does not know"
+    )
+
+
+def _without_name(error: SetpointError, name: str) -> str:
+    """The text without the name, which the problem shows as the field's value."""
+    return str(error).removeprefix(f"{name}: ").removeprefix(f"{Path(name)} ")

@@ -1,0 +1,66 @@
+"""What a model needs held against what files hold, before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from setpoint.config import RunError
+from setpoint.model.pretrained.header import FLOATS, TensorInfo
+from setpoint.model.pretrained.pieces import Shape
+
+_SHOWN = 3
+
+
+def require_tensors(
+    where: object,
+    wanted: Mapping[str, Shape],
+    held: Mapping[str, TensorInfo],
+    surplus: Iterable[str] = (),
+) -> None:
+    """Refuse files that lack tensors, or have others, or of other shapes.
+
+    Arguments:
+        where: the directory, for the error.
+        wanted: the shapes of all tensors of the model by name.
+        held: what the files hold.
+        surplus: patterns of names that may be there and are not read.
+
+    Raises:
+        RunError: if anything differs, each kind with the first few names and their number.
+    """
+    patterns = [re.compile(pattern) for pattern in surplus]
+    missing = [f"{name} {_sized(shape)}" for name, shape in wanted.items() if name not in held]
+    beyond = [
+        f"{name} {_sized(info.shape)}"
+        for name, info in held.items()
+        if name not in wanted and not any(pattern.fullmatch(name) for pattern in patterns)
+    ]
+    common = [name for name in wanted if name in held]
+    shapes = [
+        f"{name} {_sized(held[name].shape)}, the model's is {_sized(wanted[name])}"
+        for name in common
+        if held[name].shape != wanted[name]
+    ]
+    kinds = [f"{name} {held[name].dtype}" for name in common if held[name].dtype not in FLOATS]
+    told = [
+        _line(missing, "missing"),
+        _line(beyond, "not in the model"),
+        _line(shapes, "of another shape"),
+        _line(kinds, f"of a type that weights cannot have ({', '.join(FLOATS)} can)"),
+    ]
+    if any(told):
+        lines = "\n  ".join(filter(None, told))
+        raise RunError(f"{where} does not fit the model, and nothing was loaded:\n  {lines}")
+
+
+def _line(names: list[str], what: str) -> str:
+    if not names:
+        return ""
+    more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    count = "1 tensor is" if len(names) == 1 else f"{len(names)} tensors are"
+    return f"{count} {what}: {'; '.join(names[:_SHOWN])}{more}"
+
+
+def _sized(shape: Shape) -> str:
+    return f"({', '.join(str(size) for size in shape)})"

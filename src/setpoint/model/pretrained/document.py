@@ -1,0 +1,252 @@
+"""A config.json of which each key is understood, known to be without effect here, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from setpoint.config import ConfigError, SetpointError
+
+_ABSENT: Final = object()
+
+LARGEST: Final = 2**31
+"""Above this is no number of a model; some of the lists here would not fit into memory either."""
+
+_NO_EFFECT: Final = {
+    "what the file is, and who wrote it": "model_type architectures transformers_version "
+    "_name_or_path name_or_path _commit_hash is_llama_config transformers.js_config "
+    "unsloth_fixed unsloth_version",
+    "the format of the weights, which their files say, too": "dtype torch_dtype use_bfloat16",
+    "what only generation reads, and the numbers of special tokens": "use_cache bos_token_id "
+    "eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id "
+    "cache_implementation max_length min_length do_sample early_stopping num_beams "
+    "num_beam_groups diversity_penalty temperature top_k top_p typical_p repetition_penalty "
+    "length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids "
+    "num_return_sequences output_scores return_dict_in_generate forced_bos_token_id "
+    "forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens "
+    "begin_suppress_tokens tokenizer_class prefix max_sequence_length",
+    "how it is computed, with equal results": "attn_implementation _attn_implementation "
+    "_attn_implementation_autoset _attn_implementation_internal experts_implementation "
+    "_experts_implementation_internal pretraining_tp chunk_size_feed_forward torchscript "
+    "tf_legacy_loss",
+    "what else is returned": "return_dict output_attentions output_hidden_states "
+    "output_router_logits",
+    "heads for other tasks": "id2label label2id num_labels problem_type finetuning_task "
+    "task_specific_params",
+}
+NO_EFFECT: Final = frozenset(key for keys in _NO_EFFECT.values() for key in keys.split())
+"""Keys that change neither the weights nor the logits of a decoder."""
+
+_MUST_BE: Mapping[str, tuple[object, ...]] = {
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False, True),
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (None,),
+    "tie_encoder_decoder": (False,),
+    "pruned_heads": ({},),
+    "tie_last_hidden_states": (None,),
+    "per_layer_config": (None, {}),
+    "partial_rotary_factor": (None, 1, 1.0),
+    "rope_interleaved": (None, False),
+    "use_mrope": (None, False),
+}
+_REFUSED: Mapping[str, str] = {
+    "quantization_config": "the weights are quantized; dequantize them with transformers first",
+    "auto_map": "names program code of its own, which is not run",
+}
+
+
+class Document:
+    """The keys of a config.json, with a list of those that were read.
+
+    Findings are collected and told together by `finish`.
+
+    Arguments:
+        keys: the content.
+        path: of the file, for errors.
+    """
+
+    def __init__(self, keys: Mapping[str, Any], path: str) -> None:
+        self.path = path
+        self._keys = keys
+        self._read: set[str] = set()
+        self._findings: list[str] = []
+
+    def has(self, name: str) -> bool:
+        """Whether a key is there and not null.
+
+        Arguments:
+            name: of the key.
+
+        Returns:
+            True if it has a value; the key counts as read only by what reads it.
+        """
+        return self._keys.get(name) is not None
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Read a key of any kind.
+
+        Arguments:
+            name: of the key.
+            default: what an absent key stands for.
+
+        Returns:
+            its value.
+        """
+        self._read.add(name)
+        return self._keys.get(name, default)
+
+    def integer(
+        self, name: str, default: Any = _ABSENT, *, at_least: int = 1, optional: bool = False
+    ) -> Any:
+        """Read a whole number.
+
+        Arguments:
+            name: of the key.
+            default: what an absent key stands for; without one it must be there.
+            at_least: the smallest that is taken.
+            optional: whether the value may be null.
+
+        Returns:
+            the number, or None.
+        """
+
+        def right(value: Any) -> bool:
+            return type(value) is int and value >= at_least
+
+        kind = f"a whole number of at least {at_least}"
+        found = self._typed(name, default, right, kind, optional)
+        if found is not None and found >= LARGEST:
+            self.refuse(name, "is too large")
+            return at_least
+        return found
+
+    def number(self, name: str, default: Any = _ABSENT, *, optional: bool = False) -> Any:
+        """Read a number.
+
+        Arguments:
+            name: of the key.
+            default: what an absent key stands for; without one it must be there.
+            optional: whether the value may be null.
+
+        Returns:
+            the number as a float, or None.
+        """
+
+        def right(value: Any) -> bool:
+            return type(value) in (int, float) and -LARGEST < value < LARGEST
+
+        found = self._typed(name, default, right, "a number", optional)
+        return found if found is None else float(found)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Read true or false; null stands for false.
+
+        Arguments:
+            name: of the key.
+            default: what an absent key stands for.
+
+        Returns:
+            the value.
+        """
+        if self._keys.get(name, default) is None:
+            self._read.add(name)
+            return False
+        return self._typed(name, default, lambda value: type(value) is bool, "true or false", False)
+
+    def choice(self, name: str, default: str, meanings: Mapping[str, str]) -> str:
+        """Read a word and say what it stands for here.
+
+        Arguments:
+            name: of the key.
+            default: what an absent key stands for.
+            meanings: the known words.
+
+        Returns:
+            the meaning.
+        """
+        value = self.value(name, default)
+        if isinstance(value, str) and value in meanings:
+            return meanings[value]
+        self.refuse(name, f"is not known here; known: {', '.join(meanings)}")
+        return meanings[default]
+
+    def must_be(self, name: str, allowed: Collection[object], why: str) -> None:
+        """Refuse a key that has another value than those that change nothing.
+
+        Arguments:
+            name: of the key.
+            allowed: the values; an absent key is allowed.
+            why: what is said of another value.
+        """
+        value = self.value(name, _ABSENT)
+        if value is not _ABSENT and value not in allowed:
+            self.refuse(name, why)
+
+    def refuse(self, name: str, why: str) -> None:
+        """Add a finding.
+
+        Arguments:
+            name: of the key.
+            why: what is wrong, as what follows "key = value: ".
+        """
+        self._read.add(name)
+        shown = f" = {_shown(self._keys[name])}" if name in self._keys else ""
+        self._findings.append(f"{name}{shown}: {why}")
+
+    def finish(self) -> None:
+        """Refuse what nobody has read, and tell all findings.
+
+        Raises:
+            SetpointError: if there are any, naming each key with its value.
+        """
+        for name, allowed in _MUST_BE.items():
+            self.must_be(name, allowed, "changes the model in a way that is not supported")
+        for name, why in _REFUSED.items():
+            self.must_be(name, (None, {}), why)
+        unknown = [name for name in self._keys if name not in self._read | NO_EFFECT]
+        for name in unknown:
+            if self._keys[name] is not None:
+                self.refuse(name, "is not known here, and might change the model")
+        if self._findings:
+            raise SetpointError(
+                f"{self.path} describes a model that Setpoint's transformer cannot be:\n  "
+                + "\n  ".join(self._findings)
+                + '\n`type = "huggingface"` trains it with transformers as it is.'
+            )
+
+    def _typed(
+        self, name: str, default: Any, right: Callable[[Any], bool], kind: str, optional: bool
+    ) -> Any:
+        self._read.add(name)
+        value = self._keys.get(name, default)
+        if value is _ABSENT:
+            self.refuse(name, f"is missing; it must be {kind}")
+        elif (value is None and (optional or default is None)) or right(value):
+            return value
+        else:
+            self.refuse(name, f"must be {kind}")
+        # Whatever is built of it is thrown away with the findings.
+        return 1 if default is _ABSENT or default is None else default
+
+
+def reasons(error: SetpointError) -> str:
+    """What is wrong with values of ours that were made from a file, without where in our code.
+
+    Arguments:
+        error: any; that of a configuration has several reasons.
+
+    Returns:
+        one line.
+    """
+    if not isinstance(error, ConfigError):
+        return str(error)
+    told = (f"{p.path} = {p.value}: {p.message}" for p in error.problems)
+    return "; ".join(text.replace(" = None:", ":") for text in told)
+
+
+def _shown(value: object) -> str:
+    import json
+
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

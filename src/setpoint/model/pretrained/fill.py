@@ -1,0 +1,132 @@
+"""Parameters filled from files, one after the other."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.model.initialize import Constant, as_placed, collect_rules, plain_name
+from setpoint.model.pretrained.compare import require_tensors
+from setpoint.model.pretrained.header import TensorInfo
+from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
+from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
+
+
+class Weights:
+    """The tensors of a model in files, held against the model before any is read.
+
+    Arguments:
+        where: the directory, for errors.
+        pieces: how the model's tensors and those of the files are made of each other.
+        held: what the files hold.
+        shapes: of all tensors of the model by name.
+        surplus: patterns of names that may be there and are not read.
+
+    Raises:
+        RunError: if the files hold other tensors than the model has.
+    """
+
+    def __init__(
+        self,
+        where: object,
+        pieces: Iterable[Piece],
+        held: Mapping[str, TensorInfo],
+        shapes: Mapping[str, Shape],
+        surplus: Iterable[str] = (),
+    ) -> None:
+        self.held = held
+        self.pieces: dict[str, list[Piece]] = {}
+        for piece in pieces:
+            self.pieces.setdefault(piece.ours, []).append(piece)
+        every = (piece for group in self.pieces.values() for piece in group)
+        require_tensors(where, their_shapes(every, shapes), held, surplus)
+
+    def fill(
+        self, module: nn.Module, *, device: torch.device | str, dtype: torch.dtype | None
+    ) -> None:
+        """Give each parameter and buffer of a module its values.
+
+        What is on the meta device is made in place; anything else keeps its place and type, and if
+        it is sharded takes its part. What the module lacks, as a stage of a pipeline does, is not
+        read. A buffer that no file holds gets the value it starts with.
+
+        Arguments:
+            module: the model or a part of it, whose parameters have the names of the whole.
+            device: for what is on the meta device.
+            dtype: for parameters on the meta device; None: as in the files.
+        """
+        with TensorReader() as reader, torch.no_grad():
+            for name, parameter in list(module.named_parameters()):
+                made = self._made(reader, name, parameter, device, dtype)
+                if made is not None:
+                    _put(module, name, nn.Parameter(made, parameter.requires_grad))
+            for name, buffer in list(module.named_buffers()):
+                if plain_name(name) in self.pieces:
+                    made = self._made(reader, name, buffer, device, buffer.dtype)
+                elif buffer.is_meta:
+                    made = torch.empty_like(buffer, device=device)
+                    rule = collect_rules(module)[plain_name(name)]
+                    assert isinstance(rule, Constant), "only what is the same in every run"
+                    made.fill_(rule.value)
+                else:
+                    continue
+                if made is not None:
+                    _put(module, name, made)
+
+    def _made(
+        self,
+        reader: TensorReader,
+        name: str,
+        target: Tensor,
+        device: torch.device | str,
+        dtype: torch.dtype | None,
+    ) -> Tensor | None:
+        """The tensor in place of one on the meta device; None where it was filled in place."""
+        pieces = self.pieces[plain_name(name)]
+        if target.is_meta:
+            dtype = dtype or DTYPES[self.held[pieces[0].theirs].dtype]
+            return self._assemble(reader, pieces, target.shape, dtype, device)
+        full = self._assemble(reader, pieces, target.shape, target.dtype, "cpu")
+        target.copy_(as_placed(full, target))
+        return None
+
+    def _assemble(
+        self,
+        reader: TensorReader,
+        pieces: list[Piece],
+        shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> Tensor:
+        """One tensor of ours, put together of its pieces."""
+        only = pieces[0]
+        if len(pieces) == 1 and only[2:] == (None, None, False):
+            # The reader's own memory, so that nothing is copied; no other piece is cut from it.
+            return reader.read(self.held[only.theirs]).to(device=device, dtype=dtype)
+        full = torch.zeros(shape, dtype=dtype, device=device)
+        for piece in pieces:
+            theirs = block(reader.read(self.held[piece.theirs]), piece.of_theirs)
+            block(full, piece.of_ours).copy_(theirs.T if piece.transposed else theirs)
+        return full
+
+
+def block(tensor: Tensor, part: Part | None) -> Tensor:
+    """A block of a tensor.
+
+    Arguments:
+        tensor: any.
+        part: which; None for all of it.
+
+    Returns:
+        a view.
+    """
+    if part is None:
+        return tensor
+    if part.length is None:
+        return tensor.select(part.dim, part.start)
+    return tensor.narrow(part.dim, part.start, part.length)
+
+
+def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
+    path, _, last = name.rpartition(".")
+    setattr(module.get_submodule(path), last, tensor)

@@ -1,0 +1,175 @@
+"""`load_pretrained`: a module with the weights of a directory, a run, or a model on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from setpoint.config import SetpointError
+from setpoint.config.foreign.section import Foreign
+from setpoint.model.build import build_model
+from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.pretrained.family import Family
+from setpoint.model.pretrained.fill import Weights
+from setpoint.model.pretrained.locate import locate
+from setpoint.model.pretrained.pieces import Piece
+from setpoint.model.pretrained.read_config import read_config
+from setpoint.model.pretrained.read_tensor import weight_dtype
+from setpoint.model.pretrained.skeleton import skeleton
+from setpoint.model.pretrained.tensors import require_depth, weights_of
+
+
+def load_pretrained(
+    path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | str | None = None,
+) -> nn.Module:
+    """Load a model that was trained before.
+
+    It is built without memory, all its files are held against it, and only then are its parameters
+    made, one tensor after the other, so that loading takes little more memory than the model.
+
+    Arguments:
+        path: the directory of a Hugging Face model, of a run or of a checkpoint; or the id of a
+            model on the hub, as `organization/name` or `organization/name@revision`. A directory
+            wins over an id. Of a run the best checkpoint is taken, or else the newest.
+        device: where its parameters will lie.
+        dtype: of its parameters, such as `"bf16"`; None: as the files have them.
+
+    Returns:
+        the module in evaluation mode, with its resolved configuration as `config`. It maps (B, S)
+        int64 tokens to (B, S, V) logits.
+
+    Raises:
+        SetpointError: if there is no such model, or it is none that Setpoint's transformer can be;
+            or there is no such device.
+        RunError: if its files are damaged or do not belong together. Nothing is loaded then.
+    """
+    wanted = weight_dtype(dtype)
+    _require_device(device)
+    place = locate(str(path))
+    if place.kind == "checkpoint":
+        from setpoint.model.pretrained.run import job_of
+
+        job = job_of(place.directory)
+        vocab_size = job.tokenizer.build().vocab_size
+        return load_checkpoint(
+            place.directory, job.model, vocab_size, device=device, dtype=wanted
+        ).eval()
+    config, family = read_config(place.directory)
+    return load_directory(place.directory, config, family, device=device, dtype=wanted).eval()
+
+
+def _require_device(device: torch.device | str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SetpointError(
+            f"device = {device}: {reason}. Valid: cpu, or what this machine has"
+        ) from error
+
+
+def load_directory(
+    directory: Path,
+    config: Transformer,
+    family: Family,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+) -> nn.Module:
+    """Build a transformer and fill it from a directory in the format of Hugging Face.
+
+    Arguments:
+        directory: with the weights.
+        config: what its config.json describes, resolved.
+        family: whose names its tensors have.
+        device: where the parameters will lie.
+        dtype: of the parameters; None: as the files have them.
+
+    Returns:
+        the model in training mode.
+
+    Raises:
+        SetpointError: if there are no weights that can be read.
+        RunError: if they are damaged, or are not those of the model. Nothing is loaded then.
+    """
+    assert config.vocab_size is not None, "every config.json has it"
+    require_depth(directory, config)
+    model = skeleton(config, config.vocab_size)
+    weights_of(directory, family, model, config).fill(model, device=device, dtype=dtype)
+    # Where files that go along with the weights are found again; see `save_pretrained`.
+    vars(model)["loaded_from"] = directory
+    return model
+
+
+def load_checkpoint(
+    directory: Path,
+    config: ModelConfig,
+    vocab_size: int,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+) -> nn.Module:
+    """Build a model and fill it from a checkpoint of Setpoint.
+
+    Arguments:
+        directory: of the checkpoint.
+        config: the resolved section of the model.
+        vocab_size: number of tokens.
+        device: where the parameters will lie.
+        dtype: of the parameters; None: as the file has them.
+
+    Returns:
+        the model in training mode.
+
+    Raises:
+        DamagedCheckpoint: if the checkpoint is not what was saved.
+        RunError: if the weights are not those of the model. Nothing is loaded then.
+    """
+    if is_ours(config):
+        model = skeleton(config, vocab_size)
+        checkpoint_weights(directory, model).fill(model, device=device, dtype=dtype)
+        return model
+    from setpoint.model.pretrained.run import restore
+
+    model = build_model(config, vocab_size)
+    restore(directory, model)
+    return model.to(device=device, dtype=dtype)
+
+
+def is_ours(config: ModelConfig) -> bool:
+    """Whether all parts of a model are ours, and so can be built without memory.
+
+    Arguments:
+        config: a resolved section.
+
+    Returns:
+        False for models, and for a transformer with norms, from elsewhere, which fill themselves
+        when they are made.
+    """
+    return isinstance(config, Transformer) and not isinstance(config.norm, Foreign)
+
+
+def checkpoint_weights(directory: Path, model: nn.Module) -> Weights:
+    """The weights of a checkpoint, held against a model.
+
+    Arguments:
+        directory: of the checkpoint.
+        model: our transformer as a whole, perhaps on the meta device.
+
+    Returns:
+        what fills the model, or a part of it.
+
+    Raises:
+        DamagedCheckpoint: if the file is not what was saved.
+        RunError: if the weights are not those of the model.
+    """
+    from setpoint.model.pretrained.run import list_weights
+
+    held = list_weights(directory)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return Weights(directory, [Piece(n, n) for n in shapes], held, shapes)

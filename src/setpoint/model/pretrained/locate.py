@@ -1,0 +1,131 @@
+"""What the text of `pretrained` means: a run, a checkpoint, another directory, or an id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from setpoint.config import SetpointError
+from setpoint.config.recorded import ORIGINS
+from setpoint.hub.fetch import split_hub_id
+from setpoint.model.pretrained.hub import fetch
+
+CONFIG: Final = "config.json"
+"""The file that describes a model of transformers."""
+
+_MANIFEST: Final = "manifest.json"
+_CHECKPOINTS: Final = "checkpoints"
+
+
+class Place(NamedTuple):
+    """Where a model lies.
+
+    Arguments:
+        name: as it was typed.
+        kind: `checkpoint` for one of Setpoint's, `huggingface` for a directory in its format.
+        directory: of the checkpoint or the model.
+    """
+
+    name: str
+    kind: Literal["checkpoint", "huggingface"]
+    directory: Path
+
+
+def locate(name: str, *, weights: bool = True) -> Place:
+    """Find a model; what exists here wins over the hub.
+
+    Arguments:
+        name: a directory, or the id of a model on the hub, perhaps with `@revision`.
+        weights: whether its weights are needed, should it be on the hub.
+
+    Returns:
+        where it lies.
+
+    Raises:
+        SetpointError: if there is no such model, in words that say what was looked for.
+    """
+    found = locate_here(name)
+    if found is None:
+        found = Place(name, "huggingface", fetch(name, weights=weights))
+    return found
+
+
+def locate_here(name: str) -> Place | None:
+    """Find a model in a directory, without the hub.
+
+    Arguments:
+        name: as for `locate`.
+
+    Returns:
+        where it lies; None for an id of the hub.
+
+    Raises:
+        SetpointError: if it is neither a directory with a model nor an id.
+    """
+    path = Path(name).expanduser()
+    if (path / _MANIFEST).is_file() or not path.is_dir():
+        checkpoint = _checkpoint(path)
+        if checkpoint is not None:
+            return Place(name, "checkpoint", checkpoint)
+    if not path.exists():
+        if split_hub_id(name) is None or _is_below_here(path):
+            raise SetpointError(f"{name}: {_missing(path)}")
+        return None
+    if not path.is_dir():
+        raise SetpointError(f"{name} is a file; name the directory that holds {CONFIG}")
+    if (path / ORIGINS).is_file() or (path / _CHECKPOINTS).is_dir():
+        return Place(name, "checkpoint", _of_run(path))
+    if not (path / CONFIG).is_file():
+        raise SetpointError(
+            f"{name} is a directory without {CONFIG}: neither a run or checkpoint of Setpoint nor "
+            f"a model of Hugging Face"
+        )
+    return Place(name, "huggingface", path)
+
+
+def is_on_hub(name: str) -> bool:
+    """Whether a name can be no other than an id of the hub.
+
+    Arguments:
+        name: as for `locate`.
+
+    Returns:
+        False for what lies here, and for what lies nowhere.
+    """
+    try:
+        return locate_here(name) is None
+    except SetpointError:
+        return False
+
+
+def _checkpoint(path: Path) -> Path | None:
+    from setpoint.model.pretrained.run import find_checkpoint
+
+    return find_checkpoint(path)
+
+
+def _of_run(path: Path) -> Path:
+    """The best checkpoint of a run, or else the newest."""
+    for name in ("best", "latest"):
+        if (path / _CHECKPOINTS / name).is_file():
+            found = _checkpoint(path / _CHECKPOINTS / name)
+            if found is not None:
+                return found
+    raise SetpointError(f"{path} is a run that has no checkpoint yet")
+
+
+def _is_below_here(path: Path) -> bool:
+    """Whether a path leads into a folder that is here, so that no id of the hub is meant."""
+    return len(path.parts) > 1 and path.parent.is_dir()
+
+
+def _missing(path: Path) -> str:
+    from setpoint.config.suggest import nearest
+
+    parent = path.parent
+    if not parent.is_dir():
+        return "there is no such directory, and an id of the hub has the form organization/name"
+    names = [other.name for other in parent.iterdir() if other.is_dir()]
+    close = nearest(path.name, names, 1)
+    meant = f". Did you mean {parent / close[0]}?" if close else ""
+    return f"there is no such directory{meant}"

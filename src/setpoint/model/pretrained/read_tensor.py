@@ -1,0 +1,95 @@
+"""Tensors read from safetensors files one at a time.
+
+The bytes go straight into the tensor: nothing is mapped and nothing is held twice, so that loading
+takes the memory of the model and of one tensor.
+"""
+
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import torch
+from torch import Tensor
+
+from setpoint.config import SetpointError
+from setpoint.config.dtype import DType
+from setpoint.model.pretrained.header import DamagedFile, TensorInfo
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+"""What weights may be, by the names of the format."""
+
+
+def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """A number format for weights.
+
+    Arguments:
+        dtype: torch's object, or a name such as `"bf16"`; None: whatever there is.
+
+    Returns:
+        the object, or None.
+
+    Raises:
+        SetpointError: if there is no such format, or weights cannot be of it.
+    """
+    if dtype is None:
+        return None
+    found = DType.read(dtype).torch()
+    if found not in DTYPES.values():
+        known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES.values())
+        raise SetpointError(f"dtype = {dtype}: weights cannot be of it. Valid: {known}")
+    return found
+
+
+class TensorReader:
+    """Reads tensors whose places are known; a context manager that closes the files.
+
+    The tensor read last is kept, since several of ours may be parts of it.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[Path, BinaryIO] = {}
+        self._last: tuple[TensorInfo, Tensor] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._last = None
+        for file in self._files.values():
+            file.close()
+
+    def read(self, info: TensorInfo) -> Tensor:
+        """Read one tensor.
+
+        Arguments:
+            info: where it lies, from a verified header.
+
+        Returns:
+            the tensor on the CPU, of the type it has in the file. Not to be written to.
+
+        Raises:
+            DamagedFile: if the file has become shorter since its header was read.
+            SetpointError: if it cannot be read.
+        """
+        if self._last is not None and self._last[0] == info:
+            return self._last[1]
+        self._last = None  # its memory is free before the next one's is taken
+        tensor = torch.empty(info.shape, dtype=DTYPES[info.dtype])
+        if info.size:
+            target = tensor.view(-1).view(torch.uint8).numpy().data
+            try:
+                file = self._files.get(info.file)
+                if file is None:
+                    file = self._files[info.file] = info.file.open("rb")
+                file.seek(info.start)
+                count = file.readinto(target)  # pyright: ignore[reportAttributeAccessIssue]
+            except OSError as error:
+                raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
+            if count != info.size:
+                raise DamagedFile(info.file, "it was cut short while it was read")
+        self._last = (info, tensor)
+        return tensor

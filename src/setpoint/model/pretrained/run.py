@@ -1,0 +1,109 @@
+"""Models that Setpoint trained: the configuration and the weights of a run's checkpoint.
+
+The record of a run is that of a whole job, whose class lies above this layer of the house; this is
+the one module that looks up there, when it is asked to.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from setpoint.model.config import ModelConfig
+    from setpoint.model.pretrained.header import TensorInfo
+    from setpoint.train.config import Job
+
+WEIGHTS: Final = "model.safetensors"
+"""The file of a checkpoint that holds the weights."""
+
+
+def find_checkpoint(path: Path) -> Path | None:
+    """The checkpoint that a path means.
+
+    Arguments:
+        path: of a checkpoint, or `latest` or `best` in the folder of a run's checkpoints.
+
+    Returns:
+        its directory; None if the path means no checkpoint.
+
+    Raises:
+        SetpointError: if it names a checkpoint that is not there, in a folder that has others.
+    """
+    from setpoint.checkpoint.record import find_checkpoint
+
+    return find_checkpoint(path)
+
+
+def job_of(checkpoint: Path) -> Job:
+    """The job that a checkpoint was trained by.
+
+    Arguments:
+        checkpoint: its directory.
+
+    Returns:
+        the resolved configuration, from the checkpoint's own record or else the run's.
+
+    Raises:
+        SetpointError: if there is no record, or it cannot be read.
+    """
+    from setpoint.checkpoint.record import has_record
+    from setpoint.config import resolve
+    from setpoint.config.record import read_record
+    from setpoint.train.config import Job
+
+    folder = checkpoint if has_record(checkpoint) else checkpoint.parent.parent
+    return resolve(read_record(Job, str(folder))[0])
+
+
+def model_of(checkpoint: Path) -> ModelConfig:
+    """The model that a checkpoint holds.
+
+    Arguments:
+        checkpoint: its directory.
+
+    Returns:
+        the resolved section.
+
+    Raises:
+        SetpointError: if there is no record, or it cannot be read.
+    """
+    return job_of(checkpoint).model
+
+
+def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
+    """Find the weights of a checkpoint, whose every byte is compared with its checksum first.
+
+    Arguments:
+        checkpoint: its directory.
+
+    Returns:
+        where each tensor lies, by name.
+
+    Raises:
+        DamagedCheckpoint: if the file is not what was saved.
+    """
+    from setpoint.checkpoint.manifest import read_manifest, verify
+    from setpoint.model.pretrained.header import read_header
+
+    verify(checkpoint, read_manifest(checkpoint), [WEIGHTS])
+    return read_header(checkpoint / WEIGHTS)
+
+
+def restore(checkpoint: Path, model: nn.Module) -> None:
+    """Put the weights of a checkpoint into a model that is not our transformer.
+
+    Arguments:
+        checkpoint: its directory.
+        model: with memory of its own.
+
+    Raises:
+        DamagedCheckpoint: if the checkpoint is not what was saved.
+        RunError: if the weights are not those of the model.
+    """
+    from setpoint.checkpoint.loading import load_directory
+    from setpoint.checkpoint.weights import load_weights
+
+    load_weights(model, load_directory(checkpoint, only=("model",)))

@@ -1,0 +1,199 @@
+"""`save_pretrained`: a directory that transformers loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.model.huggingface import HuggingFaceModel
+from setpoint.model.initialize import plain_name
+from setpoint.model.pretrained.fill import block
+from setpoint.model.pretrained.hub import TOKENIZER_FILES
+from setpoint.model.pretrained.load import load_pretrained
+from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.pieces import Piece, their_shapes
+from setpoint.model.pretrained.read_config import read_keys
+from setpoint.model.pretrained.read_tensor import weight_dtype
+from setpoint.model.pretrained.tensors import pieces_of
+from setpoint.model.pretrained.write_config import family_for, write_config
+from setpoint.model.pretrained.write_tensor import Planned, write_tensors
+from setpoint.model.transformer import Transformer
+
+GENERATION: Final = "generation_config.json"
+"""The file with the settings that a model is best sampled with."""
+
+SHARD: Final = 5_000_000_000
+"""Bytes of a file, which is what the hub is used to."""
+
+
+def save_pretrained(
+    model: nn.Module | str | Path,
+    path: str | Path,
+    *,
+    dtype: torch.dtype | str | None = None,
+    max_shard_size: int = SHARD,
+    family: str | None = None,
+    tokenizer: str | Path | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a model in the format of Hugging Face.
+
+    The directory appears under its name when it is complete, or not at all. Weights are written
+    one tensor after the other. What a family's config.json has no word for is refused, unless it
+    plays a part in training only.
+
+    Arguments:
+        model: our transformer or one of transformers' that was loaded or trained here; or what
+            `load_pretrained` takes.
+        path: of the directory.
+        dtype: of the weights, such as `"bf16"`; None: as they are.
+        max_shard_size: bytes that no file exceeds, but for one tensor that alone is larger.
+        family: `model_type` of transformers; None: the plainest that the model can be.
+        tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
+            was loaded from, if it has any.
+        overwrite: whether a directory that holds files may be replaced.
+
+    Returns:
+        the directory.
+
+    Raises:
+        SetpointError: if no family is such a model, or the directory cannot be written.
+    """
+    if not isinstance(model, nn.Module):
+        model = load_pretrained(model)
+    model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
+    wanted, target = weight_dtype(dtype), Path(path).expanduser()
+    if max_shard_size < 1:
+        raise SetpointError(f"max_shard_size = {max_shard_size} must be at least 1 byte")
+    _require_room(target, overwrite)
+    origin = getattr(model, "loaded_from", None)
+    if isinstance(model, Transformer):
+        write = _writer(model, wanted, max_shard_size, family, origin)
+    elif isinstance(model, HuggingFaceModel):
+        write = partial(model.save_into, dtype=wanted, max_shard_size=max_shard_size)
+    else:
+        raise SetpointError(
+            f"a {type(model).__name__} cannot be written in the format of Hugging Face; only "
+            f"models of type = transformer and type = huggingface can"
+        )
+
+    def write_all(directory: Path) -> None:
+        write(directory)
+        copy_companions(Path(tokenizer) if tokenizer is not None else origin, directory)
+
+    _publish(target, write_all)
+    return target
+
+
+def _writer(
+    model: Transformer,
+    dtype: torch.dtype | None,
+    max_shard_size: int,
+    name: str | None,
+    origin: Path | None,
+) -> Callable[[Path], None]:
+    """What writes the config.json and the weights of a transformer of ours."""
+    family = family_for(model.config, name)
+    tensors: dict[str, Tensor] = {plain_name(n): p for n, p in model.named_parameters()}
+    pieces = pieces_of(family, model, model.config)
+    groups: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        groups.setdefault(piece.theirs, []).append(piece)
+    shapes = their_shapes(pieces, {n: tuple(t.shape) for n, t in tensors.items()})
+    planned = [
+        Planned(n, shape, dtype or tensors[groups[n][0].ours].dtype) for n, shape in shapes.items()
+    ]
+    kinds = {tensor.dtype for tensor in planned}
+    main = dtype or (kinds.pop() if len(kinds) == 1 else torch.float32)
+    keys = write_config(
+        model.config,
+        family,
+        vocab_size=model.vocab_size,
+        dtype=str(main).removeprefix("torch."),
+        token_ids=read_keys(origin) if origin is not None else None,
+    )
+
+    def make(name: str) -> Tensor:
+        return _their_tensor(groups[name], tensors, shapes[name])
+
+    def write(directory: Path) -> None:
+        (directory / CONFIG).write_text(json.dumps(keys, indent=2) + "\n")
+        write_tensors(directory, planned, make, max_shard_size)
+
+    return write
+
+
+def _their_tensor(
+    pieces: list[Piece], tensors: dict[str, Tensor], shape: tuple[int, ...]
+) -> Tensor:
+    first = _full(block(tensors[pieces[0].ours].detach(), pieces[0].of_ours))
+    if len(pieces) == 1 and pieces[0].of_theirs is None:
+        return first.T if pieces[0].transposed else first
+    whole = torch.empty(shape, dtype=first.dtype, device=first.device)
+    for piece in pieces:
+        ours = _full(block(tensors[piece.ours].detach(), piece.of_ours))
+        block(whole, piece.of_theirs).copy_(ours.T if piece.transposed else ours)
+    return whole
+
+
+def _full(tensor: Tensor) -> Tensor:
+    """The whole of a tensor of which this rank may hold a part; all ranks take part then."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def copy_companions(origin: Path | None, directory: Path) -> None:
+    """Copy the files that go along with weights: those of the tokenizer, and for generation.
+
+    Arguments:
+        origin: where they are looked for; None: nothing is copied.
+        directory: that is being written.
+
+    Raises:
+        OSError: if one cannot be copied.
+    """
+    if origin is None:
+        return
+    for name in (*TOKENIZER_FILES, GENERATION):
+        if (origin / name).is_file() and not (directory / name).exists():
+            shutil.copyfile(origin / name, directory / name)
+
+
+def _require_room(target: Path, overwrite: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise SetpointError(f"{target} is a file; name a directory to write the model to")
+    if not overwrite and target.is_dir() and any(target.iterdir()):
+        raise SetpointError(
+            f"{target} holds files already, and nothing was written; name another directory, or "
+            f"say overwrite=True to replace it as a whole"
+        )
+
+
+def _publish(target: Path, write: Callable[[Path], Any]) -> None:
+    """Write a directory aside, and give it its name when it is complete."""
+    aside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            write(aside)
+            if target.is_dir():
+                os.rename(target, old)
+            os.rename(aside, target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            if old.is_dir() and not target.exists():
+                os.rename(old, target)
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise SetpointError(f"{target} cannot be written: {error.strerror or error}") from error

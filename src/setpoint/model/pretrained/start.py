@@ -1,0 +1,70 @@
+"""The weights that a fresh run starts from, in place of random ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from setpoint.config import SetpointError
+from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.huggingface import HuggingFaceModel
+from setpoint.model.pretrained.check import foreign_names
+from setpoint.model.pretrained.difference import Different, differences
+from setpoint.model.pretrained.load import checkpoint_weights
+from setpoint.model.pretrained.locate import Place, locate
+from setpoint.model.pretrained.read_config import config_of, read_config
+from setpoint.model.pretrained.tensors import weights_of
+
+
+def start_from(config: ModelConfig, model: nn.Module) -> dict[str, Any]:
+    """Give a model the weights that its configuration names.
+
+    Arguments:
+        config: a resolved section with `pretrained`.
+        model: what it has built, with memory of its own; parameters keep their type.
+
+    Returns:
+        what the record says of it: the name, the kind, and the directory.
+
+    Raises:
+        SetpointError: if there is no such model, or it is of another architecture, field by field.
+        RunError: if its files are damaged or do not belong together. Nothing is loaded then.
+    """
+    assert config.pretrained is not None
+    try:
+        place = locate(config.pretrained)
+    except SetpointError as error:
+        raise type(error)(f"model.pretrained = {error}") from error
+    if isinstance(config, Transformer):
+        _start_transformer(config, model, place)
+    elif place.kind == "checkpoint":
+        from setpoint.model.pretrained.run import restore
+
+        restore(place.directory, model)
+    elif isinstance(model, HuggingFaceModel):
+        model.load_from(place.directory)
+    else:
+        raise SetpointError(f"model.pretrained = {place.name}: {foreign_names(config)}")
+    return {"name": place.name, "kind": place.kind, "directory": str(place.directory.resolve())}
+
+
+def _start_transformer(config: Transformer, model: nn.Module, place: Place) -> None:
+    theirs = config_of(place)
+    found = differences(config, theirs)
+    tokens = model.vocab_size
+    if config.vocab_size is None and theirs.vocab_size not in (None, tokens):
+        found.append(Different("vocab_size", f"null, {tokens} tokens", str(theirs.vocab_size)))
+    if found:
+        lines = "\n  ".join(
+            f"model.{d.field} = {d.ours}; the weights have {d.theirs}" for d in found
+        )
+        raise SetpointError(
+            f"model.pretrained = {place.name} holds weights of another model, and nothing was "
+            f"loaded:\n  {lines}\n`setpoint import {place.name}` writes all that they ask for."
+        )
+    if place.kind == "checkpoint":
+        weights = checkpoint_weights(place.directory, model)
+    else:
+        weights = weights_of(place.directory, read_config(place.directory)[1], model, config)
+    weights.fill(model, device="cpu", dtype=None)

@@ -1,0 +1,1 @@
+"""Rotary positions and the rules that stretch them."""

@@ -1,0 +1,73 @@
+"""The rules that stretch rotary positions to longer sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from setpoint.config import Config, Problem, check, field
+
+
+class RopeScaling(Config):
+    """How the rotary wavelengths of a model that was trained on shorter sequences are stretched."""
+
+    factor: float = field(ge=1, lt=inf)
+    """How many times longer sequences may become."""
+
+
+class Linear(RopeScaling, type="linear"):
+    """Positions are divided by the factor (Chen et al., 2023)."""
+
+
+class Llama3(RopeScaling, type="llama3"):
+    """Llama 3's rule: long wavelengths are stretched, short ones kept, those between blended."""
+
+    low_frequency_factor: float = field(default=1.0, gt=0, lt=inf, also_called=("low_freq_factor",))
+    """Wavelengths above original_length / low_frequency_factor are stretched in full."""
+
+    high_frequency_factor: float = field(
+        default=4.0, gt=0, lt=inf, also_called=("high_freq_factor",)
+    )
+    """Wavelengths below original_length / high_frequency_factor are kept."""
+
+    original_length: int = field(ge=1, also_called=("original_max_position_embeddings",))
+    """Positions that the model was first trained on."""
+
+    @check
+    def _check_factors(self) -> Iterator[Problem]:
+        if self.low_frequency_factor >= self.high_frequency_factor:
+            yield Problem(
+                "low_frequency_factor",
+                f"{self.low_frequency_factor:g} must be below high_frequency_factor = "
+                f"{self.high_frequency_factor:g}",
+                valid=("1",) if self.high_frequency_factor > 1 else (),
+                also=("high_frequency_factor",),
+            )
+
+
+class Yarn(RopeScaling, type="yarn"):
+    """YaRN (Peng et al., 2023): a ramp between kept and stretched wavelengths, and a scale."""
+
+    original_length: int = field(ge=1, also_called=("original_max_position_embeddings",))
+    """Positions that the model was first trained on."""
+
+    beta_fast: float = field(default=32.0, gt=0, lt=inf)
+    """Planes that turn more often than this over original_length are kept."""
+
+    beta_slow: float = field(default=1.0, gt=0, lt=inf)
+    """Planes that turn less often than this over original_length are stretched in full."""
+
+    attention_factor: float | None = field(default=None, gt=0, lt=inf)
+    """Scale of queries and keys; null: 0.1 ln(factor) + 1."""
+
+    truncate: bool = field(default=True)
+    """Round the ends of the ramp outwards to whole planes."""
+
+    @check
+    def _check_betas(self) -> Iterator[Problem]:
+        if self.beta_slow >= self.beta_fast:
+            yield Problem(
+                "beta_slow",
+                f"{self.beta_slow:g} must be below beta_fast = {self.beta_fast:g}",
+                also=("beta_fast",),
+            )

@@ -1,0 +1,171 @@
+"""What is minimized: the model, its loss, and what the model adds by itself, as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import SetpointError
+from setpoint.loss.config import IGNORE_INDEX, LossConfig
+from setpoint.model.outcome import Outcome, Routing, supports_head
+from setpoint.train.loss_fit import tokens_named
+
+if TYPE_CHECKING:
+    from setpoint.data.windows import Batch
+    from setpoint.model.outcome import Projection
+
+
+class Count(NamedTuple):
+    """What of a batch counts.
+
+    Arguments:
+        tokens: targets that count.
+        weight: the sum of their weights.
+        inputs: tokens that the model reads, whatever their targets weigh; what the model adds to
+            the loss is a mean over these.
+        valid: (B, S) which targets count; None: all that the data marks.
+    """
+
+    tokens: int
+    weight: float
+    inputs: int
+    valid: Tensor | None = None
+
+
+class Objective:
+    """Computes the loss of micro-batches, and what they weigh in the mean over a whole batch.
+
+    A model that supports a head is called with one, so that the loss gets hidden states where it
+    wants them, and so that the model can tell what it adds to the loss. Others give logits.
+
+    Arguments:
+        model: maps (B, S) tokens to (B, S, V) logits.
+        loss: is called with (logits, targets, weights), or has a method `from_hidden` that takes
+            (hidden, projection, targets, weights). Without weights in the data the last one is
+            left out. What it leaves out or weighs by itself is said by its `weigh`, a
+            `setpoint.loss.weighing.Weigher`; without that it takes no weights.
+
+    Raises:
+        SetpointError: the loss needs hidden states and the model does not give them.
+    """
+
+    def __init__(self, model: nn.Module, loss: Any) -> None:
+        self.model, self.loss = model, loss
+        self.has_head = supports_head(model)
+        self.from_hidden = hasattr(loss, "from_hidden")
+        self.weigh = getattr(loss, "weigh", None)
+        if self.from_hidden and not self.has_head:
+            raise SetpointError(
+                f"loss: {type(loss).__name__} needs hidden states, and the model, a "
+                f"{type(model).__name__}, gives logits only\nValid: loss.type = cross_entropy, or "
+                f"a model with supports_head = True that takes a head"
+            )
+
+    def __call__(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Outcome:
+        """Run the model and its loss.
+
+        Arguments:
+            inputs: (B, S) int64.
+            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
+            weights: (B, S) fp32, from the data; None: all weigh 1.
+
+        Returns:
+            The sums of the loss as a `LossOutput`, and what the model tells beside them.
+
+        Raises:
+            SetpointError: the data weighs its targets and the loss cannot.
+        """
+        last = () if weights is None else (weights,)
+        if not self.has_head:
+            return Outcome(self.loss(self.model(inputs), targets, *last))
+
+        def head(hidden: Tensor, projection: Projection) -> Any:
+            if self.from_hidden:
+                return self.loss.from_hidden(hidden, projection, targets, *last)
+            return self.loss(projection.logits(hidden), targets, *last)
+
+        return self.model(inputs, head=head)
+
+    def count(self, batch: Batch) -> Count:
+        """Count what of a batch the loss is divided by.
+
+        Arguments:
+            batch: where the loader left it, so that no device is waited for.
+
+        Returns:
+            The targets that count, and their weight.
+
+        Raises:
+            SetpointError: the data weighs its targets and the loss cannot, or a weight of the data
+                is negative or no number.
+        """
+        weights, inputs = batch.weights, batch.inputs.numel()
+        if weights is None and (self.weigh is None or self.weigh.is_trivial):
+            return Count(batch.target_tokens, float(batch.target_tokens), inputs)
+        if self.weigh is None:
+            raise SetpointError(
+                f"loss: {type(self.loss).__name__} cannot weigh tokens, and the data does\nValid: "
+                f"loss.type = cross_entropy, chunked_cross_entropy or linear_cross_entropy"
+            )
+        if weights is not None and not bool(((weights >= 0) & weights.isfinite()).all()):
+            raise SetpointError(
+                f"data: the weights of a batch lie between {weights.min():g} and "
+                f"{weights.max():g}; they must be finite and >= 0"
+            )
+        targets, weights = self.weigh(batch.targets, weights)
+        valid = targets != IGNORE_INDEX
+        tokens = int(valid.sum())
+        weight = tokens if weights is None else weights[valid].sum(dtype=torch.float64)
+        return Count(tokens, float(weight), inputs, valid)
+
+
+def total_count(counts: list[Count]) -> Count:
+    """Add up the counts of micro-batches.
+
+    Arguments:
+        counts: one for each.
+
+    Returns:
+        Their sum.
+    """
+    return Count(
+        tokens=sum(count.tokens for count in counts),
+        weight=sum(count.weight for count in counts),
+        inputs=sum(count.inputs for count in counts),
+    )
+
+
+def add_routing(before: Routing | None, routing: Routing, share: float) -> Routing:
+    """Add the routing of a micro-batch to that of those before it.
+
+    Arguments:
+        before: the sum so far; None: nothing yet.
+        routing: that of one micro-batch.
+        share: its part of the tokens of the whole batch, for what are means over tokens.
+
+    Returns:
+        The new sum: counts add up, balance, sequence_balance and z are means over the whole batch.
+    """
+    counts, dropped, *means = routing
+    new = Routing(counts, dropped, *(mean * share for mean in means))
+    return new if before is None else Routing(*(a + b for a, b in zip(before, new, strict=True)))
+
+
+def require_tokens(loss: LossConfig, vocab_size: int) -> None:
+    """Refuse a loss that names tokens which the tokenizer does not have.
+
+    Arguments:
+        loss: the resolved section.
+        vocab_size: number of tokens of the tokenizer.
+
+    Raises:
+        SetpointError: with the token and those that there are.
+    """
+    for field, token in tokens_named(loss):
+        if token >= vocab_size:
+            raise SetpointError(
+                f"{field}: the tokenizer has no token {token}: its vocabulary is {vocab_size}\n"
+                f"Valid: 0 to {vocab_size - 1}"
+            )

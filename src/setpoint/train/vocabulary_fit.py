@@ -1,0 +1,73 @@
+"""Whether the model's vocabulary holds the tokenizer's, as far as the configuration tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Caution, Problem, SetpointError
+from setpoint.data.config import BYTES_VOCABULARY, Bytes
+from setpoint.model.config import Transformer
+from setpoint.model.vocabulary import embedding_rows, misfit
+
+if TYPE_CHECKING:
+    from setpoint.data.config import TokenizerConfig
+    from setpoint.train.config import Job
+
+UNUSED = "vocabulary-mostly-unused"
+UNUSED_MEANS = "most rows of the embedding stand for no token of the tokenizer"
+FACTOR = 4
+
+
+def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
+    """Find how many tokens a tokenizer has, where that is known without building it.
+
+    Arguments:
+        tokenizer: its section; of one in files these are read, if they are here.
+
+    Returns:
+        the number; None where it is not known.
+    """
+    if isinstance(tokenizer, Bytes):
+        return BYTES_VOCABULARY
+    from setpoint.data.vocabulary import vocabulary_size
+
+    try:
+        return vocabulary_size(tokenizer)
+    except SetpointError:
+        return None  # a check of the tokenizer's own says why
+
+
+def vocabulary_problems(job: Job) -> Iterator[Problem]:
+    """Compare the model's vocabulary with the tokenizer's.
+
+    Arguments:
+        job: the configuration, with every value determined.
+
+    Returns:
+        the problems and cautions.
+    """
+    model = job.model
+    if not isinstance(model, Transformer):
+        return
+    tokens = known_vocabulary(job.tokenizer)
+    if tokens is None:
+        return
+    field = "vocab_multiple_of" if model.vocab_size is None else "vocab_size"
+    reason, rows = misfit(model, tokens), embedding_rows(model, tokens)
+    if reason is not None:
+        yield Problem(
+            "model.vocab_size",
+            reason,
+            valid=(str(tokens), "null"),
+            also=("tokenizer",),
+        )
+    elif rows > FACTOR * tokens:
+        yield Caution(
+            UNUSED,
+            f"model.{field}",
+            f"of {rows} rows of the embedding only {tokens} stand for tokens of the tokenizer; the "
+            f"others cost memory and time",
+            valid=("null",) if field == "vocab_size" else ("1", "64"),
+            also=("tokenizer",),
+        )

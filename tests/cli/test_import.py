@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from setpoint.cli.main import main
+
+from ..model.pretrained.ours import change_config, directory
+from ..snapshots import compare
+from .conftest import CommandLine
+
+
+def test_the_configuration_of_a_model_is_printed_or_written(cli: CommandLine) -> None:
+    from setpoint.model.moe.config import MoE
+    from setpoint.model.rope.config import Llama3
+
+    directory(cli.folder / "llama", rope_scaling=Llama3(factor=8.0, original_length=16))
+    directory(cli.folder / "moe", qk_norm=True, ffn_dim=None, moe=MoE(experts=4, expert_dim=8))
+    cli.file("llama/tokenizer.json", "{}")
+    lines = ["import llama", "import moe"]
+    text = "\n".join(f"$ setpoint {line}\n{cli.ok(line)}" for line in lines)
+    compare("cli/import", text)
+    assert cli.ok("import llama --output llama.toml") == ""
+    assert (cli.folder / "llama.toml").read_text() == cli.ok("import llama")
+
+
+def test_what_is_written_is_a_source_and_part_of_one(cli: CommandLine) -> None:
+    directory(cli.folder / "models/llama", vocab_size=257)
+    cli.ok("import models/llama --output llama.toml")
+    short = "--batch.sequence_length 16"
+    assert "llama.toml: ok" in cli.ok(f"check llama.toml {short}")
+    cli.file("job.toml", 'extends = ["small.toml", "llama.toml"]\n[batch]\nsequence_length = 16\n')
+    shown = json.loads(cli.ok("show job.toml --json"))
+    assert (shown["model"]["dim"], shown["model"]["pretrained"]) == (16, "models/llama")
+    # The architecture that the weights ask for is held against what is configured.
+    answer = cli(f"check llama.toml {short} --model.layers 3")
+    assert answer.status == 2
+    assert "the weights to start from have 2" in answer.err
+
+
+def test_a_run_is_imported_as_well(cli: CommandLine) -> None:
+    assert main(["train", "small.toml", "--duration", "2 steps"]) == 0
+    run = next((cli.folder / "runs").iterdir()).relative_to(cli.folder)
+    text = cli.ok(f"import {run}")
+    assert f'pretrained = "{run}"' in text
+    assert "dim = 32" in text
+    assert '[tokenizer]\ntype = "bytes"' in text
+
+
+def test_what_is_no_model_is_refused(cli: CommandLine) -> None:
+    directory(cli.folder / "llama")
+    directory(cli.folder / "mamba")
+    change_config(cli.folder / "mamba", model_type="mamba")
+    cli.file("runs/.keep", "")
+    lines = [
+        "import",
+        "import llama llama",
+        "import lama",
+        "import mamba",
+        "import small.toml",
+        "import runs/nothing",
+        "import llama --output runs",
+        "import llama --output small.toml",
+        "check llama",
+        "import llama --model.dim 3",
+        "import llama --ouput x",
+    ]
+    text = "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
+    compare("cli/import_refused", text)
+
+
+def test_no_torch_is_needed(cli: CommandLine) -> None:
+    directory(cli.folder / "llama")
+    script = (
+        "import sys; from setpoint.cli.main import main; main(['import', 'llama']);"
+        "sys.exit(bool({'torch', 'numpy', 'transformers', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=cli.folder, check=True, capture_output=True)
+
+
+def test_the_hub_is_asked_for_no_weights(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from setpoint.model.pretrained import locate
+
+    folder = directory(cli.folder / "cache")
+    asked: list[tuple[str, bool]] = []
+
+    def fetch(name: str, *, weights: bool) -> object:
+        asked.append((name, weights))
+        return folder
+
+    monkeypatch.setattr(locate, "fetch", fetch)
+    assert 'pretrained = "org/name@v1"' in cli.ok("import org/name@v1")
+    assert asked == [("org/name@v1", False)]

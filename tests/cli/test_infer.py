@@ -1,0 +1,170 @@
+"""`setpoint infer`, its short forms, and the other commands on an inference job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+JOB = """\
+[weights]
+path = "{run}"
+
+[generation]
+prompts = ["!", "a"]
+temperature = 0
+max_tokens = 4
+
+[evaluation]
+sequences = 3
+"""
+
+
+@pytest.fixture
+def run(cli: CommandLine) -> str:
+    """A run of `small.toml`, and `job.toml` about it."""
+    assert cli("train small.toml --tracking.progress none").status == 0
+    (found,) = (path for path in (cli.folder / "runs").iterdir())
+    name = f"runs/{found.name}"
+    cli.file("job.toml", JOB.format(run=name))
+    return name
+
+
+def test_a_job_from_a_file(cli: CommandLine, run: str) -> None:
+    shown = cli.ok("infer job.toml")
+    assert "held_out  " in shown
+    assert "--- length, 4 tokens\n!" in shown
+    answer = json.loads(cli.ok("infer job.toml --json --output results"))
+    assert answer["evaluation"]["held_out"]["tokens"] == 96
+    assert [text["prompt"] for text in answer["texts"]] == ["!", "a"]
+    # Results are a source, too: the job that made them.
+    assert json.loads(cli.ok("infer results --json")) == answer
+
+
+def test_the_other_commands_know_such_a_job(cli: CommandLine, run: str) -> None:
+    assert cli.ok("check job.toml").startswith("job.toml: ok\n  fingerprint")
+    why = cli.ok("why model.dim job.toml")
+    assert f"record {run}/checkpoints/step-" in why and "> 32" in why
+    assert cli.ok("why generation.max_tokens job.toml").count("job.toml:7:1") == 1
+    assert 'path = "' in cli.ok("show job.toml")
+    cli.file("more.toml", 'extends = "job.toml"\n[generation]\nmax_tokens = 9\n')
+    answer = cli("diff job.toml more.toml")
+    assert (answer.status, answer.out.count("\n")) == (1, 3)
+    assert "more.toml:3:1" in answer.out
+    assert len(cli.ok("fingerprint job.toml").strip()) == 64
+    assert "Inference" in cli.ok("schema --job inference")
+
+
+def test_a_job_from_python(cli: CommandLine, run: str) -> None:
+    cli.file(
+        "mine.py",
+        "from setpoint.infer.config import Evaluation, Inference, Weights\n\n\n"
+        "def judge() -> Inference:\n"
+        f"    return Inference(weights=Weights(path={run!r}), evaluation=Evaluation())\n\n\n"
+        "def wrong():\n    return 3\n",
+    )
+    assert "held_out" in cli.ok("infer mine:judge --evaluation.sequences 2")
+    assert cli.ok("check mine:judge").startswith("mine:judge: ok")
+    assert "gives an int, not a Inference" in cli.refused("infer mine:wrong")
+
+
+def test_what_infer_refuses(cli: CommandLine, run: str) -> None:
+    cli.file("idle.toml", f'[weights]\npath = "{run}"\n')
+    cli.file("other.toml", JOB.format(run="runs/none"))
+    lines = [
+        "infer",
+        "infer small.toml",
+        "infer idle.toml",
+        "infer other.toml",
+        "infer job.toml --model.dim 64 --tokenizer.type huggingface",
+        "infer job.toml --weights.checkpoint 7",
+        "infer job.toml --generation.top_k 5",
+        "infer job.toml --optimizer.lr 1e-3",
+        "infer job.toml --generation null --seed 3",
+        "check job.toml --batch.sequence_length 99",
+        "generate job.toml",
+        "train job.toml",
+    ]
+    text = "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
+    compare("cli/infer_wrong", text.replace(run, "RUN"))
+
+
+def test_evaluate(cli: CommandLine, run: str) -> None:
+    (row,) = [
+        json.loads(line)
+        for line in (cli.folder / run / "metrics.jsonl").read_text().splitlines()
+        if "held_out_loss" in line
+    ]
+    found = json.loads(cli.ok(f"evaluate {run} --json"))
+    assert found["evaluation"]["held_out"]["loss"] == pytest.approx(row["held_out_loss"])
+    cli.file("a b.txt", "!" * 100)
+    shown = cli.ok("evaluate small.toml --side train --text 'a b.txt' --text 'a b.txt'")
+    assert [line.split()[0] for line in shown.splitlines()] == ["text", "train", "a-b", "a-b-2"]
+    assert "--side is held_out or train" in cli.refused(f"evaluate {run} --side both")
+    assert "needs a value" in cli.refused(f"evaluate {run} --text")
+    nowhere = cli.refused(f"evaluate {run} --text none.txt")
+    assert "paths.0 = 'none.txt'\n    from command line --text\n" in nowhere
+
+
+def test_export_and_back(cli: CommandLine, run: str) -> None:
+    assert cli.ok(f"export {run} hf").endswith("is written to hf\n")
+    ours, theirs = (
+        json.loads(cli.ok(f"evaluate {source} --text small.toml --json"))["evaluation"]["small"]
+        for source in (run, "hf --tokenizer bytes --batch.sequence_length 32")
+    )
+    assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-5)
+    one, two = (
+        cli.ok(f"generate {source} --prompt '!' --temperature 0")
+        for source in (run, "hf --tokenizer bytes")
+    )
+    assert one == two
+    assert "tokenizer\n    hf holds no tokenizer.json" in cli.refused("generate hf")
+    assert "hf is no run" in cli.refused("generate hf --checkpoint best")
+    assert "hf is not empty" in cli.refused(f"export {run} hf")
+    assert "--dtype is one of fp32" in cli.refused(f"export {run} new --dtype int8")
+
+
+def test_generate_several(cli: CommandLine, run: str) -> None:
+    (cli.folder / "prompts.jsonl").write_text('{"prompt": "#"}\n')
+    shown = cli.ok(
+        f"generate {run} --prompt ! --prompt a --samples 2 --prompts-file prompts.jsonl "
+        f"--max-tokens 3 --top-p 0.9 --min-p 0.01 --repetition-penalty 1.1 --output out"
+    )
+    texts = shown.removesuffix("\n").split("\n---\n")
+    assert [text[0] for text in texts] == ["!", "!", "a", "a", "#", "#"]
+    rows = (cli.folder / "out" / "generations.jsonl").read_text().splitlines()
+    assert [json.loads(row)["prompt"] + json.loads(row)["text"] for row in rows] == texts
+
+
+def test_generate_stops_and_needs_no_cache(cli: CommandLine, run: str) -> None:
+    line = f"generate {run} --prompt '!' --temperature 0 --max-tokens 20"
+    whole = cli.ok(line)
+    assert cli.ok(f"{line} --no-cache") == whole
+    stop = whole[3:5]
+    cut = whole[: 1 + whole[1:].index(stop)] + "\n"
+    assert cli.ok(f"{line} --stop '{stop}'") == cut
+    assert cli.ok(f"{line} --model.attention_backend eager") == whole
+
+
+def test_completion_offers_its_fields(cli: CommandLine) -> None:
+    offered = cli.ok("__complete 3 infer job.toml --generation.").split()
+    assert "--generation.top_k" in offered
+    assert cli.ok("__complete 3 infer job.toml --optimizer.").split() == []
+    assert set(cli.ok("__complete 4 infer job.toml --weights.dtype ''").split()) == {
+        "fp32", "bf16", "fp16",
+    }  # fmt: skip
+
+
+def test_training_starts_without_inference(tmp_path: Path) -> None:
+    program = (
+        "import sys; from setpoint.cli.main import main;"
+        "assert main(['check', 'tiny']) == 0;"
+        "assert not [name for name in sys.modules if name.startswith('setpoint.infer')]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)

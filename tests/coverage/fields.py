@@ -1,0 +1,93 @@
+"""The fields that answers name, as Setpoint's classes declare them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+from setpoint.cli.list import field_rows
+from setpoint.config import Config
+from setpoint.infer.config import Inference
+from setpoint.train.config import Job
+
+
+def roots() -> dict[str, type[Config]]:
+    """The root classes by what stands before the colon of a field.
+
+    Returns:
+        classes by prefix.
+    """
+    return {"": Job, "inference": Inference}
+
+
+class Declared(NamedTuple):
+    """One field, or a value of one.
+
+    Arguments:
+        text: as the answer names it.
+        rows: how `setpoint list fields` describes it, in each variant that has it.
+    """
+
+    text: str
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def facts(self) -> str:
+        """Its type and default."""
+        return "; or ".join(dict.fromkeys(_facts(row) for row in self.rows))
+
+    @property
+    def help(self) -> str:
+        """Its meaning."""
+        return " / ".join(dict.fromkeys(row["help"] for row in self.rows))
+
+
+@functools.cache
+def _rows(prefix: str) -> dict[str, tuple[dict[str, Any], ...]]:
+    found: dict[str, tuple[dict[str, Any], ...]] = {}
+    for row in field_rows(roots()[prefix]):
+        found[row["path"]] = (*found.get(row["path"], ()), row)
+    return found
+
+
+def declared(text: str) -> Declared:
+    """Look a field up.
+
+    Arguments:
+        text: `PATH`, `PATH=VALUE` or `ROOT:PATH`.
+
+    Returns:
+        the field.
+
+    Raises:
+        LookupError: if there is no such root, field or value.
+    """
+    prefix, colon, rest = text.partition(":")
+    prefix, rest = (prefix, rest) if colon else ("", text)
+    if prefix not in roots():
+        raise LookupError(f"{text}: there is no root {prefix!r}")
+    path, _, value = rest.partition("=")
+    rows = _rows(prefix).get(path.strip(), ())
+    if not rows:
+        raise LookupError(f"{text}: there is no field {path.strip()!r}")
+    value = value.strip()
+    if value and not any(re.search(rf"(?<!\w){re.escape(value)}(?!\w)", r["type"]) for r in rows):
+        kinds = ", or ".join(row["type"] for row in rows)
+        raise LookupError(f"{text}: {value!r} is no value of {path.strip()}: {kinds}")
+    return Declared(text, rows)
+
+
+def _facts(row: dict[str, Any]) -> str:
+    words = [row["type"].removeprefix("a section with ").removeprefix("one of: ")]
+    if "default" in row:
+        words.append(f"default {_plain(row['default'])}")
+    words += [word for word in ("required", "derived") if word in row]
+    return "; ".join(words)
+
+
+def _plain(value: Any) -> str:
+    named = {None: "null", True: "true", False: "false"}
+    if isinstance(value, bool) or value is None:
+        return named[value]
+    return str(value)

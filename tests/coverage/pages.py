@@ -1,0 +1,164 @@
+"""The pages of docs/coverage, written from the inventory, the answers and the code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from .fields import declared
+from .found import ROOT
+from .inventory import Key, capabilities
+from .mapping import WEAKNESSES, Answer, answers, file_of, slug
+
+FOLDER = ROOT / "docs" / "coverage"
+
+INDEX = """# Coverage
+
+Setpoint answers for the configuration keys of four training systems. This is the list: for each
+key the field of Setpoint that does it and the test that shows it, or why there is none.
+`python -m tests.coverage.make` writes these pages from the inventory of keys, from the answers in
+`tests/coverage/mapping/` and from the classes; a test keeps them up to date.
+
+*Keys* are those that the systems' own documents name, what they only compute included. *Answered*
+means that a field or something else does it and a named test shows so, *refused* that Setpoint does
+without on purpose, and *open* that nothing is there yet.
+
+"""
+
+BEFORE = """# Coverage: {capability}
+
+Written by `python -m tests.coverage.make`; see [the index](README.md). A field is shown with its
+type, its default and its meaning.
+"""
+
+ABOUT_WEAKNESSES = """# Coverage: weaknesses that are not shared
+
+Written by `python -m tests.coverage.make`; see [the index](README.md). What the study of the four
+systems found to be a weakness or a trap, as far as it concerns what is answered so far, and the
+test that shows that Setpoint has it not.
+
+| | what it is | what Setpoint does | shown by |
+| --- | --- | --- | --- |
+"""
+
+
+def pages() -> dict[str, str]:
+    """What the files have to hold, going by today's code.
+
+    Returns:
+        texts by file name.
+    """
+    begun = {name: keys for name, keys in capabilities().items() if file_of(name).exists()}
+    found = {f"{slug(name)}.md": page(name, keys) for name, keys in begun.items()}
+    found["weaknesses.md"] = ABOUT_WEAKNESSES + "".join(
+        _row(f"`{a.name}`", _said(a.about), _said(a.how or a.refused), _tests(a))
+        for a in answers(WEAKNESSES).values()
+    )
+    return {"README.md": index(), **found}
+
+
+def states(capability: str, keys: list[Key]) -> Counter[str]:
+    """How many keys of a capability are answered, refused and open.
+
+    Arguments:
+        capability: as the inventory calls it.
+        keys: all that belong to it.
+
+    Returns:
+        counts of those that have to be answered for.
+    """
+    said = answers(capability)
+    wanted = [key for key in keys if key.in_source]
+    return Counter(said[key.name].state if key.name in said else "open" for key in wanted)
+
+
+def index() -> str:
+    """The first page: counts by capability.
+
+    Returns:
+        its text.
+    """
+    lines = [INDEX, "| capability | keys | answered | refused | open |\n"]
+    lines.append("| --- | --: | --: | --: | --: |\n")
+    total: Counter[str] = Counter()
+    for name, keys in capabilities().items():
+        counts = states(name, keys)
+        total += counts
+        title = f"[{name}]({slug(name)}.md)" if file_of(name).exists() else name
+        lines.append(_counts(title, counts))
+    lines.append(_counts("**all**", total))
+    lines.append("\nBeside these: [weaknesses of the four systems](weaknesses.md) that Setpoint ")
+    lines.append("does not share.\n")
+    return "".join(lines)
+
+
+def page(capability: str, keys: list[Key]) -> str:
+    """The page of a capability.
+
+    Arguments:
+        capability: as the inventory calls it.
+        keys: all that belong to it.
+
+    Returns:
+        its text.
+    """
+    said = answers(capability)
+    lines = [BEFORE.format(capability=capability)]
+    for system in dict.fromkeys(key.system for key in keys):
+        rows = [key for key in keys if key.system == system]
+        shown = [key for key in rows if key.in_source or key.name in said]
+        if not shown:
+            continue
+        lines.append(f"\n## {system}\n\n| key | Setpoint | meaning | shown by |\n")
+        lines.append("| --- | --- | --- | --- |\n")
+        lines += [_key_row(key, said.get(key.name)) for key in shown]
+    return "".join(lines)
+
+
+def _key_row(key: Key, answer: Answer | None) -> str:
+    name = f"`{key.key}`" + ("" if key.kind == "key" else f" ({key.kind})")
+    name += "" if key.in_source else " (found in the code)"
+    if answer is None:
+        return _row(name, "open", "", "")
+    if answer.state != "answered":
+        return _row(name, answer.state, _said(answer.refused or answer.later), "")
+    fields = [declared(field) for field in answer.fields]
+    # Of a value that is meant, the type would name it among all others.
+    does = [f"`{f.text}`" if "=" in f.text else f"`{f.text}` ({f.facts})" for f in fields]
+    meaning = [_said(field.help) for field in fields]
+    meaning += [_said(text) for text in (answer.how, answer.note) if text]
+    return _row(
+        name, "; ".join(does) or "no field", " ".join(dict.fromkeys(meaning)), _tests(answer)
+    )
+
+
+def _tests(answer: Answer) -> str:
+    return "<br>".join(f"`{test.removeprefix('tests/')}`" for test in answer.tests)
+
+
+def _said(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _counts(title: str, counts: Counter[str]) -> str:
+    numbers = (counts.total(), counts["answered"], counts["refused"], counts["open"])
+    return _row(title, *(str(number) for number in numbers))
+
+
+def outdated(folder: Path = FOLDER) -> dict[str, str]:
+    """The files that do not hold what they have to.
+
+    Arguments:
+        folder: where they lie.
+
+    Returns:
+        wanted texts by file name; an empty one for a file that should not be there.
+    """
+    wanted = pages()
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    wanted |= dict.fromkeys(there.keys() - wanted.keys(), "")
+    return {name: text for name, text in wanted.items() if there.get(name) != text}

@@ -1,0 +1,144 @@
+"""Tokenizers of the Hugging Face format: bytes of tokens, separators, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from setpoint.config import SetpointError, resolve
+from setpoint.data.config import HuggingFace
+from setpoint.data.corpus import build_corpus
+from setpoint.data.document import Document
+from setpoint.data.huggingface import HuggingFaceTokenizer
+
+from .tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
+
+
+def built(folder: Path, **settings: str) -> HuggingFaceTokenizer:
+    return resolve(HuggingFace(path=str(folder), **settings)).build()
+
+
+@pytest.fixture(scope="module", params=[byte_level, sentence_piece])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    return built(request.param(tmp_path_factory.mktemp("tokenizer")))
+
+
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="▁")))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_byte_is_lost_or_counted_twice(tokenizer: HuggingFaceTokenizer, text: str) -> None:
+    data = text.encode()
+    tokens = tokenizer.encode(data)
+    assert tokenizer.decode(tokens) == data
+    assert int(tokenizer.token_bytes[tokens].sum()) == len(data)
+    assert tokenizer.separator not in tokens
+
+
+def test_bytes_of_tokens_are_those_that_the_library_decodes(tmp_path: Path) -> None:
+    tokenizer = built(byte_level(tmp_path))
+    for text in ("hello world", "def f(x):\n    return x + 1\n", "wörds of 東京"):
+        ids = tokenizer.tokenizer.encode(text).ids
+        assert tokenizer.decode(ids).decode() == tokenizer.tokenizer.decode(ids) == text
+
+
+def test_special_tokens_in_a_document_are_text(tmp_path: Path) -> None:
+    tokenizer = built(byte_level(tmp_path))
+    tokens = tokenizer.encode(f"a{END}b".encode())
+    assert tokenizer.separator not in tokens
+    assert tokenizer.decode(tokens) == f"a{END}b".encode()
+    assert tokenizer.decode([tokenizer.separator]) == b""
+
+
+def test_the_text_as_the_tokenizer_sees_it_is_what_counts(tmp_path: Path) -> None:
+    tokenizer = built(sentence_piece(tmp_path, prefix=True))
+    tokens = tokenizer.encode(b"hello")
+    assert tokenizer.decode(tokens) == b" hello"
+    corpus = build_corpus([Document("a", b"hello")], tokenizer, side="train")
+    assert corpus.byte_count == 6 == int(corpus.token_bytes[corpus.tokens].sum())
+
+
+def test_separator(tmp_path: Path) -> None:
+    folder = byte_level(tmp_path)
+    ends, begins = built(folder), built(folder, separator=BEGIN)
+    assert ends.tokenizer.id_to_token(ends.separator) == END
+    assert begins.tokenizer.id_to_token(begins.separator) == BEGIN
+    # They lay out a corpus differently, and so have different names.
+    assert ends.name != begins.name
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps({"bos_token": BEGIN}))
+    assert built(folder).separator == begins.separator
+    settings.unlink()
+    with pytest.raises(SetpointError, match=r"names neither .*\nValid: <\|endoftext\|>, <\|begin"):
+        built(folder)
+    with pytest.raises(SetpointError, match="'<end>' is no token of"):
+        built(folder, separator="<end>")
+
+
+def test_what_the_tokenizer_puts_before_a_text(tmp_path: Path) -> None:
+    assert built(byte_level(tmp_path / "a")).opening == ()
+    llama = built(byte_level(tmp_path / "b", begin=True))
+    assert llama.opening == (llama.tokenizer.token_to_id(BEGIN),)
+
+
+def test_its_name_tells_files_apart(tmp_path: Path) -> None:
+    one, same = built(byte_level(tmp_path / "a")), built(byte_level(tmp_path / "b"))
+    other = built(byte_level(tmp_path / "c", vocab_size=290))
+    assert one.name == same.name != other.name
+    assert (one.vocab_size, other.vocab_size) == (294, 290)
+    documents = [Document("a", b"hello")]
+    digests = {build_corpus(documents, each, side="train").digest for each in (one, same, other)}
+    assert len(digests) == 2
+
+
+def test_a_corpus_holds_ids_in_the_smallest_type(tmp_path: Path) -> None:
+    tokenizer = built(byte_level(tmp_path))
+    corpus = build_corpus([Document("a", b"hello")], tokenizer, side="train")
+    assert corpus.tokens.dtype == np.uint16
+    assert corpus.tokens[0] == corpus.tokens[-1] == tokenizer.separator
+
+
+def test_limits_in_the_file_do_not_cut_documents(tmp_path: Path) -> None:
+    folder = byte_level(tmp_path)
+    library = built(folder).tokenizer
+    library.enable_truncation(4)
+    library.enable_padding(length=64)
+    library.save(str(folder / "tokenizer.json"))
+    text = b"hello world " * 9
+    assert built(folder).decode(built(folder).encode(text)) == text
+
+
+def test_text_that_is_no_utf8(tmp_path: Path) -> None:
+    tokenizer = built(byte_level(tmp_path))
+    with pytest.raises(SetpointError, match=r"document 'a/b': .* byte 3 is 0xe9, which is none"):
+        build_corpus([Document("a/b", b"caf\xe9")], tokenizer, side="train")
+
+
+def test_an_id_outside_the_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match=r"294 is not a token of .*\nValid: 0 to 293"):
+        built(byte_level(tmp_path)).decode([1, 294])
+
+
+def test_tokens_without_certain_bytes(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="is of the kind WordPiece, which does not keep"):
+        built(word_piece(tmp_path))
+
+
+def test_a_file_that_the_library_refuses(tmp_path: Path) -> None:
+    folder = byte_level(tmp_path)
+    file = folder / "tokenizer.json"
+    found = json.loads(file.read_text())
+    found["pre_tokenizer"] = {"type": "Telepathy"}
+    file.write_text(json.dumps(found))
+    with pytest.raises(SetpointError, match=r"tokenizer\.json of .* cannot be used"):
+        built(folder)
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(SetpointError, match=r"needs the package 'tokenizers': install 'setpoint\["):
+        built(byte_level(tmp_path))

@@ -1,0 +1,103 @@
+"""What is known of a tokenizer without building it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError, resolve
+from setpoint.config.verify import verify
+from setpoint.data.config import Bytes, HuggingFace
+from setpoint.data.vocabulary import (
+    find_tokenizer,
+    read_vocabulary,
+    vocabulary_size,
+)
+
+from .tokenizers_here import byte_level, sentence_piece
+
+
+def test_size_and_separator(tmp_path: Path) -> None:
+    found = read_vocabulary(str(byte_level(tmp_path)))
+    assert (found.size, found.separator(None)) == (294, "<|endoftext|>")
+    assert read_vocabulary(str(tmp_path / "tokenizer.json")).size == 294
+    assert read_vocabulary(str(sentence_piece(tmp_path / "other"))).separator(None) == "</s>"
+
+
+def test_the_size_is_that_of_the_tokenizer_once_it_is_built(tmp_path: Path) -> None:
+    for config in (Bytes(), HuggingFace(path=str(byte_level(tmp_path)))):
+        section = resolve(config)
+        assert vocabulary_size(section) == section.build().vocab_size
+    assert vocabulary_size(resolve(HuggingFace(path="somebody/something"))) is None
+
+
+def test_a_vocabulary_that_is_a_list(tmp_path: Path) -> None:
+    """As Unigram models have it."""
+    text = '{"model": {"vocab": [["a", -1.0], ["b", -2.0]]}, "added_tokens": []}'
+    (tmp_path / "tokenizer.json").write_text(text)
+    assert read_vocabulary(str(tmp_path)).ids == {"a": 0, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "holds no JSON object"),
+        ("{}", "has no vocabulary where tokenizers keep theirs"),
+        ('{"model": {"vocab": {}}}', "has an empty vocabulary"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(SetpointError, match=words):
+        read_vocabulary(str(tmp_path))
+
+
+def test_places_that_hold_none(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="holds no tokenizer.json"):
+        find_tokenizer(str(tmp_path))
+    with pytest.raises(SetpointError, match="there is no ./nowhere"):
+        find_tokenizer("./nowhere")
+
+
+def test_the_hub_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    words = r"tokenizer.path: .* the package 'huggingface_hub' is needed: install"
+    with pytest.raises(SetpointError, match=words):
+        find_tokenizer("somebody/something")
+
+
+def test_what_the_hub_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+
+    def no_network(*names: str, **options: object) -> str:
+        raise OSError("no route to host\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
+    words = "tokenizer.path: some/thing is no directory .*: no route to host.*tokenizer.json works"
+    with pytest.raises(SetpointError, match=words):
+        find_tokenizer("some/thing")
+
+    def cached(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        assert (name, revision, allow_patterns[0]) == ("some/thing", "v1", "tokenizer.json")
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
+    with pytest.raises(SetpointError, match="some/thing@v1 on the hub has no tokenizer.json"):
+        find_tokenizer("some/thing@v1")
+    byte_level(tmp_path)
+    assert find_tokenizer("some/thing@v1") == tmp_path / "tokenizer.json"
+
+
+def test_what_a_check_finds(tmp_path: Path) -> None:
+    def found(**fields: str) -> list[str]:
+        config = resolve(HuggingFace(**fields))
+        return [f"{each.path}: {each.message}" for each in verify(config, ["files"]).problems]
+
+    folder = str(byte_level(tmp_path))
+    assert found(path=folder) == []
+    assert found(path="somebody/something") == []  # a hub id is looked for by the run
+    assert found(path=folder, separator="<end>") == [f"separator: '<end>' is no token of {folder}."]
+    assert found(path=f"{folder}/none") == [f"path: there is no {folder}/none."]

@@ -1,0 +1,111 @@
+"""What the harness asks, against the model called by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.infer.harness.answers import Answers, section_of
+from setpoint.infer.load import Loaded
+
+END = 256  # the separator of bytes
+
+
+@pytest.fixture(params=[1, 3])
+def answers(request: pytest.FixtureRequest, loaded: Loaded) -> Answers:
+    return Answers(loaded, micro_size=request.param, seed=0)
+
+
+def by_hand(loaded: Loaded, before: list[int], after: list[int]) -> tuple[float, bool]:
+    """One token at a time, with all that the model can see before it."""
+    total, greedy, seen = 0.0, True, list(before)
+    for token in after:
+        with torch.no_grad():
+            logits = loaded.model(torch.tensor([seen[-loaded.context :]]))[0, -1].double()
+        total += float(logits.log_softmax(-1)[token])
+        greedy = greedy and int(logits.argmax()) == token
+        seen.append(token)
+    return total, greedy
+
+
+def test_likelihoods(answers: Answers, loaded: Loaded) -> None:
+    pairs = [('!"#', "$%&"), ("", '!"'), ("abc", "!"), (' !"#$%', "&'"), ("%", "'$")]
+    found = answers.loglikelihood(pairs)
+    assert len({each.is_greedy for each in found}) == 2
+    for (context, continuation), each in zip(pairs, found, strict=True):
+        expected = by_hand(loaded, [END, *context.encode()], list(continuation.encode()))
+        assert each.log_probability == pytest.approx(expected[0], abs=1e-4)
+        assert each.is_greedy == expected[1]
+
+
+def test_spaces_at_the_end_of_a_context_belong_to_what_follows(
+    answers: Answers, loaded: Loaded
+) -> None:
+    (found,) = answers.loglikelihood([("!  ", "x")])
+    assert found.log_probability == pytest.approx(
+        by_hand(loaded, [END, *b"!"], list(b"  x"))[0], abs=1e-4
+    )
+
+
+def test_a_context_that_is_too_long_is_cut_from_the_left(answers: Answers, loaded: Loaded) -> None:
+    context = " !\"#$%&'" * 8
+    (found,) = answers.loglikelihood([(context, " ")])
+    assert found.log_probability == pytest.approx(
+        by_hand(loaded, list(context.encode()), [32])[0], abs=1e-4
+    )
+    with pytest.raises(SetpointError, match="a continuation of 64 tokens does not fit"):
+        answers.loglikelihood([("!", context)])
+    with pytest.raises(SetpointError, match="adds no token to its context"):
+        answers.loglikelihood([("!", "")])
+
+
+def test_rolling(answers: Answers, loaded: Loaded) -> None:
+    """Each token once; windows share the token between them."""
+    texts = ['!"#', "a" * 40, "", " !\"#$%&' !\"#$%&'"]
+    found = answers.loglikelihood_rolling(texts)
+    context = loaded.context
+    for text, total in zip(texts, found, strict=True):
+        tokens, expected = [END, *text.encode()], 0.0
+        for start in range(0, len(tokens) - 1, context):
+            window = tokens[start : start + context + 1]
+            expected += by_hand(loaded, window[:1], window[1:])[0]
+        assert total == pytest.approx(expected, abs=1e-3)
+
+
+def test_generation(answers: Answers) -> None:
+    requests = [
+        ('!"#', {"until": ["'"], "max_gen_toks": 10}),
+        ("!", {"until": "&", "max_gen_toks": 3, "do_sample": False}),
+        ('!"#', {"until": [], "max_gen_toks": 2, "temperature": 0.0, "top_p": 0.9}),
+    ]
+    assert answers.generate_until(requests) == ["$%&", '"#$', "$%"]
+
+
+def test_what_is_drawn_has_a_seed(loaded: Loaded) -> None:
+    def drawn(seed: int) -> list[str]:
+        settings = {"do_sample": True, "temperature": 2.0, "max_gen_toks": 20}
+        return Answers(loaded, 2, seed).generate_until([("!", settings), ("#", settings)])
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_a_tokenizer_that_opens_with_nothing(loaded: Loaded) -> None:
+    """The separator stands where there would be nothing to predict the first token from."""
+    bare = Answers(replace(loaded, opening=()), 2, 0)
+    (alone,) = bare.loglikelihood([("", "!")])
+    assert alone.log_probability == pytest.approx(by_hand(loaded, [END], [33])[0], abs=1e-4)
+    (after,) = bare.loglikelihood([('"', "!")])
+    assert after.log_probability == pytest.approx(by_hand(loaded, [34], [33])[0], abs=1e-4)
+
+
+def test_settings_of_tasks() -> None:
+    section = section_of({"until": ["\n", ""], "temperature": 0.7, "top_p": 0.9, "do_sample": True})
+    assert (section.stop, section.temperature, section.top_p) == (("\n",), 0.7, 0.9)
+    assert section.max_tokens == 256
+    # Greedy: what a draw would be limited to has no effect, and is left out.
+    assert section_of({"do_sample": False, "temperature": 1.0, "top_k": 5}).top_k is None
+    with pytest.raises(SetpointError, match="sets num_beams = 4, which is not known here"):
+        section_of({"num_beams": 4})

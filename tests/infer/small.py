@@ -1,0 +1,69 @@
+"""Models, runs and jobs that are small enough for a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import resolve
+from setpoint.model.config import Transformer
+from setpoint.model.initialize import initialize
+
+
+def small_model(vocab_size: int = 40, **fields: Any) -> nn.Module:
+    """A transformer with weights large enough for each token to matter.
+
+    Arguments:
+        vocab_size: V.
+        fields: of the model; None leaves one out.
+
+    Returns:
+        the model in evaluation mode.
+    """
+    small: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 4, "kv_heads": 2, "init_std": 0.3}
+    chosen = {"max_sequence_length": 48, **small, **fields}
+    config = resolve(Transformer(**{k: v for k, v in chosen.items() if v is not None}))
+    model = config.build(vocab_size=vocab_size)
+    initialize(model, 0)
+    return model.eval()
+
+
+class Successor(nn.Module):
+    """Says with certainty that the next token is the last one plus how many it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, bool]] = []
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.seen.append((tokens.shape[1], self.training))
+        following = (tokens + tokens.shape[1]) % 50
+        return nn.functional.one_hot(following, 50).float() * 100
+
+
+def generators(*seeds: int) -> list[torch.Generator]:
+    """A generator for each seed.
+
+    Arguments:
+        seeds: one for each row.
+
+    Returns:
+        the generators.
+    """
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def folder_of(path: Path) -> dict[str, bytes]:
+    """The files of a directory.
+
+    Arguments:
+        path: the directory.
+
+    Returns:
+        content by relative path.
+    """
+    files = (file for file in sorted(path.rglob("*")) if file.is_file())
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}

@@ -1,0 +1,124 @@
+"""What the weights come with: taken over, overridden where it may be, refused where it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setpoint.config import ConfigError, resolve
+from setpoint.config.base import chain_of
+from setpoint.config.compose import compose
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.origin import RECORD
+from setpoint.data.config import Bytes, HuggingFace
+from setpoint.infer.adopt import adopt, complete
+from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.model.config import Transformer
+from setpoint.model.pretrained.save import save_pretrained
+from setpoint.train.config import Job
+
+from ..data.tokenizers_here import byte_level
+from .small import small_model
+
+
+def problems(path: object, *flags: str) -> list[str]:
+    """What is wrong with a job, as path: message."""
+    base = [f"weights.path={path}", "evaluation.sequences=3"]
+    composition = compose(Inference, flags=[*base, *flags])
+    composition.problems.extend(adopt(composition.draft))
+    try:
+        composition.resolve()
+    except ConfigError as error:
+        return [f"{each.path}: {each.message}" for each in error.problems]
+    return []
+
+
+def test_the_record_is_the_base(trained: tuple[Job, Path]) -> None:
+    job, run = trained
+    found = complete(Inference(weights=Weights(path=str(run)), evaluation=Evaluation()))
+    for name in ("model", "tokenizer", "data", "precision", "deterministic"):
+        assert getattr(found, name) == getattr(job, name), name
+    assert found.batch.sequence_length == job.batch.sequence_length
+    (*_, (origin, _)) = chain_of(found.model, "dim")
+    assert origin.layer == RECORD
+    assert "config.json:" in origin.describe(("model", "dim"))
+
+
+def test_a_job_that_is_complete_stays_as_it_is(trained: tuple[Job, Path]) -> None:
+    found = complete(Inference(weights=Weights(path=str(trained[1])), evaluation=Evaluation()))
+    assert complete(found) == found
+    assert fingerprint(complete(found)) == fingerprint(found)
+
+
+def test_what_was_learned_cannot_be_changed(trained: tuple[Job, Path]) -> None:
+    run = trained[1]
+    assert problems(run, "model.dim=64", "model.rope_base=5", "model.heads=2") == [
+        "model.dim: contradicts the weights, which were learned with 32",
+        "model.rope_base: contradicts the weights, which were learned with 10000.0",
+    ]
+    assert problems(run, "tokenizer={type=huggingface, path=somebody/something}") == [
+        "tokenizer: contradicts the weights, which were learned with bytes"
+    ]
+    assert problems(run, "model={type=import, target=torch.nn.Identity}") == [
+        "model: contradicts the weights, which were learned with transformer"
+    ]
+
+
+def test_the_rest_can(trained: tuple[Job, Path]) -> None:
+    run = str(trained[1])
+    assert problems(run, "model.attention_backend=eager", "precision.compute=bf16") == []
+    job = Inference(weights=Weights(path=run), evaluation=Evaluation())
+    job.data.held_out = 0.5
+    job.model.attention_backend = "eager"  # pyright: ignore[reportAttributeAccessIssue]
+    found = complete(job)
+    assert found.data.held_out == 0.5
+    assert found.data.sources == trained[0].data.sources
+    assert isinstance(found.model, Transformer)
+    assert (found.model.attention_backend, found.model.dim) == ("eager", 32)
+
+
+def test_weights_that_are_nowhere(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    run = trained[1]
+    (tmp_path / "empty").mkdir()
+    assert "weights.path: " in problems(tmp_path / "none")[0]
+    assert "is a directory without config.json" in problems(tmp_path / "empty")[0]
+    assert "step-00000007" in problems(run, "weights.checkpoint=7")[0]
+    latest = run / "checkpoints" / "latest"
+    assert (
+        "is no run, so weights.checkpoint = best" in problems(latest, "weights.checkpoint=best")[0]
+    )
+    assert problems(latest) == []
+    assert problems(run / "checkpoints" / "step-00000040") == []
+
+
+def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
+    save_pretrained(small_model(vocab_size=300), tmp_path / "hf")
+    folder = str(tmp_path / "hf")
+    assert problems(folder) == [
+        f"tokenizer: {folder} holds no tokenizer.json, so it must be said how text becomes tokens"
+    ]
+    assert problems(folder, "tokenizer=bytes") == []
+    byte_level(tmp_path / "hf")
+    found = complete(Inference(weights=Weights(path=folder), evaluation=Evaluation()))
+    assert found.tokenizer == resolve(HuggingFace(path=folder))
+    assert isinstance(found.model, Transformer)
+    assert (found.model.dim, found.batch.sequence_length) == (32, 48)
+    (*_, (origin, _)) = chain_of(found.model, "dim")
+    assert origin.describe(("model", "dim")) == f"record {folder}/config.json"
+    (*_, (origin, _)) = chain_of(found.tokenizer, "path")
+    assert origin.describe(("tokenizer", "path")) == f"record {folder}/tokenizer.json"
+    given = Inference(weights=Weights(path=folder), tokenizer=Bytes(), evaluation=Evaluation())
+    assert complete(given).tokenizer == resolve(Bytes())
+    assert problems(folder, "model.dim=16") == [
+        "model.dim: contradicts the weights, which were learned with 32"
+    ]
+
+
+def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
+    from setpoint.config.verify import verify
+
+    save_pretrained(small_model(vocab_size=100), tmp_path / "hf")
+    byte_level(tmp_path / "hf")
+    found = complete(Inference(weights=Weights(path=str(tmp_path / "hf")), evaluation=Evaluation()))
+    (problem,) = verify(found, ["files"]).problems
+    assert problem.path == "model.vocab_size"
+    assert problem.message.startswith("100 rows do not hold the 294 tokens of the tokenizer")

@@ -1,0 +1,249 @@
+"""No dead knobs: each field of an inference job changes something, in a table of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.config import Config, SetpointError
+from setpoint.config.compose import compose
+from setpoint.config.suggest import section_classes
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Inference
+from setpoint.infer.load import load
+from setpoint.infer.run import infer
+from setpoint.infer.text import Text
+from setpoint.train.config import Job
+
+from .small import folder_of
+
+
+def texts(job: Inference) -> list[Text]:
+    """What is generated."""
+    return infer(job).texts
+
+
+def scores(job: Inference) -> dict[str, Any]:
+    """What is measured."""
+    return infer(job).scores
+
+
+def shapes(job: Inference) -> list[tuple[int, ...]]:
+    """What goes through the model at once."""
+    found: list[tuple[int, ...]] = []
+
+    def watch(_: Any, given: tuple[torch.Tensor, ...]) -> None:
+        found.append(tuple(given[0].shape))
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(
+        lambda module, given: watch(module, given) if hasattr(module, "projection") else None
+    )
+    try:
+        infer(job)
+    finally:
+        hook.remove()
+    return found
+
+
+def written(job: Inference) -> dict[str, bytes]:
+    """The exported files; of `config.json` and the sizes of the others, what is in them."""
+    folder = infer(job).exported
+    assert folder is not None
+    return folder_of(folder)
+
+
+def weights(job: Inference) -> tuple[str, str]:
+    """Which weights, and in what format they are held."""
+    loaded = load(complete(job))
+    return loaded.place.directory.name, str(next(loaded.model.parameters()).dtype)
+
+
+def backend(job: Inference) -> str:
+    """What computes attention."""
+    config: Any = load(complete(job)).model.config
+    return config.attention_backend
+
+
+def device(job: Inference) -> str:
+    """Where the model would lie on a machine with a GPU."""
+    from setpoint.parallel.device import choose_device
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        return choose_device(complete(job).parallel).type
+
+
+def deterministic(job: Inference) -> bool:
+    """What torch was told."""
+    load(complete(job))
+    told = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    return told
+
+
+def results(job: Inference) -> bool:
+    """Whether results are written."""
+    infer(job)
+    return job.output is not None and (Path(job.output) / "results.json").is_file()
+
+
+def asked(job: Inference) -> dict[str, Any]:
+    """What the harness is asked for; the harness itself is not there in most places."""
+    import sys
+    from types import ModuleType, SimpleNamespace
+
+    seen: dict[str, Any] = {}
+
+    class TaskManager:
+        all_tasks = ("one", "two")
+
+        def __init__(self, include_path: str | None) -> None:
+            seen["include_path"] = include_path
+
+    def simple_evaluate(**given: Any) -> dict[str, Any]:
+        seen.update({name: given[name] for name in ("tasks", "num_fewshot", "limit")})
+        return {"results": {task: {"acc,none": 0.5, "alias": task} for task in given["tasks"]}}
+
+    lm_eval, tasks = ModuleType("lm_eval"), ModuleType("lm_eval.tasks")
+    api, model = ModuleType("lm_eval.api"), ModuleType("lm_eval.api.model")
+    vars(lm_eval).update(simple_evaluate=simple_evaluate)
+    vars(tasks).update(TaskManager=TaskManager)
+    vars(model).update(LM=type("LM", (SimpleNamespace,), {}))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (lm_eval, tasks, api, model):
+            patch.setitem(sys.modules, module.__name__, module)
+        patch.delitem(sys.modules, "setpoint.infer.harness.model", raising=False)
+        return {**seen, "metrics": infer(job).harness} | seen
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One field that is changed, and where the change is seen.
+
+    Arguments:
+        change: the override; `{tmp}` is a folder with texts, `{run}` the run.
+        see: gives what must differ.
+        base: overrides on both sides.
+    """
+
+    change: str
+    see: Callable[[Inference], Any]
+    base: tuple[str, ...]
+
+
+WRITE = ('generation.prompts=["!", "a"]', "generation.max_tokens=12", "generation.temperature=1.5")
+GREEDY = ('generation.prompts=["!", "a"]', "generation.max_tokens=12", "generation.temperature=0")
+JUDGE = ("evaluation.sequences=4",)
+SOURCE = "{type=random, documents=9, alphabet=8}"
+SETS = (*JUDGE, "evaluation.sides=[]", f"evaluation.sets=[{{name=one, sources=[{SOURCE}]}}]")
+SEND = ("export.path={out}/hf",)
+ASK = ("harness.tasks=[one]",)
+
+EFFECTS = {
+    "Inference.deterministic": Effect("deterministic=true", deterministic, JUDGE),
+    "Inference.seed": Effect("seed=7", texts, WRITE),
+    "Inference.generation": Effect('generation.prompts=["#"]', texts, JUDGE),
+    "Inference.evaluation": Effect("evaluation.sequences=2", scores, WRITE),
+    "Inference.export": Effect("export.path={out}/hf", lambda job: infer(job).exported, JUDGE),
+    "Inference.harness": Effect("harness.tasks=[one]", asked, JUDGE),
+    "Inference.output": Effect("output={out}/results", results, JUDGE),
+    "Weights.path": Effect("weights.path={run}/checkpoints/step-00000040", scores, JUDGE),
+    "Weights.checkpoint": Effect("weights.checkpoint=40", weights, JUDGE),
+    "Weights.dtype": Effect("weights.dtype=bf16", weights, JUDGE),
+    "Batch.micro_size": Effect("batch.micro_size=1", shapes, JUDGE),
+    "Batch.sequence_length": Effect("batch.sequence_length=8", scores, JUDGE),
+    "Precision.compute": Effect("precision.compute=bf16", scores, JUDGE),
+    "Parallel.device": Effect("parallel.device=cpu", device, JUDGE),
+    "Parallel.world_size": Effect("parallel.world_size=2", scores, JUDGE),
+    "Data.sources": Effect("data.sources=[{type=random, documents=60}]", scores, JUDGE),
+    "Data.held_out": Effect("data.held_out=0.4", scores, ("evaluation.sides=[held_out]",)),
+    "Generation.prompts": Effect('generation.prompts=["#"]', texts, GREEDY),
+    "Generation.prompts_file": Effect("generation.prompts_file={tmp}/prompts.txt", texts, GREEDY),
+    "Generation.samples": Effect("generation.samples=2", texts, WRITE),
+    "Generation.max_tokens": Effect("generation.max_tokens=3", texts, GREEDY),
+    "Generation.temperature": Effect("generation.temperature=0.1", texts, WRITE),
+    "Generation.top_k": Effect("generation.top_k=1", texts, WRITE),
+    "Generation.top_p": Effect("generation.top_p=0.01", texts, WRITE),
+    "Generation.min_p": Effect("generation.min_p=0.9", texts, WRITE),
+    "Generation.repetition_penalty": Effect("generation.repetition_penalty=9", texts, GREEDY),
+    "Generation.stop": Effect('generation.stop=["#"]', texts, GREEDY),
+    "Generation.stop_tokens": Effect("generation.stop_tokens=[35]", texts, GREEDY),
+    "Generation.cache": Effect("generation.cache=false", shapes, GREEDY),
+    "Evaluation.sides": Effect("evaluation.sides=[train]", scores, JUDGE),
+    "Evaluation.sets": Effect(SETS[-1], scores, JUDGE),
+    "Evaluation.sequences": Effect("evaluation.sequences=2", scores, JUDGE),
+    "DataSet.name": Effect("evaluation.sets.0.name=two", scores, SETS),
+    "DataSet.sources": Effect("evaluation.sets.0.sources=[{type=random}]", scores, SETS),
+    "Export.path": Effect("export.path={out}/other", lambda job: infer(job).exported, SEND),
+    "Export.family": Effect("export.family=mistral", written, SEND),
+    "Export.dtype": Effect("export.dtype=bf16", written, SEND),
+    "Export.max_shard_size": Effect("export.max_shard_size=9000", written, SEND),
+    "Harness.tasks": Effect("harness.tasks=[two]", asked, ASK),
+    "Harness.tasks_path": Effect("harness.tasks_path={tmp}", asked, ASK),
+    "Harness.few_shot": Effect("harness.few_shot=2", asked, ASK),
+    "Harness.limit": Effect("harness.limit=3", asked, ASK),
+}
+
+# Always there: what is in them counts. Of the model only what is no part of what was learned may
+# be set.
+ELSEWHERE = {
+    "Inference.weights": "Weights",
+    "Inference.model": "its attention backend, in a test below",
+    "Inference.tokenizer": "tests/infer/test_adopt.py",
+    "Inference.data": "Data",
+    "Inference.batch": "Batch",
+    "Inference.precision": "Precision",
+    "Inference.parallel": "Parallel",
+}
+# The fields of what training has as well are seen there, in tests/train/test_config_effects.py.
+OURS = ("setpoint.infer.", "setpoint.parallel.")
+
+
+def classes(cls: type[Config] = Inference) -> Iterator[type[Config]]:
+    """The config classes of a job, itself included, but for those of models and sources."""
+    yield cls
+    for info in cls.__setpoint__.fields.values():
+        for below in section_classes(info.type):
+            if below.__module__.startswith(OURS) or below.__name__ in ("Precision", "Data"):
+                yield from classes(below)
+
+
+def job_of(run: Path, folder: Path, out: Path, flags: tuple[str, ...]) -> Inference:
+    places = {"{tmp}": folder, "{out}": out, "{run}": run}
+    given = [f"weights.path={run}", *flags]
+    for sign, place in places.items():
+        given = [flag.replace(sign, str(place)) for flag in given]
+    return complete(compose(Inference, flags=given).draft)
+
+
+def observed(effect: Effect, run: Path, folder: Path, out: Path, *change: str) -> Any:
+    try:
+        return effect.see(job_of(run, folder, out, (*effect.base, *change)))
+    except SetpointError as error:
+        return f"refused: {error}"
+
+
+def test_each_field_is_in_the_table() -> None:
+    names = {f"{cls.__name__}.{name}" for cls in classes() for name in cls.__setpoint__.fields}
+    assert names - ELSEWHERE.keys() == EFFECTS.keys()
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_the_field_has_an_effect(trained: tuple[Job, Path], tmp_path: Path, name: str) -> None:
+    effect = EFFECTS[name]
+    (tmp_path / "prompts.txt").write_text("%\n")
+    before = observed(effect, trained[1], tmp_path, tmp_path / "before")
+    after = observed(effect, trained[1], tmp_path, tmp_path / "after", effect.change)
+    assert not str(before).startswith("refused"), before
+    assert str(after).startswith("refused") == (name == "Parallel.world_size"), after
+    assert after != before
+
+
+def test_the_attention_backend(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    job = job_of(trained[1], tmp_path, tmp_path, (*JUDGE, "model.attention_backend=eager"))
+    assert backend(job) == "eager"

@@ -1,0 +1,75 @@
+"""Exported weights say the same in transformers, and here again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.infer.config import Inference, Weights
+from setpoint.infer.export import export, require_empty
+from setpoint.infer.load import Loaded
+from setpoint.infer.run import infer
+from setpoint.infer.tasks import Export
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from ..data.tokenizers_here import byte_level
+from ..train.small import small_job
+from .small import folder_of
+
+
+def exported(run: Path, folder: Path, **fields: Any) -> Path:
+    job = Inference(weights=Weights(path=str(run)), export=Export(path=folder, **fields))
+    found = infer(job).exported
+    assert found is not None
+    return found
+
+
+def test_transformers_says_the_same(
+    trained: tuple[Job, Path], loaded: Loaded, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = exported(trained[1], tmp_path / "hf")
+    theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokens = torch.tensor([[256, *b'!"#$%']])
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, loaded.model(tokens), rtol=0, atol=1e-4)
+
+
+def test_the_tokenizer_goes_along(tmp_path: Path) -> None:
+    folder = byte_level(tmp_path / "tokenizer")
+    flags = (f"tokenizer={{type=huggingface, path={folder}}}", "duration=2 steps")
+    run = train(small_job(tmp_path, *flags)).directory
+    found = exported(run, tmp_path / "hf", dtype="bf16", max_shard_size=20_000)
+    names = set(folder_of(found))
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert sum(name.endswith(".safetensors") for name in names) > 1
+    assert (found / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+def test_what_no_family_can_say(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=2 steps", "model.residual_scale=0.5")).directory
+    with pytest.raises(SetpointError, match="residual_scale"):
+        exported(run, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_a_family_by_name(trained: tuple[Job, Path], loaded: Loaded, tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="gpt2"):
+        export(loaded, Export(path=tmp_path / "hf", family="gpt2"))
+
+
+def test_a_place_that_holds_something(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    require_empty(Export(path=tmp_path / "hf"))
+    (tmp_path / "hf" / "notes").write_text("mine")
+    with pytest.raises(SetpointError, match=r"export.path: .*hf is not empty"):
+        exported(trained[1], tmp_path / "hf")
+    with pytest.raises(SetpointError, match=r"notes is a file"):
+        exported(trained[1], tmp_path / "hf" / "notes")
+    assert list((tmp_path / "hf").iterdir()) == [tmp_path / "hf" / "notes"]

@@ -1,0 +1,167 @@
+"""Which weights are loaded, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import RunError, SetpointError, resolve
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.load import Loaded, load
+from setpoint.model.config import ModelConfig
+from setpoint.model.pretrained.save import save_pretrained
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from ..data.tokenizers_here import BEGIN, END, byte_level
+from ..train.small import small_job
+from ..variants import forget, known
+from .small import small_model
+
+
+def opened(path: Path, **fields: Any) -> Loaded:
+    weights = Weights(path=str(path), **fields)
+    return load(complete(Inference(weights=weights, evaluation=Evaluation())))
+
+
+def first(loaded: Loaded) -> torch.Tensor:
+    return next(iter(loaded.model.state_dict().values()))
+
+
+def test_which_checkpoint(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    run = trained[1]
+    store = CheckpointStore(run / "checkpoints")
+    for which, step in (("latest", 120), ("best", store.best), (40, 40), (None, store.best)):
+        found = opened(run, checkpoint=which)
+        assert found.place.directory.name == f"step-{step:08d}"
+        expected = store.load(step).tensors["model"]
+        torch.testing.assert_close(dict(found.model.state_dict()), expected, rtol=0, atol=0)
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    (copy / "checkpoints" / "best").unlink()
+    assert opened(copy).place.directory.name == "step-00000120"
+
+
+def test_a_damaged_checkpoint_is_named_with_others(
+    trained: tuple[Job, Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(trained[1], copy)
+    path = copy / "checkpoints" / "step-00000120" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    words = r"model\.safetensors.*; step-00000000 or .* step-00000080 can be taken instead"
+    with pytest.raises(RunError, match=words):
+        opened(copy, checkpoint="latest")
+
+
+def test_it_runs_as_the_run_did(loaded: Loaded) -> None:
+    assert not loaded.model.training
+    assert (loaded.compute, loaded.context) == ("fp32", 16)
+    assert (loaded.opening, loaded.stops) == ((256,), {256})
+    assert loaded.tokens_of("ab") == [256, 97, 98]
+
+
+def test_the_format_in_memory(trained: tuple[Job, Path]) -> None:
+    assert first(opened(trained[1])).dtype == torch.float32
+    assert first(opened(trained[1], dtype="bf16")).dtype == torch.bfloat16
+
+
+def test_a_model_of_the_users_own(tmp_path: Path) -> None:
+    flags = ("model={type=import, target=torch.nn.Embedding, embedding_dim=257, "
+             "num_embeddings=257}", "duration=3 steps")  # fmt: skip
+    run = train(small_job(tmp_path, *flags)).directory
+    found = opened(run)
+    expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]["weight"]
+    torch.testing.assert_close(first(found), expected)
+
+
+class Fixed(torch.nn.Embedding):
+    """A model that knows its vocabulary itself."""
+
+    class Config(ModelConfig, type="fixed-of-a-test-of-inference"):
+        """A table of logits."""
+
+    def __init__(self, config: Fixed.Config) -> None:
+        super().__init__(257, 257)
+
+
+OWN = forget(ModelConfig, __name__)
+
+
+def test_a_registered_model_that_takes_no_vocabulary(tmp_path: Path) -> None:
+    with known(ModelConfig, OWN):
+        job = small_job(tmp_path, "model=fixed-of-a-test-of-inference", "duration=2 steps")
+        run = train(job).directory
+        expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]["weight"]
+        torch.testing.assert_close(first(opened(run)), expected)
+
+
+def test_a_run_that_started_from_another_one(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    """What it started from may be gone."""
+    source = tmp_path / "source"
+    shutil.copytree(trained[1], source)
+    flags = ("duration=2 steps", "model.dim=32", "model.dropout=0", f"model.pretrained={source}")
+    run = train(small_job(tmp_path, *flags)).directory
+    shutil.rmtree(source)
+    expected = CheckpointStore(run / "checkpoints").load("best").tensors["model"]
+    torch.testing.assert_close(dict(opened(run).model.state_dict()), expected)
+
+
+def test_a_hugging_face_model(tmp_path: Path) -> None:
+    """It begins as its tokenizer begins, and ends where its files say."""
+    model = small_model(vocab_size=300)
+    folder = byte_level(save_pretrained(model, tmp_path / "hf"), begin=True)
+    found = opened(folder)
+    tokens = torch.arange(20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(found.model(tokens), model(tokens))
+    ids = found.tokenizer.encode(b"ab").tolist()
+    ends = resolve(found_config(folder, "bos")).build().separator
+    assert found.tokens_of("ab") == [ends, *ids]
+    assert found.stops == {found.tokenizer.separator}
+    settings = folder / "generation_config.json"
+    settings.write_text(json.dumps({"eos_token_id": [5, 7]}))
+    assert opened(folder).stops == {found.tokenizer.separator, 5, 7}
+    settings.write_text("{")
+    with pytest.raises(SetpointError, match=r"generation_config.json is not JSON"):
+        opened(folder)
+
+
+def found_config(folder: Path, name: str) -> Any:
+    from setpoint.data.config import HuggingFace
+
+    return HuggingFace(path=str(folder), separator={"bos": BEGIN, "eos": END}[name])
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    folder = byte_level(save_pretrained(small_model(vocab_size=100), tmp_path / "hf"))
+    with pytest.raises(SetpointError, match="it has 294 tokens, and the model of .* takes 100"):
+        opened(folder)
+
+
+def test_a_model_that_transformers_runs(tmp_path: Path) -> None:
+    """It goes uncached, and is asked for rows of one length at a time."""
+    from setpoint.infer.generate import generate
+    from setpoint.infer.sample import Sampling
+    from setpoint.model.config import HuggingFaceModel
+
+    model = small_model(vocab_size=300)
+    folder = byte_level(save_pretrained(model, tmp_path / "hf"))
+    job = Inference(weights=Weights(path=str(folder)), evaluation=Evaluation())
+    job.model = HuggingFaceModel(config=str(folder), max_sequence_length=48)
+    found = load(complete(job))
+    tokens = torch.arange(20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(found.model(tokens), model(tokens), rtol=0, atol=1e-4)
+    prompts, greedy = [[1, 2, 3], [4], [5, 6]], Sampling(temperature=0)
+    theirs, ours = (
+        generate(each, prompts, max_tokens=8, sampling=greedy) for each in (found.model, model)
+    )
+    assert theirs == ours

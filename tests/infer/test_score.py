@@ -1,0 +1,123 @@
+"""Loss, perplexity and bits per byte: against training's own, and against a sum by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.config import RunError, SetpointError
+from setpoint.data.config import Random, Text
+from setpoint.data.corpus import build_corpus
+from setpoint.data.document import Document
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Batch, Evaluation, Inference, Weights
+from setpoint.infer.load import Loaded, load
+from setpoint.infer.score import Score, score, score_texts
+from setpoint.infer.tasks import DataSet
+from setpoint.train.config import Job
+
+
+def scores(run: Path, batch: Any = None, **fields: Any) -> dict[str, Score]:
+    job = Inference(weights=Weights(path=str(run)), evaluation=Evaluation(**fields))
+    if batch is not None:
+        job.batch = batch
+    job = complete(job)
+    return score_texts(load(job), job)
+
+
+def test_it_is_what_training_measured(trained: tuple[Job, Path]) -> None:
+    rows = [json.loads(line) for line in (trained[1] / "metrics.jsonl").read_text().splitlines()]
+    measured = {row["step"]: row for row in rows if "held_out_loss" in row}
+    for step, row in measured.items():
+        job = Inference(weights=Weights(path=str(trained[1]), checkpoint=step))
+        job.evaluation = Evaluation()
+        job = complete(job)
+        found = score_texts(load(job), job)["held_out"]
+        assert found.loss == pytest.approx(row["held_out_loss"], rel=1e-6)
+        assert found.bits_per_byte == pytest.approx(row["held_out_bits_per_byte"], rel=1e-6)
+    assert set(measured) == {40, 80, 120}
+
+
+def test_a_sum_by_hand(loaded: Loaded) -> None:
+    text = b'!"#$%&\' !"#xyz'
+    corpus = build_corpus([Document("a", text)], loaded.tokenizer, side="a")
+    tokens = [256, *text, 256]
+    nats = 0.0
+    for start in range(0, len(tokens) - 1, 6):
+        window = torch.tensor([tokens[start : start + 7]])
+        with torch.no_grad():
+            found = loaded.model(window[:, :-1]).double().log_softmax(-1)
+        nats -= float(found.gather(-1, window[:, 1:, None]).sum())
+    result = score(loaded, corpus, sequence_length=6, micro_size=2)
+    assert (result.tokens, result.bytes) == (len(text) + 1, len(text))
+    assert result.loss == pytest.approx(nats / (len(text) + 1), rel=1e-6)
+    assert result.perplexity == math.exp(result.loss)
+    assert result.bits_per_byte == pytest.approx(nats / math.log(2) / len(text), rel=1e-6)
+
+
+def test_a_model_that_gives_logits_only(loaded: Loaded) -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return loaded.model(tokens)
+
+    corpus = build_corpus([Document("a", b'!"#' * 30)], loaded.tokenizer, side="a")
+    ours = score(loaded, corpus, sequence_length=16, micro_size=4)
+    plain = score(replace(loaded, model=Plain()), corpus, sequence_length=16, micro_size=4)
+    assert plain.loss == pytest.approx(ours.loss, rel=1e-6)
+
+
+def test_the_batch_plays_no_part(trained: tuple[Job, Path]) -> None:
+    one, many = (scores(trained[1], Batch(micro_size=size))["held_out"] for size in (1, 64))
+    assert one.loss == pytest.approx(many.loss, rel=1e-6)
+    assert (one.tokens, one.bytes) == (many.tokens, many.bytes)
+
+
+def test_named_texts(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("!\"#$%&' " * 20)
+    sets = (
+        DataSet(name="like", sources=(Random(documents=10, length=200, alphabet=8, seed=5),)),
+        DataSet(name="unlike", sources=(Random(pattern="uniform", documents=10),)),
+        DataSet(name="short", sources=(Text(paths=(str(tmp_path / "a.txt"),)),)),
+    )
+    found = scores(trained[1], sides=("train", "held_out"), sets=sets)
+    assert list(found) == ["train", "held_out", "like", "unlike", "short"]
+    assert found["like"].loss < found["unlike"].loss
+    assert found["short"].bytes == 160
+    few = scores(trained[1], sets=sets[:1], sequences=3)["like"]
+    assert few.tokens == 3 * trained[0].batch.sequence_length
+
+
+def test_a_text_shorter_than_a_sequence(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("!")
+    sets = (DataSet(name="short", sources=(Text(paths=(str(tmp_path / "a.txt"),)),)),)
+    assert scores(trained[1], sides=(), sets=sets)["short"].tokens == 2
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(SetpointError, match=r"evaluation.sets.0.sources: no source holds a single"):
+        scores(trained[1], sides=(), sets=sets)
+
+
+def test_perplexity_is_not_capped_and_nonsense_is_refused(loaded: Loaded) -> None:
+    class Wrong(torch.nn.Module):
+        """Certain of what never comes; or of nothing."""
+
+        def __init__(self, size: float) -> None:
+            super().__init__()
+            self.size = size
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            logits = torch.zeros(*tokens.shape, 257)
+            logits[..., 0] = self.size
+            return logits
+
+    corpus = build_corpus([Document("a", b"!" * 20)], loaded.tokenizer, side="a")
+    high = score(replace(loaded, model=Wrong(100.0)), corpus, sequence_length=8, micro_size=1)
+    assert high.perplexity == pytest.approx(math.exp(100))
+    for size in (1000.0, math.nan):
+        with pytest.raises(RunError, match="which has no perplexity"):
+            score(replace(loaded, model=Wrong(size)), corpus, sequence_length=8, micro_size=1)

@@ -1,0 +1,123 @@
+"""Every backend against eager, forward and backward; those for GPUs by what they hand over."""
+
+import pytest
+import torch
+
+from setpoint.model.attention.choose import choose_backend
+from setpoint.model.attention.eager import Eager
+from setpoint.model.attention.flash import Flash
+from setpoint.model.attention.flex import Flex
+from setpoint.model.attention.sdpa import SDPA
+from setpoint.model.attention.varlen import Varlen
+
+from ..small import small_config
+from . import kernels
+from .layouts import BATCH, LAYOUTS, LENGTH, counting
+
+BACKENDS = {
+    "sdpa": SDPA("sdpa"),
+    "sdpa_flash": SDPA("sdpa_flash"),
+    "sdpa_math": SDPA("sdpa_math"),
+    "varlen": Varlen(kernels.varlen_attn),
+    "flash_attention": Flash(kernels.flash_attn_varlen_func),
+}
+
+
+def draw(heads=4, kv_heads=2, queries=LENGTH, size=8, value_size=8, dtype=torch.float32, grad=True):
+    torch.manual_seed(0)
+    shapes = ((queries, heads, size), (LENGTH, kv_heads, size), (LENGTH, kv_heads, value_size))
+    return [torch.randn(BATCH, *s, dtype=dtype).requires_grad_(grad) for s in shapes]
+
+
+def compare(backend, places, window=None, *, inputs, atol=1e-5, **options):
+    """Hold output and gradients against eager in fp32, where queries are no padding."""
+    weights = torch.randn(inputs[0].shape[:3], dtype=torch.float32).unsqueeze(-1)
+    weights = weights * counting(places)[:, :, None, None]
+    exact = [x.detach().float().requires_grad_(x.requires_grad) for x in inputs]
+    results = []
+    for attend, given in ((backend, inputs), (Eager(), exact)):
+        mixed = attend.attend(*given, attend.see(places, window), **options)
+        found = [(mixed * weights).float()]
+        if given[0].requires_grad:
+            found += torch.autograd.grad(found[0].sum(), given)
+        results.append(found)
+    for ours, reference in zip(*results, strict=True):
+        torch.testing.assert_close(ours.float(), reference.float(), rtol=atol, atol=atol)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", BACKENDS)
+def test_masks(name, layout, window):
+    places = LAYOUTS[layout]
+    compare(BACKENDS[name], places, window, inputs=draw(queries=places.queries))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_groups_of_heads(name, kv_heads):
+    compare(BACKENDS[name], LAYOUTS["plain"], inputs=draw(kv_heads=kv_heads))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_scale(name):
+    compare(BACKENDS[name], LAYOUTS["plain"], inputs=draw(), scale=0.7)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_soft_cap_of_the_flash_package(window):
+    backend = BACKENDS["flash_attention"]
+    compare(backend, LAYOUTS["documents"], window, inputs=draw(), soft_cap=0.5)
+
+
+@pytest.mark.parametrize("layout", ["plain", "documents"])
+@pytest.mark.parametrize("name", ["sdpa", "sdpa_flash", "sdpa_math"])
+def test_bf16(name, layout):
+    inputs = draw(dtype=torch.bfloat16)
+    compare(BACKENDS[name], LAYOUTS[layout], inputs=inputs, atol=3e-2)
+
+
+@pytest.mark.parametrize("name", ["sdpa", "sdpa_math"])
+def test_values_of_another_size(name):
+    compare(BACKENDS[name], LAYOUTS["documents"], inputs=draw(value_size=6))
+
+
+@pytest.mark.parametrize("layout", ["plain", "right padding", "last four, documents"])
+def test_flex(layout):
+    places = LAYOUTS[layout]
+    inputs = draw(queries=places.queries, size=16, value_size=16, grad=False)
+    compare(Flex(), places, 4, inputs=inputs, soft_cap=0.5, scale=0.7)
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa", "sdpa_math"])
+def test_weights_are_dropped(name):
+    config = small_config(attention_backend=name)
+    backend = choose_backend(config, torch.device("cpu"))
+    query, key, value = draw(grad=False)
+    value = torch.ones_like(value)
+    seen = backend.see(LAYOUTS["plain"], None)
+    torch.manual_seed(1)
+    mixed = backend.attend(query, key, value, seen, dropout=0.5)
+    # The weights of a row sum to one, and what is kept counts twice.
+    assert mixed.mean().item() == pytest.approx(1.0, abs=0.2)
+    assert mixed.std().item() > 0.2
+    whole = backend.attend(query, key, value, seen)
+    torch.testing.assert_close(whole, torch.ones_like(whole))
+
+
+def test_eager_against_one_query_at_a_time():
+    query, key, value = (x.double() for x in draw(grad=False))
+    places = LAYOUTS["right padding"]
+    seen = Eager().see(places, 4)
+    mixed = Eager().attend(query, key, value, seen, scale=0.7, soft_cap=0.5)
+    for row in range(BATCH):
+        for s in range(LENGTH):
+            for head in range(4):
+                others = [t for t in range(LENGTH) if seen[row, 0, s, t]]
+                scores = [0.7 * query[row, s, head] @ key[row, t, head // 2] for t in others]
+                shares = (0.5 * torch.tanh(torch.stack(scores) / 0.5)).softmax(0)
+                expected = sum(
+                    share * value[row, t, head // 2]
+                    for share, t in zip(shares, others, strict=True)
+                )
+                torch.testing.assert_close(mixed[row, s, head], expected, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,65 @@
+import re
+
+import pytest
+
+from setpoint.config import ConfigError, resolve
+from setpoint.model.attention.support import BACKENDS, able, chosen
+
+from ...snapshots import compare
+from ..small import small_config
+from .small import latent_config
+
+NEEDS = {
+    "capped": {"attention_soft_cap": 30.0, "head_dim": 8},
+    "dropped": {"attention_dropout": 0.1, "head_dim": 8},
+    "large heads": {"head_dim": 512},
+    "odd heads": {"head_dim": 12},
+}
+
+
+def refused() -> str:
+    """What is said to each backend that cannot do what the model needs."""
+    lines = []
+    for name, needed in NEEDS.items():
+        lines += [f"# {name}", *(_said(backend, needed) for backend in BACKENDS)]
+    lines += ["# latent", *(_said(backend, None) for backend in BACKENDS)]
+    return "\n\n".join(line for line in lines if line)
+
+
+def _said(backend, needed) -> str:
+    try:
+        if needed is None:
+            latent_config(attention_backend=backend)
+        else:
+            small_config(attention_backend=backend, **needed)
+    except ConfigError as error:
+        # Where in the tests a value was set is no matter.
+        return re.sub(r"small\.py:\d+", "small.py", str(error))
+    return ""
+
+
+def test_refusals():
+    compare("model/attention_backend", refused())
+
+
+@pytest.mark.parametrize("needed", [*NEEDS.values(), None], ids=[*NEEDS, "latent"])
+def test_what_is_offered_is_taken(needed):
+    config = latent_config() if needed is None else small_config(**needed)
+    assert {"auto", "eager"} <= set(able(config))
+    for backend in BACKENDS:
+        assert (_said(backend, needed) == "") == (backend in able(config))
+
+
+def test_auto():
+    assert chosen(small_config()) == "sdpa"
+    assert chosen(small_config(attention_soft_cap=30.0)) == "eager"
+    assert chosen(small_config(attention_backend="flex", attention_soft_cap=30.0)) == "flex"
+
+
+def test_all_at_once():
+    fields = {"attention_soft_cap": 30.0, "attention_dropout": 0.1, "attention_backend": "varlen"}
+    with pytest.raises(ConfigError) as error:
+        small_config(**fields, head_dim=8)
+    assert len(error.value.problems) == 2
+    assert error.value.problems[0].valid == ("auto", "eager", "flash_attention")
+    assert resolve(small_config(**{**fields, "attention_backend": "auto"})) is not None

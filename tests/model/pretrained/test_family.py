@@ -1,0 +1,25 @@
+"""No field of the transformer is lost on the way to a file without anybody having said so."""
+
+from __future__ import annotations
+
+from setpoint.model.config import Transformer
+from setpoint.model.moe.config import MoE
+from setpoint.model.pretrained.families import FAMILIES, family_named, qwen3_moe
+from setpoint.model.pretrained.family import NOT_WRITTEN, PLAIN, SIZES
+
+
+def test_every_field_is_written_fixed_or_named_as_without_effect() -> None:
+    fields = set(Transformer.__setpoint__.fields)
+    assert fields == {*SIZES, *PLAIN, *NOT_WRITTEN}
+    assert len(fields) == len(SIZES) + len(PLAIN) + len(NOT_WRITTEN)
+    for name in FAMILIES:
+        family = family_named(name)
+        assert family.model_type == name
+        assert {*family.writes, *family.fixed} <= PLAIN.keys()
+        assert not {*family.writes} & {*family.fixed}
+
+
+def test_every_field_of_experts_is_written_fixed_or_named_as_without_effect() -> None:
+    written = {"experts", "top_k", "every", "first_dense", "expert_dim", "router", "balance_loss"}
+    known = {*written, *qwen3_moe.FIXED, *qwen3_moe.NOT_WRITTEN}
+    assert set(MoE.__setpoint__.fields) == known

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.model import config_from_pretrained, load_pretrained
+
+from ...snapshots import compare
+from .ours import directory
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
+    """Let the hub give an answer or raise it; the calls that it gets."""
+    import huggingface_hub
+
+    calls: list[tuple[Any, ...]] = []
+
+    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        calls.append((name, revision, tuple(allow_patterns)))
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return calls
+
+
+def test_a_model_is_fetched_with_the_files_that_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = directory(tmp_path / "cache")
+    calls = fake(monkeypatch, folder)
+    monkeypatch.chdir(tmp_path)
+    config_from_pretrained("org/name@v1.0")
+    load_pretrained("org/name")
+    (first, revision, patterns), (second, none, more) = calls
+    assert (first, revision, second, none) == ("org/name", "v1.0", "org/name", None)
+    assert "config.json" in patterns
+    assert not [pattern for pattern in patterns if pattern.endswith(".safetensors")]
+    assert {*more} - {*patterns} == {"model*.safetensors", "model.safetensors.index.json"}
+
+
+def test_a_directory_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake(monkeypatch, RuntimeError("asked"))
+    directory(tmp_path / "org/name")
+    monkeypatch.chdir(tmp_path)
+    load_pretrained("org/name")
+    assert calls == []
+
+
+def test_what_the_hub_refuses_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import errors
+
+    def http(kind: Any) -> Exception:
+        return kind.__new__(kind)
+
+    monkeypatch.chdir(tmp_path)
+    answers: dict[str, Any] = {
+        "unknown": http(errors.RepositoryNotFoundError),
+        "gated": http(errors.GatedRepoError),
+        "unknown revision": http(errors.RevisionNotFoundError),
+        "offline": errors.LocalEntryNotFoundError("no"),
+        "told to be offline": errors.OfflineModeIsEnabled("no"),
+        "no id": errors.HFValidationError("no"),
+        "anything else": ConnectionResetError(104, "reset by peer"),
+        "no model": tmp_path,
+    }
+    told: list[str] = []
+    for case, answer in answers.items():
+        fake(monkeypatch, answer)
+        with pytest.raises(SetpointError) as caught:
+            load_pretrained("org/name@main")
+        told.append(f"{case}:\n{caught.value}\n")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(SetpointError) as caught:
+        load_pretrained("org/name")
+    told.append(f"no package:\n{caught.value}\n")
+    compare("model/pretrained_hub", "\n".join(told))

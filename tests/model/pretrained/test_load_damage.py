@@ -1,0 +1,170 @@
+"""Files that are not whole, or not those of the model: nothing is loaded, and it is said why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import RunError, SetpointError
+from setpoint.model import load_pretrained
+from setpoint.model.pretrained import load
+from setpoint.model.pretrained.fill import Weights
+
+from ...snapshots import compare
+from .ours import change_config, directory, rewrite
+
+EMBEDDING = "model.embed_tokens.weight"
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def cut(folder: Path, keep: int) -> None:
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:keep] if keep < 0 or keep < len(data) else data + b"\0" * 3)
+
+
+def edit_header(folder: Path, change: Callable[[dict], None]) -> None:
+    """Change the JSON at the beginning of the file."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+
+
+def shift(header: dict) -> None:
+    first = header[EMBEDDING]["data_offsets"]
+    header[EMBEDDING]["data_offsets"] = [first[0] + 4, first[1] + 4]
+
+
+def drop_shard(folder: Path) -> None:
+    sorted(folder.glob("model-*"))[1].unlink()
+
+
+def edit_index(folder: Path, change: Callable[[dict], None]) -> None:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index)
+    path.write_text(json.dumps(index))
+
+
+def pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def names(count: int) -> dict[str, torch.Tensor]:
+    return {f"model.layers.0.adapter.{index}": torch.zeros(2, 3) for index in range(count)}
+
+
+WHOLE: dict[str, Callable[[Path], object]] = {
+    "a depth beyond all files": lambda f: change_config(f, num_hidden_layers=10**6),
+    "cut in a tensor": lambda f: cut(f, -100),
+    "cut in the header": lambda f: cut(f, 300),
+    "hardly begun": lambda f: cut(f, 5),
+    "empty": lambda f: (f / "model.safetensors").write_bytes(b""),
+    "too long": lambda f: cut(f, 10**9),
+    "another file": lambda f: (f / "model.safetensors").write_bytes(b"GGUF" * 50),
+    "no JSON": lambda f: (f / "model.safetensors").write_bytes(b"\x10" + b"\0" * 7 + b"?" * 16),
+    "tensors that overlap": lambda f: edit_header(f, shift),
+    "a size that is wrong": lambda f: edit_header(f, lambda h: h[UP].update(shape=[24, 17])),
+    "a missing tensor": lambda f: rewrite(f, {UP: None}),
+    "many missing tensors": lambda f: change_config(f, num_hidden_layers=4),
+    "a tensor more": lambda f: rewrite(f, names(1)),
+    "many tensors more": lambda f: rewrite(f, names(5)),
+    "other shapes": lambda f: change_config(f, intermediate_size=32),
+    "another vocabulary": lambda f: change_config(f, vocab_size=21),
+    "numbers that are no floats": lambda f: rewrite(f, {UP: torch.zeros(24, 16).to(torch.int8)}),
+    "a type that nobody knows": lambda f: edit_header(f, lambda h: h[UP].update(dtype="F6_E2M3")),
+    "a head beside a tied embedding": lambda f: change_config(f, tie_word_embeddings=True),
+    "a pickle": pickle,
+    "no weights": lambda f: (f / "model.safetensors").unlink(),
+    "weights by another name": lambda f: (f / "model.safetensors").rename(f / "w.safetensors"),
+}
+SHARDED: dict[str, Callable[[Path], object]] = {
+    "a missing shard": drop_shard,
+    "an index of names that are not there": lambda f: edit_index(
+        f, lambda i: i["weight_map"].update({"model.more": "model-00001-of-00007.safetensors"})
+    ),
+    "an index of files elsewhere": lambda f: edit_index(
+        f, lambda i: i["weight_map"].update({EMBEDDING: "../other.safetensors"})
+    ),
+    "an index without a map": lambda f: edit_index(f, lambda i: i.pop("weight_map")),
+}
+
+
+def test_nothing_is_loaded_of_what_is_not_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("parameters were made")
+
+    monkeypatch.setattr(Weights, "fill", refuse)
+    told: list[str] = []
+    for case, damage in {**WHOLE, **SHARDED}.items():
+        folder = directory(tmp_path / case, 4000 if case in SHARDED else 10**9)
+        damage(folder)
+        with pytest.raises(SetpointError) as caught:
+            load_pretrained(folder)
+        # What may be wrong with a file is no mistake in the configuration.
+        assert (
+            isinstance(caught.value, RunError)
+            or "hold" in str(caught.value)
+            or "lacks" in str(caught.value)
+        )
+        told.append(f"{case}:\n{caught.value}\n".replace(str(tmp_path), "HERE"))
+    compare("model/pretrained_damaged", "\n".join(told))
+
+
+def test_a_file_that_shrinks_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = directory(tmp_path / "model")
+    real = load.weights_of
+
+    def then_cut(*arguments: object) -> Weights:
+        found = real(*arguments)  # type: ignore[arg-type]
+        cut(folder, -4)
+        return found
+
+    monkeypatch.setattr(load, "weights_of", then_cut)
+    with pytest.raises(RunError, match="cut short while it was read"):
+        load_pretrained(folder)
+
+
+def test_a_head_that_is_the_tied_embedding_is_no_surplus(tmp_path: Path) -> None:
+    folder = directory(tmp_path / "model", tie_embeddings=True)
+    plain = load_pretrained(folder)
+    rewrite(folder, {"lm_head.weight": plain.get_parameter("embedding.weight").detach().clone()})
+    again = load_pretrained(folder)
+    assert again.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_what_old_files_hold_and_is_computed_is_no_surplus(tmp_path: Path) -> None:
+    folder = directory(tmp_path / "model")
+    rewrite(folder, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    load_pretrained(folder)
+
+
+def test_files_without_the_prefix_of_the_class_with_a_head(tmp_path: Path) -> None:
+    """As openai-community/gpt2 is."""
+    from safetensors.torch import load_file, save_file
+
+    from setpoint.model.norm.config import LayerNorm
+
+    fields = {"positions": "learned", "norm": LayerNorm(), "activation": "gelu_tanh"}
+    biases = {"ffn_bias": True, "qkv_bias": True, "attention_output_bias": True}
+    folder = directory(tmp_path / "model", tie_embeddings=True, **fields, **biases)
+    plain = load_pretrained(folder)
+    held = load_file(folder / "model.safetensors")
+    renamed = {name.removeprefix("transformer."): tensor for name, tensor in held.items()}
+    renamed |= {f"h.{i}.attn.bias": torch.ones(1, 1, 32, 32) for i in range(2)}
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+    again = load_pretrained(folder)
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.model import config_from_pretrained
+from setpoint.model.rope.config import Linear, Llama3, Yarn
+
+from ...snapshots import compare
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 128,
+}
+# As the first files of these models were: by transformers 4, with all that they had then.
+OLD: dict[str, dict[str, Any]] = {
+    "llama": {
+        **LLAMA,
+        "_name_or_path": "somewhere",
+        "bos_token_id": 1,
+        "eos_token_id": [2, 3],
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.43.0",
+        "use_cache": True,
+    },
+    "gemma3": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attn_logit_softcapping": None,
+        "bos_token_id": 2,
+        "cache_implementation": "hybrid",
+        "eos_token_id": [1, 106],
+        "final_logit_softcapping": None,
+        "head_dim": 16,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 64,
+        "initializer_range": 0.02,
+        "intermediate_size": 96,
+        "max_position_embeddings": 128,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 8,
+        "num_key_value_heads": 1,
+        "pad_token_id": 0,
+        "query_pre_attn_scalar": 16,
+        "rms_norm_eps": 1e-06,
+        "rope_local_base_freq": 10000,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": 32,
+        "sliding_window_pattern": 6,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.50.0.dev0",
+        "use_cache": True,
+        "vocab_size": 100,
+    },
+    "gpt2": {
+        "activation_function": "gelu_new",
+        "architectures": ["GPT2LMHeadModel"],
+        "attn_pdrop": 0.1,
+        "bos_token_id": 99,
+        "embd_pdrop": 0.1,
+        "eos_token_id": 99,
+        "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05,
+        "model_type": "gpt2",
+        "n_ctx": 128,
+        "n_embd": 64,
+        "n_head": 4,
+        "n_layer": 2,
+        "n_positions": 128,
+        "resid_pdrop": 0.1,
+        "summary_activation": None,
+        "summary_first_dropout": 0.1,
+        "summary_proj_to_labels": True,
+        "summary_type": "cls_index",
+        "summary_use_proj": True,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+        "vocab_size": 100,
+    },
+    "qwen3 moe": {
+        **LLAMA,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "decoder_sparse_step": 1,
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "max_window_layers": 48,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.001,
+        "sliding_window": None,
+        "use_sliding_window": False,
+    },
+}
+
+
+def read(folder: Path, keys: dict[str, Any]) -> Any:
+    (folder / "config.json").write_text(json.dumps(keys))
+    return config_from_pretrained(folder)
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_files_of_transformers_4_mean_what_5_makes_of_them(case: str, tmp_path: Path) -> None:
+    import transformers
+
+    old = read(tmp_path, OLD[case])
+    kind = OLD[case]["model_type"]
+    transformers.AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path / "new")
+    written = json.loads((tmp_path / "new/config.json").read_text())
+    assert ("rope_parameters" in written) == (kind != "gpt2")
+    assert config_from_pretrained(tmp_path / "new") == old
+
+
+def test_fields_of_a_file_of_transformers_4(tmp_path: Path) -> None:
+    llama = read(tmp_path, OLD["llama"])
+    assert llama.rope_base == 500_000.0
+    assert llama.rope_scaling == Llama3(factor=8.0, original_length=32)
+    gemma = read(tmp_path, OLD["gemma3"])
+    assert gemma.attention_pattern == ("sliding",) * 5 + ("full",)
+    assert (gemma.rope_base, gemma.rope_base_sliding) == (1e6, 1e4)
+    assert (gemma.embedding_scale, gemma.norm_placement, gemma.tie_embeddings) == (8, "both", True)
+
+
+RULES: list[tuple[dict[str, Any], Any]] = [
+    ({"type": "linear", "factor": 2}, Linear(factor=2.0)),
+    ({"rope_type": "default"}, None),
+    (
+        {"rope_type": "yarn", "original_max_position_embeddings": 32},
+        Yarn(factor=4.0, original_length=32),
+    ),
+    (
+        {"type": "yarn", "factor": 2.0, "mscale": 2.0, "mscale_all_dim": 1.0},
+        Yarn(
+            factor=2.0,
+            original_length=128,
+            attention_factor=1.1386294361119891 / 1.0693147180559945,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("rules", "wanted"), RULES, ids=[str(rules) for rules, _ in RULES])
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_rules_for_positions(key: str, rules: dict[str, Any], wanted: Any, tmp_path: Path) -> None:
+    assert read(tmp_path, {**LLAMA, key: rules}).rope_scaling == wanted
+
+
+def test_no_torch_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    script = (
+        "import sys, setpoint.model as m; m.config_from_pretrained('.');"
+        "assert not {'torch', 'numpy', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+
+
+# Changes of a file that must not be taken for the model that it would be without them.
+REFUSED: dict[str, dict[str, Any]] = {
+    "an unknown architecture": {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+    "no kind": {"model_type": None},
+    "a head for another task": {"architectures": ["LlamaForSequenceClassification"]},
+    "keys that nobody knows": {"rope_interleaved": True, "use_flux": 3, "use_mrope": False},
+    "a null that nobody knows is fine, a list is not": {"nothing": None, "something": [1]},
+    "an activation": {"hidden_act": "quick_gelu"},
+    "a width that is missing": {"hidden_size": ..., "num_hidden_layers": "two"},
+    "numbers that are none": {"rms_norm_eps": "1e-5", "tie_word_embeddings": "no"},
+    "quantized": {"quantization_config": {"quant_method": "fp8"}},
+    "code of its own": {"auto_map": {"AutoModelForCausalLM": "modeling.Model"}},
+    "an encoder": {"is_encoder_decoder": True, "add_cross_attention": True},
+    "a rule for positions": {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    "rules for positions with more keys": {"rope_scaling": {"type": "linear", "factor": 2, "x": 1}},
+    "rules for positions without a factor": {"rope_scaling": {"rope_type": "linear"}},
+    "rules for positions out of range": {"rope_scaling": {"type": "linear", "factor": 0.5}},
+    "part of each head rotated": {"rope_parameters": {"partial_rotary_factor": 0.5}},
+    "contradictions": {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e5}},
+    "heads that do not divide": {"num_attention_heads": 5, "num_key_value_heads": 3},
+    "odd heads": {"head_dim": 7},
+}
+OF_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral with kinds of layers": ("mistral", {"layer_types": ["full_attention"] * 2}),
+    "qwen3 with other kinds": ("qwen3", {"layer_types": ["linear_attention", "full_attention"]}),
+    "qwen3 with too few kinds": ("qwen3", {"layer_types": ["full_attention"]}),
+    "qwen3 with windows of no size": (
+        "qwen3",
+        {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": False},
+    ),
+    "qwen3_moe with dense layers between": ("qwen3_moe", {"mlp_only_layers": [1]}),
+    "qwen3_moe with more choices than experts": ("qwen3_moe", {"num_experts": 4}),
+    "gemma3 with a cap that is not applied": ("gemma3_text", {"attn_logit_softcapping": 50.0}),
+    "gemma3 that sees ahead": ("gemma3_text", {"use_bidirectional_attention": True}),
+    "gpt2 scaled by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True, "n_ctx": 7}),
+}
+
+
+def test_what_changes_the_model_is_refused(tmp_path: Path) -> None:
+    told: list[str] = []
+    names = {"gemma3_text": "Gemma3ForCausalLM", "gpt2": "GPT2LMHeadModel"}
+    names |= {"mistral": "MistralForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+    names |= {"qwen3_moe": "Qwen3MoeForCausalLM"}
+    cases = {case: {**LLAMA, **change} for case, change in REFUSED.items()}
+    for case, (kind, change) in OF_OTHERS.items():
+        base = OLD["gpt2"] if kind == "gpt2" else LLAMA
+        cases[case] = {**base, "model_type": kind, "architectures": [names[kind]], **change}
+    for case, keys in cases.items():
+        with pytest.raises(SetpointError) as caught:
+            read(tmp_path, {key: value for key, value in keys.items() if value is not ...})
+        told.append(f"{case}:\n{caught.value}\n")
+    for case, text in {"no JSON": "{", "a list": "[]"}.items():
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(SetpointError) as caught:
+            config_from_pretrained(tmp_path)
+        told.append(f"{case}:\n{caught.value}\n")
+    compare("model/pretrained_not_read", "\n".join(told).replace(str(tmp_path), "HERE"))

@@ -1,0 +1,178 @@
+"""Small models of transformers with random weights, large enough that every key shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+VOCAB, LENGTH = 40, 24
+BASE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+GPT2 = {
+    "vocab_size": VOCAB,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": LENGTH,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 3.0,
+    "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+MOE = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+}
+GEMMA = {
+    "head_dim": 16,
+    "sliding_window": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+}
+
+# model_type, and the keys that differ from BASE.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama tied, one head": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 12}),
+    "llama 3.1": ("llama", {"rope_parameters": LLAMA3, "rms_norm_eps": 1e-3}),
+    "llama linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "llama yarn": ("llama", {"rope_parameters": YARN, "hidden_act": "gelu"}),
+    "llama yarn, all keys": (
+        "llama",
+        {
+            "rope_parameters": {
+                **YARN,
+                "beta_fast": 8.0,
+                "beta_slow": 2.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.5,
+                "truncate": False,
+            }
+        },
+    ),
+    "mistral": ("mistral", {"sliding_window": 5}),
+    "mistral without a window": ("mistral", {"sliding_window": None, "head_dim": 12}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2 with windows above": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3 with biases and windows": (
+        "qwen3",
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 2,
+            "rope_parameters": YARN,
+        },
+    ),
+    "qwen3 moe": ("qwen3_moe", {**MOE, "norm_topk_prob": True}),
+    "qwen3 moe, not normalized": ("qwen3_moe", {**MOE, "norm_topk_prob": False}),
+    "qwen3 moe, every other layer": ("qwen3_moe", {**MOE, "decoder_sparse_step": 2}),
+    "qwen3 moe, first layers dense": (
+        "qwen3_moe",
+        {**MOE, "mlp_only_layers": [0, 1], "use_sliding_window": True, "sliding_window": 7},
+    ),
+    "gemma2": (
+        "gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": 6,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 1.5,
+        },
+    ),
+    "gemma3": ("gemma3_text", {**GEMMA, "query_pre_attn_scalar": 16}),
+    "gemma3 with caps": (
+        "gemma3_text",
+        {
+            **GEMMA,
+            "query_pre_attn_scalar": 40,
+            "final_logit_softcapping": 2.0,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e4, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
+    "gemma3 full": ("gemma3_text", {"head_dim": 16, "layer_types": ["full_attention"] * 3}),
+    "gemma3 sliding": ("gemma3_text", {**GEMMA, "layer_types": ["sliding_attention"] * 3}),
+    "gpt2": ("gpt2", {}),
+    "gpt2 with its own widths": (
+        "gpt2",
+        {"n_inner": 40, "tie_word_embeddings": False, "activation_function": "relu"},
+    ),
+    "gpt2 without scale": ("gpt2", {"scale_attn_weights": False}),
+}
+
+
+def make(kind: str, keys: dict[str, Any]) -> Any:
+    """A model in evaluation mode whose weights are large, and the same each time."""
+    import transformers
+
+    base = GPT2 if kind == "gpt2" else BASE
+    config = transformers.AutoConfig.for_model(kind, **{**base, **keys})
+    # Their other implementations have no soft cap.
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = "norm" in name or ".ln_" in name
+            drawn = torch.randn(parameter.shape, generator=generator) * 0.2
+            shifted = is_norm and name.endswith("weight") and not kind.startswith("gemma")
+            parameter.copy_(drawn + 1.0 if shifted else drawn)
+    return model.eval()
+
+
+def tokens(vocab: int = VOCAB, length: int = LENGTH) -> Tensor:
+    """(2, length) tokens."""
+    return torch.randint(0, vocab, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+def logits(model: Any) -> Tensor:
+    """What a model of theirs or ours says to the tokens."""
+    with torch.no_grad():
+        found = model(tokens())
+    return found if isinstance(found, Tensor) else found.logits
+
+
+def saved(folder: Path, kind: str = "llama", **keys: Any) -> Path:
+    """The directory of a small model that transformers wrote."""
+    make(kind, keys).save_pretrained(folder)
+    return folder

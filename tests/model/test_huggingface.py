@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.config import ConfigError, SetpointError
+from setpoint.config.verify import verify
+from setpoint.model import load_pretrained, save_pretrained
+from setpoint.plan.preflight import preflight
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from ..snapshots import compare
+from ..train.small import assert_same_run, small_job
+from .pretrained.theirs import saved
+
+TINY = (
+    "model.overrides.vocab_size=257",
+    "model.overrides.n_embd=16",
+    "model.overrides.n_layer=1",
+    "model.overrides.n_head=2",
+    "model.overrides.n_positions=16",
+)
+
+
+def job(folder: Path, *flags: str) -> Job:
+    """A job that trains a model of transformers."""
+    without = ("dim", "layers", "heads", "dropout")
+    return small_job(folder, "model=huggingface", *flags, without=without)
+
+
+def gpt2(folder: Path, *flags: str) -> Job:
+    return job(folder, "model.config=gpt2", *TINY, *flags)
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+
+
+def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
+    first, again = (weights(build_parts(gpt2(tmp_path)).model) for _ in range(2))
+    other = weights(build_parts(gpt2(tmp_path, "seed=7")).model)
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_it_is_the_model_of_transformers_with_tied_weights(tmp_path: Path) -> None:
+    parts = build_parts(gpt2(tmp_path, "model.attention_backend=eager"))
+    model: Any = parts.model
+    assert type(model.model).__name__ == "GPT2LMHeadModel"
+    assert model.model.config._attn_implementation == "eager"
+    assert model.training
+    assert model.model.lm_head.weight is model.model.transformer.wte.weight
+    tokens = torch.arange(12).reshape(2, 6)
+    model.eval()
+    with torch.no_grad():
+        found = model(tokens)
+        assert torch.equal(found, model.model(tokens).logits)
+        assert torch.equal(found, model(tokens, torch.arange(6)))
+        assert not torch.equal(found, model(tokens, torch.arange(6) + 3))
+    assert found.shape == (2, 6, model.vocab_size)
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    flags = ("schedule=constant", "evaluation.every=2 steps", "duration=6 steps")
+    whole = train(gpt2(tmp_path, *flags, f"workspace={tmp_path}/whole")).directory
+    train(gpt2(tmp_path, *flags, "duration=4 steps"))
+    outcome = train(gpt2(tmp_path, *flags))
+    assert outcome.started.step == 4
+    assert_same_run(outcome.directory, whole)
+
+
+def test_a_run_is_loaded_and_written_as_transformers_does(tmp_path: Path) -> None:
+    import transformers
+
+    run = train(gpt2(tmp_path, "duration=4 steps", "evaluation=null", "checkpoint.keep_best=true"))
+    model = load_pretrained(run.directory)
+    assert same(weights(model), weights(run.parts.model))
+    for dtype in (None, "bf16"):
+        folder = save_pretrained(model, tmp_path / f"exported-{dtype}", dtype=dtype)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        assert theirs.dtype == (torch.bfloat16 if dtype else torch.float32)
+        wanted = model.get_parameter("model.transformer.wte.weight")
+        assert torch.equal(theirs.lm_head.weight.float(), wanted.to(theirs.dtype).float())
+        # Ours reads it, too.
+        load_pretrained(folder)
+
+
+def test_it_starts_from_weights_and_takes_overrides(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path / "theirs", "llama", vocab_size=257)
+    capfd.readouterr()
+    made = build_parts(job(tmp_path, f"model.pretrained={folder}"))
+    assert "Loading weights" not in capfd.readouterr().err
+    ours = load_pretrained(folder)
+    key = "model.model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(
+        made.model.get_parameter(key), ours.get_parameter("layers.0.feed_forward.up.weight")
+    )
+    fresh = build_parts(job(tmp_path, f"model.config={folder}"))
+    assert not same(weights(made.model), weights(fresh.model))
+    less = build_parts(
+        job(tmp_path, f"model.config={folder}", "model.overrides.num_hidden_layers=1")
+    )
+    assert "model.model.layers.1.mlp.up_proj.weight" not in less.model.state_dict()
+    # Weights of a run of the same kind do as well, if the architecture is named.
+    run = train(job(tmp_path, f"model.config={folder}", "duration=2 steps")).directory
+    again = build_parts(job(tmp_path, f"model.config={folder}", f"model.pretrained={run}"))
+    assert same(weights(again.model), weights(load_pretrained(run)))
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = saved(tmp_path / "small", "llama")
+    large = saved(tmp_path / "large", "llama", vocab_size=257)
+    damaged = Path(shutil.copytree(large, tmp_path / "damaged"))
+    keys = json.loads((damaged / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps({**keys, "num_hidden_layers": 4}))
+    cases: dict[str, tuple[str, ...]] = {
+        "a vocabulary that is too small": (f"model.config={small}",),
+        "sequences that are too long": (f"model.config={large}", "model.max_sequence_length=65"),
+        "a key that there is not": (f"model.config={large}", "model.overrides.num_layer=2"),
+        "a value that cannot be": (
+            f"model.config={large}",
+            "model.overrides.num_hidden_layers=two",
+        ),
+        "a kind that there is not": ("model.config=lama",),
+        "no directory": (f"model.config={tmp_path}/nowhere",),
+        "no language model": ("model.config=vit",),
+        "heads that cannot be shared": (
+            f"model.config={large}",
+            "model.overrides.num_key_value_heads=3",
+        ),
+        "tokens that see those behind them": (
+            "model.config=bert",
+            "model.overrides={hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, "
+            "intermediate_size: 16}",
+        ),
+        "weights that lack tensors": (f"model.pretrained={damaged}",),
+    }
+    told: list[str] = []
+    for case, flags in cases.items():
+        made = job(tmp_path, *flags)
+        problems = preflight(made).problems
+        if problems:
+            told.append(f"{case}, at check:\n{ConfigError(problems)}\n")
+        with pytest.raises(SetpointError) as caught:
+            build_parts(made)
+        told.append(f"{case}:\n{caught.value}\n")
+    with pytest.raises(ConfigError) as nothing:
+        job(tmp_path)
+    told.append(f"nothing named:\n{nothing.value}\n")
+    compare("model/huggingface_refused", "\n".join(told).replace(str(tmp_path), "HERE"))
+
+
+def test_without_transformers_it_is_said_at_check_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = gpt2(tmp_path)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "transformers" else real(name)
+    )
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert not preflight(made).problems
+    assert any("transformers" in reason for reason in preflight(made).skipped)
+    problems = verify(made, {"import"}).problems
+    assert [problem.hint for problem in problems] == ["Install 'setpoint[huggingface]'."]
+    flash = gpt2(tmp_path, "model.attention_backend=flash_attention_2")
+    told = [problem.path for problem in verify(flash, {"import"}).problems]
+    assert told == ["model.attention_backend", "model.config"]
+    with pytest.raises(SetpointError, match=r"needs the package .*: install 'setpoint\[hugg"):
+        build_parts(made)

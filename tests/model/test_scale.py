@@ -1,0 +1,141 @@
+"""muP: what is tuned at a small width holds at large ones."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from setpoint.config import resolve
+from setpoint.model.config import MuP
+from setpoint.model.config import Transformer as TransformerConfig
+from setpoint.model.initialize import initialize
+from setpoint.model.moe.config import MoE
+from setpoint.model.scale import hidden_std, residual_std, router_std, width_ratio
+from setpoint.model.transformer import Transformer
+from setpoint.optim.multipliers import apply_multipliers
+
+from .small import VOCAB, small_config, small_model
+
+BASE, RATE = 32, 1e-2
+
+
+def test_the_table_of_the_paper():
+    plain = small_config(init_std=0.2, layers=8)
+    config = small_config(init_std=0.2, layers=8, mup=MuP(base_dim=6))
+    assert width_ratio(config) == 1 / 4
+    assert hidden_std(config) == pytest.approx(0.2 / 2)
+    assert residual_std(config) == pytest.approx(0.2 / 2 / 4)
+    assert router_std(config) == pytest.approx(0.2 / 4)
+    stds = (hidden_std(plain), residual_std(plain), router_std(plain))
+    assert stds == pytest.approx((0.2, 0.05, 0.2))
+    assert residual_std(small_config(init_std=0.2, residual_init="plain")) == 0.2
+
+
+def test_initial_sizes_of_all_parameters():
+    changes = {"dim": 256, "heads": 4, "kv_heads": 4, "ffn_dim": 512, "positions": "learned"}
+    model = small_model(**changes, init_std=0.2, mup=MuP(base_dim=64))
+    for name, parameter in model.named_parameters():
+        std = {
+            "embedding.weight": 0.2,
+            "position_embedding.weight": 0.2,
+            "output.weight": 0.2,
+        }.get(name, 0.1)
+        if parameter.ndim == 1:
+            continue
+        if name.endswith(("attention.output.weight", "down.weight")):
+            std /= math.sqrt(2 * 2)
+        assert parameter.std().item() == pytest.approx(std, rel=0.05), name
+
+
+def test_the_standard_deviation_follows_from_the_base():
+    assert resolve(
+        TransformerConfig(max_sequence_length=8, mup=MuP(base_dim=10))
+    ).init_std == pytest.approx(0.2)
+
+
+def test_matrices_from_width_to_width_learn_slower():
+    changes = {"moe": MoE(experts=3, every=2), "qkv_bias": True, "positions": "learned"}
+    model = small_config(**changes, mup=MuP(base_dim=6)).build(vocab_size=VOCAB)
+    found = model.learning_rate_multipliers()
+    assert set(found.values()) == {0.25}
+    others = dict(model.named_parameters()).keys() - found.keys()
+    inside = {name.partition(".")[2].partition(".")[2] for name in others if "layers" in name}
+    assert inside == {
+        "attention_norm.weight",
+        "feed_forward_norm.weight",
+        "attention.query.bias",
+        "attention.key.bias",
+        "attention.value.bias",
+    }
+    assert {name for name in others if "layers" not in name} == {
+        "embedding.weight",
+        "position_embedding.weight",
+        "norm.weight",
+        "output.weight",
+    }
+    assert "layers.1.feed_forward.router.weight" in found
+    assert "layers.1.feed_forward.experts.up" in found
+
+
+def test_at_the_base_width_nothing_changes():
+    tokens = torch.arange(9)[None]
+    plain, model = small_model(), small_model(mup=MuP(base_dim=24))
+    assert torch.equal(model(tokens), plain(tokens))
+    assert model.learning_rate_multipliers() == {}
+    assert plain.learning_rate_multipliers() == {}
+
+
+def changes_in_training(dim: int, mup: bool) -> dict[str, float]:
+    """How far activations of a model move in four updates of Adam, by their place."""
+    model = small_config(
+        dim=dim,
+        heads=dim // 8,
+        kv_heads=dim // 8,
+        ffn_dim=2 * dim,
+        # Without muP the usual scale: weights of variance 1 / width.
+        init_std=0.1 if mup else 0.1 * math.sqrt(BASE / dim),
+        mup=MuP(base_dim=BASE) if mup else None,
+    ).build(vocab_size=64)
+    initialize(model, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    apply_multipliers(optimizer, model.named_parameters(), model.learning_rate_multipliers())
+    tokens = torch.randint(64, (4, 32), generator=torch.Generator().manual_seed(0))
+    before = activations(model, tokens)
+    for _ in range(4):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * group.get("lr_multiplier", 1.0)
+        logits = model(tokens)[:, :-1]
+        F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = activations(model, tokens)
+    return {place: (after[place] - before[place]).abs().mean().item() for place in before}
+
+
+def activations(model: Transformer, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+    seen = {}
+    hooks = [
+        layer.register_forward_hook(lambda _, args, output, n=n: seen.update({n: output[0]}))
+        for n, layer in model.layers.items()
+    ]
+    with torch.no_grad():
+        seen["logits"] = model(tokens)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def test_activations_move_as_far_at_every_width():
+    """The coordinate check (Yang et al., 2022, appendix D.1)."""
+    widths = (32, 64, 128, 256)
+    ours = [changes_in_training(dim, mup=True) for dim in widths]
+    usual = [changes_in_training(dim, mup=False) for dim in widths]
+    for layer in ("0", "1"):
+        moved = [change[layer] for change in ours]
+        assert max(moved) < 1.2 * min(moved), moved
+        assert usual[-1][layer] > 5 * usual[0][layer], "and without muP they blow up"
+    moved = [change["logits"] for change in ours]
+    assert max(moved) < 3 * min(moved), moved
+    assert max(moved) == moved[0]
+    assert usual[-1]["logits"] > 2 * usual[0]["logits"]

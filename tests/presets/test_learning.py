@@ -1,0 +1,53 @@
+"""Each architecture learns a text by heart in a short run, and writes it again from the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import setpoint.presets  # noqa: F401 - registers them
+from setpoint.config.compose import compose
+from setpoint.infer.generate import generate
+from setpoint.infer.sample import Sampling
+from setpoint.model import load_pretrained
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+TEXT = "A model that cannot learn one line by heart will learn no library either."
+PRESETS = (
+    "llama3-tiny",
+    "qwen3-tiny",
+    "qwen3-moe-tiny",
+    "mistral-tiny",
+    "gemma3-tiny",
+    "gpt2-tiny",
+    "deepseek-tiny",
+)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_text_is_learnt_by_heart_and_written(name: str, tmp_path: Path) -> None:
+    (tmp_path / "page.txt").write_text(TEXT)
+    (tmp_path / "held-out.txt").write_text(TEXT)
+    job = compose(
+        Job,
+        name,
+        flags=[
+            f'data.sources=[{{type=text, paths=["{tmp_path}/*.txt"]}}]',
+            "data.held_out=0.5",
+            "evaluation=null",
+            "batch.global_size=1",
+            f"batch.sequence_length={len(TEXT)}",
+            "duration=50 steps",
+            f"workspace={tmp_path}",
+            "tracking.progress=none",
+        ],
+    ).resolve()
+    run = train(job).directory
+    model = load_pretrained(str(run))
+    tokenizer = job.tokenizer.build()
+    start = [tokenizer.separator, *tokenizer.encode(TEXT[:12].encode())]
+    greedy = Sampling(temperature=0)
+    (learnt,) = generate(model, [start], max_tokens=len(TEXT) - 12, sampling=greedy)
+    assert TEXT[:12] + tokenizer.decode(learnt.tokens).decode() == TEXT

@@ -1,0 +1,97 @@
+"""Run by test_experts.py in a process of its own: two ranks balance the load as one would.
+
+The ranks are forked from a parent that has imported torch and run nothing, which is faster than
+starting two interpreters.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from setpoint.config import resolve
+from setpoint.model.config import Transformer as TransformerConfig
+from setpoint.model.initialize import initialize
+from setpoint.model.moe.bias import update_biases
+from setpoint.model.moe.config import MoE, SigmoidTopK
+from setpoint.model.outcome import Outcome
+from setpoint.model.transformer import Transformer
+from setpoint.train.callbacks.experts import sum_over_ranks
+
+WORLD, VOCAB = 2, 37
+
+
+def model_of(seed: int) -> Transformer:
+    """A model of two layers, of which the second has experts on both ranks."""
+    fields = {"dim": 16, "layers": 2, "heads": 2, "max_sequence_length": 16, "init_std": 0.3}
+    moe = MoE(experts=8, expert_dim=16, router=SigmoidTopK(bias_rate=0.125))
+    with torch.device("meta"):
+        model = Transformer(resolve(TransformerConfig(**fields, moe=moe)), vocab_size=VOCAB)
+    return model.train() if seed < 0 else started(model, seed)
+
+
+def started(model: Transformer, seed: int) -> Transformer:
+    """The model with its first values."""
+    model.to_empty(device="cpu")
+    initialize(model, seed)
+    return model
+
+
+def step(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
+    """Forward, backward and one step of the biases; the counts."""
+    outcome = model(tokens, head=lambda hidden, projection: projection.logits(hidden))
+    assert isinstance(outcome, Outcome) and outcome.routing is not None
+    (outcome.result.square().mean() + outcome.auxiliary).backward()
+    routing = sum_over_ranks(outcome.routing)
+    update_biases(model, routing.counts, 0.0)
+    return routing.counts
+
+
+def biases(model: Transformer) -> torch.Tensor:
+    """Of all layers."""
+    return torch.stack([layer.feed_forward.router.bias for layer in model.layers.values()])
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    tokens = torch.randint(VOCAB, (4, 9), generator=torch.Generator().manual_seed(0))
+    # One process with all tokens, before there is a group of processes.
+    alone = model_of(3)
+    counts = step(alone, tokens)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    mine = tokens.chunk(WORLD)[rank]
+    whole, sharded = model_of(3), model_of(-1)
+    for layer in sharded.layers.values():
+        fully_shard(layer)
+    fully_shard(sharded)
+    started(sharded, 3)
+    for model in (whole, sharded):
+        assert torch.equal(step(model, mine), counts)
+        assert torch.equal(biases(model), biases(alone))
+    assert biases(alone).abs().sum() > 0
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(WORLD):
+            child = os.fork()
+            if child == 0:
+                try:
+                    one_rank(rank, f"{folder}/store")
+                except BaseException:
+                    traceback.print_exc()
+                    sys.stderr.flush()
+                    os._exit(1)
+                os._exit(0)
+            children.append(child)
+        return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The biases of routers move once per update, whatever it is made of, and survive a crash."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.config import ConfigError
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.callback import Callback
+from setpoint.train.callbacks.experts import ExpertsCallback
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop, Update
+from setpoint.train.position import Position
+from setpoint.train.run import train
+
+from ..small import assert_same_run, rows, small_job
+
+RATE = 0.0625  # sums of it are exact
+SIGMOID = (
+    "model.dim=16", "model.layers=2", "model.dropout=0",
+    "model.moe={experts=4, expert_dim=16, balance_loss=0}",
+    "model.moe.router={type=sigmoid_top_k, bias_rate=0.0625}",
+)  # fmt: skip
+
+
+class Counts(Callback):
+    """Keeps the counts of all updates."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        assert update.routing is not None
+        self.seen.append(update.routing.counts)
+
+
+def balanced(job: Job) -> tuple[list[Tensor], Tensor]:
+    """The counts of all updates, and the biases at the end."""
+    parts, counts = build_parts(job), Counts()
+    Loop(job, parts, [ExpertsCallback(), counts], StopRequest(), Position()).run()
+    state = parts.model.state_dict()
+    return counts.seen, torch.stack(
+        [t for name, t in state.items() if name.endswith("router.bias")]
+    )
+
+
+def test_accumulation_does_not_change_counts_and_biases(tmp_path: Path) -> None:
+    flags = (*SIGMOID, "duration=3 steps", "batch.global_size=8")
+    without = ("micro_size", "accumulation")
+    one, four = (
+        balanced(small_job(tmp_path, *flags, f"batch.micro_size={size}", without=without))
+        for size in (8, 2)
+    )
+    for ours, theirs in zip(one[0], four[0], strict=True):
+        assert torch.equal(ours, theirs)
+        # 8 sequences of 16 tokens with two choices, in each of two layers.
+        assert ours.sum(1).tolist() == [256, 256]
+    assert torch.equal(one[1], four[1])
+
+
+def test_once_per_update_by_the_sign_of_the_error(tmp_path: Path) -> None:
+    counts, biases = balanced(small_job(tmp_path, *SIGMOID, "duration=5 steps"))
+    expected = torch.zeros(2, 4)
+    for chosen in counts:
+        expected += RATE * torch.sign(chosen.double().mean(1, keepdim=True) - chosen)
+    assert len(counts) == 5 and torch.equal(biases, expected) and biases.any()
+
+
+def test_the_load_becomes_even(tmp_path: Path) -> None:
+    """On text of four letters, from a start at which some experts are liked more."""
+    flags = (*SIGMOID, "duration=40 steps", "model.init_std=0.5", "optimizer.lr=1e-4",
+             "evaluation=null", "checkpoint.every=never")  # fmt: skip
+    loads = {}
+    for rate in (0.0, 0.01):
+        flag = f"model.moe.router.bias_rate={rate}"
+        run = train(small_job(tmp_path, *flags, flag, f"name=rate{rate}")).directory
+        loads[rate] = [row["expert_load"] for row in rows(run)]
+    assert loads[0.0][0] == loads[0.01][0]
+    assert sum(loads[0.01][-10:]) < 0.9 * sum(loads[0.0][-10:])
+
+
+@pytest.mark.parametrize("compute", ["fp32", "bf16"])
+def test_a_run_that_crashed_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str
+) -> None:
+    flags = (*SIGMOID, "duration=9 steps", f"precision.compute={compute}", "model.dropout=0.1",
+             "model.moe.router.bias_schedule=cosine_decay")  # fmt: skip
+    oracle = train(small_job(tmp_path, *flags, "name=oracle")).directory
+    real = Loop.update
+
+    def crash(loop: Loop) -> Update:
+        if loop.position.step == 6:
+            raise OSError("the machine went away")
+        return real(loop)
+
+    monkeypatch.setattr(Loop, "update", crash)
+    with pytest.raises(OSError, match="went away"):
+        train(small_job(tmp_path, *flags))
+    monkeypatch.setattr(Loop, "update", real)
+    outcome = train(small_job(tmp_path, *flags))
+    assert outcome.started.step == 4  # the checkpoint before
+    assert_same_run(outcome.directory, oracle)
+    bias = outcome.parts.model.state_dict()["layers.0.feed_forward.router.bias"]
+    assert bias.dtype == torch.float32 and bias.any()
+
+
+def test_evaluation_does_not_count(tmp_path: Path) -> None:
+    flags = (*SIGMOID, "duration=6 steps", "model.moe.capacity_factor=1.0")
+    often = train(small_job(tmp_path, *flags, "evaluation.every=1 steps", "name=often"))
+    never = train(small_job(tmp_path, *flags, "evaluation=null", "name=never"))
+    state, other = often.parts.model.state_dict(), never.parts.model.state_dict()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in state.items())
+    trained = [row for row in rows(often.directory) if row["kind"] == "train"]
+    assert trained == rows(never.directory)
+    assert any(row["expert_drops"] > 0 for row in trained)
+
+
+def test_rows_of_models_without_experts_are_as_before(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=2 steps")).directory
+    assert not [name for row in rows(run) for name in row if "expert" in name or "balance" in name]
+
+
+def test_what_the_model_adds_to_the_loss(tmp_path: Path) -> None:
+    """The mean over layers of a term, times layers and weight; the cross-entropy is apart."""
+    moe = "model.moe={experts=4, balance_loss=0.5, sequence_balance_loss=0.25, router_z_loss=0.125}"
+    job = small_job(tmp_path, moe, "model.layers=2", "duration=3 steps", "evaluation=null")
+    for row in rows(train(job).directory):
+        terms = (row["balance_loss"], row["sequence_balance_loss"], row["router_z_loss"])
+        added = sum(
+            2 * term * weight for term, weight in zip(terms, (0.5, 0.25, 0.125), strict=True)
+        )
+        assert row["loss"] == pytest.approx(row["cross_entropy"] + added, abs=1e-5)
+        assert added > 0.7
+
+
+def test_a_schedule_needs_to_know_how_long_the_run_is(tmp_path: Path) -> None:
+    flags = (*SIGMOID, "schedule=constant", "duration=1 min")
+    assert small_job(tmp_path, *flags).horizon() is None
+    with pytest.raises(ConfigError) as error:
+        small_job(tmp_path, *flags, "model.moe.router.bias_schedule=linear_warmup")
+    (problem,) = error.value.problems
+    assert problem.path == "model.moe.router.bias_schedule"
+    assert problem.valid == ("constant",) and "1 min" in problem.message
+    known = small_job(tmp_path, *SIGMOID, "duration=8 steps", "schedule.horizon_steps=20")
+    assert known.horizon() == 20
+
+
+def test_two_ranks_balance_as_one_would() -> None:
+    script = Path(__file__).with_name("expert_ranks.py")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,86 @@
+"""What each field of a model changes: rows of the table in test_config_effects.py.
+
+Each row has the change, what shows it (a function of that file, by its name), and what is set on
+both sides.
+"""
+
+from __future__ import annotations
+
+SLIDING = ('model.attention_pattern=["sliding"]', "model.sliding_window=4")
+BOTH_KINDS = (
+    "model.layers=2",
+    'model.attention_pattern=["full", "sliding"]',
+    "model.sliding_window=4",
+)
+MUP = ("model.mup.base_dim=4",)
+LAYER_NORM = ("model.norm=layer_norm",)
+TORCH_NORM = ("model.norm={type=import, target=torch.nn.LayerNorm}",)
+WIDTHS = "kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4"
+LATENT = (f"model.mla={{{WIDTHS}}}",)
+LINEAR = ("model.rope_scaling={type=linear, factor=2}",)
+LLAMA3 = ("model.rope_scaling={type=llama3, factor=2, original_length=100}",)
+YARN = ("model.rope_scaling={type=yarn, factor=8, original_length=32}", "model.rope_base=20")
+
+ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "Transformer.ffn_multiplier": ("model.ffn_multiplier=2", "weights", ()),
+    "Transformer.activation": ("model.activation=gelu", "weights", ()),
+    "Transformer.ffn_bias": ("model.ffn_bias=true", "weights", ()),
+    "Transformer.positions": ("model.positions=none", "logits", ()),
+    "Transformer.rope_base_sliding": ("model.rope_base_sliding=50", "logits", SLIDING),
+    "Transformer.rope_scaling": (LINEAR[0], "logits", ()),
+    "Transformer.attention_pattern": (
+        'model.attention_pattern=["sliding", "full"]',
+        "logits",
+        BOTH_KINDS,
+    ),
+    "Transformer.sliding_window": ("model.sliding_window=3", "logits", SLIDING),
+    "Transformer.attention_scale": ("model.attention_scale=0.1", "logits", ()),
+    "Transformer.attention_soft_cap": ("model.attention_soft_cap=0.5", "logits", ()),
+    "Transformer.logit_soft_cap": ("model.logit_soft_cap=0.5", "logits", ()),
+    "Transformer.qk_norm": ("model.qk_norm=true", "weights", ()),
+    "Transformer.qkv_bias": ("model.qkv_bias=true", "weights", ()),
+    "Transformer.attention_output_bias": ("model.attention_output_bias=true", "weights", ()),
+    "Transformer.merge_qkv": ("model.merge_qkv=true", "weights", ()),
+    "Transformer.attention_backend": ("model.attention_backend=eager", "backend", ()),
+    "Transformer.mla": (LATENT[0], "weights", ()),
+    "Transformer.norm": (LAYER_NORM[0], "weights", ()),
+    "Transformer.norm_placement": ("model.norm_placement=post", "weights", ()),
+    "Transformer.residual_init": ("model.residual_init=plain", "weights", ()),
+    "Transformer.mup": (MUP[0], "weights", ()),
+    "Transformer.vocab_size": ("model.vocab_size=300", "weights", ()),
+    "Transformer.vocab_multiple_of": ("model.vocab_multiple_of=64", "weights", ()),
+    "Transformer.embedding_scale": ("model.embedding_scale=2", "logits", ()),
+    "Transformer.residual_scale": ("model.residual_scale=0.5", "logits", ()),
+    "Transformer.logit_scale": ("model.logit_scale=0.5", "logits", ()),
+    "Transformer.attention_dropout": ("model.attention_dropout=0.5", "learned", ()),
+    "Transformer.embedding_dropout": ("model.embedding_dropout=0.5", "learned", ()),
+    "MuP.base_dim": ("model.mup.base_dim=8", "learned", MUP),
+    "MuP.base_head_dim": ("model.mup.base_head_dim=2", "logits", MUP),
+    "RMSNorm.zero_centered": ("model.norm.zero_centered=true", "weights", ()),
+    "LayerNorm.bias": ("model.norm.bias=false", "weights", LAYER_NORM),
+    "ImportedNorm.target": ("model.norm.target=torch.nn.RMSNorm", "weights", TORCH_NORM),
+    "MLA.query_rank": ("model.mla.query_rank=5", "weights", LATENT),
+    "MLA.kv_rank": ("model.mla.kv_rank=5", "weights", LATENT),
+    "MLA.rope_head_dim": ("model.mla.rope_head_dim=6", "weights", LATENT),
+    "MLA.nope_head_dim": ("model.mla.nope_head_dim=5", "weights", LATENT),
+    "MLA.value_head_dim": ("model.mla.value_head_dim=5", "weights", LATENT),
+    "Linear.factor": ("model.rope_scaling.factor=3", "logits", LINEAR),
+    "Llama3.factor": ("model.rope_scaling.factor=3", "logits", LLAMA3),
+    "Llama3.low_frequency_factor": (
+        "model.rope_scaling.low_frequency_factor=2",
+        "logits",
+        LLAMA3,
+    ),
+    "Llama3.high_frequency_factor": (
+        "model.rope_scaling.high_frequency_factor=20",
+        "logits",
+        LLAMA3,
+    ),
+    "Llama3.original_length": ("model.rope_scaling.original_length=16", "logits", LLAMA3),
+    "Yarn.factor": ("model.rope_scaling.factor=3", "logits", YARN),
+    "Yarn.original_length": ("model.rope_scaling.original_length=8", "logits", YARN),
+    "Yarn.beta_fast": ("model.rope_scaling.beta_fast=1.5", "logits", YARN),
+    "Yarn.beta_slow": ("model.rope_scaling.beta_slow=2.5", "logits", YARN),
+    "Yarn.attention_factor": ("model.rope_scaling.attention_factor=2", "logits", YARN),
+    "Yarn.truncate": ("model.rope_scaling.truncate=false", "logits", YARN),
+}

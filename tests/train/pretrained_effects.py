@@ -1,0 +1,88 @@
+"""The rows of `test_config_effects.py` for weights to start from and models of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from setpoint.config.foreign.allow import allow_imports
+from setpoint.model import load_pretrained, save_pretrained
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from .small import small_job
+
+THEIRS = ("model=huggingface", "model.config={tmp}/theirs")
+OWN = ("model=import", f"model.target={__name__}.Own")
+KEYS = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 16, "n_layer": 1, "n_head": 2}
+
+
+allow_imports(__name__)
+
+
+class Own(torch.nn.Embedding):
+    """A table of logits."""
+
+    def __init__(self, vocab_size: int, dropout: float) -> None:
+        super().__init__(vocab_size, vocab_size)
+
+
+def implementation(job: Job) -> str:
+    """What transformers computes attention by."""
+    model: Any = build_parts(job).model
+    return model.model.config._attn_implementation
+
+
+# The override, the function that sees its effect, and what is set on both sides.
+PRETRAINED_ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "Transformer.pretrained": ("model.pretrained={tmp}/weights", "weights", ()),
+    "ImportedModel.pretrained": ("model.pretrained={tmp}/own", "weights", OWN),
+    "HuggingFaceModel.pretrained": ("model.pretrained={tmp}/theirs", "weights", THEIRS),
+    "HuggingFaceModel.config": ("model.config={tmp}/other", "weights", THEIRS),
+    "HuggingFaceModel.overrides": ("model.overrides.n_layer=2", "weights", THEIRS),
+    "HuggingFaceModel.attention_backend": (
+        "model.attention_backend=eager",
+        "implementation",
+        THEIRS,
+    ),
+    "HuggingFaceModel.max_sequence_length": (
+        "model.max_sequence_length=64",
+        "context",
+        THEIRS,
+    ),
+}
+
+
+def prepare(folder: Path, name: str) -> None:
+    """Make the models that a row names.
+
+    Arguments:
+        folder: what `{tmp}` stands for.
+        name: of the row.
+    """
+    if name == "Transformer.pretrained":
+        small = ("duration=1 steps", "model.dropout=0", "seed=5")
+        run = train(small_job(folder / "source", *small)).directory
+        save_pretrained(load_pretrained(run), folder / "weights")
+    elif name == "ImportedModel.pretrained":
+        small = ("duration=1 steps", "model.dropout=0", "seed=5", *OWN)
+        run = train(small_job(folder / "source", *small)).directory
+        run.rename(folder / "own")
+    elif name.startswith("HuggingFaceModel"):
+        theirs(folder / "theirs", {})
+        theirs(folder / "other", {"n_embd": 8})
+
+
+def theirs(folder: Path, keys: dict[str, Any]) -> None:
+    """A small model that transformers wrote."""
+    import transformers
+    from torch.random import fork_rng
+
+    with fork_rng(devices=[]):
+        config = transformers.GPT2Config(**{**KEYS, **keys, "bos_token_id": 0, "eos_token_id": 0})
+        transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "gpt2"
