@@ -120,7 +120,8 @@ def _field(cls: type[Config], info: FieldInfo) -> Field:
     kind = OptionalType(info.type) if info.derived else info.type
     help = " ".join(field_help(cls, info.name).split())
     family = _family(info.type)
-    return Field(info.name, help, kind, default, info.bounds, info.item_bounds, family)
+    items = info.item_bounds if "tuple[" in annotation(kind, "{}") else None
+    return Field(info.name, help, kind, default, info.bounds, items, family)
 
 
 def _family(kind: FieldType) -> str | None:

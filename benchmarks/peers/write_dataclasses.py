@@ -96,7 +96,7 @@ def _checks(field: Field) -> Iterator[str]:
             yield f"    raise ValueError(f'{field.name} = {{{value}!r}} is out of range')"
     if field.items is not None:
         condition = " and ".join(_conditions(field.items, "item"))
-        yield f"if not all({condition} for item in {value}):"
+        yield f"if {guard}not all({condition} for item in {value}):"
         yield f"    raise ValueError(f'{field.name} = {{{value}!r}} is out of range')"
     if is_quantity(field.kind):
         yield f"if re.fullmatch(QUANTITY, {value}) is None:"

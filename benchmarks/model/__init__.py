@@ -1,0 +1,1 @@
+"""Setpoint's models beside those of transformers and plain PyTorch."""

@@ -1,0 +1,231 @@
+"""Memory and time of the head and its loss: whole logits, in chunks, and as others do it.
+
+    cd benchmarks && python -m model.loss_memory [--device cuda] [--rounds 10]
+
+A step goes from hidden states to the gradients of these and of the output matrix. All sides must
+give the same loss and gradients before anything is measured. Memory is measured twice: what
+PyTorch's allocator was asked for, and, on a CPU, by how much the peak of the resident memory rises
+in a fresh process. Leaves with status 1 if chunks take more than a third of the memory of whole
+logits or of transformers, or if they are slower than either by more than a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # as `setpoint train` does, before torch is imported
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from setpoint.cli.style import table  # noqa: E402
+from setpoint.config import resolve  # noqa: E402
+from setpoint.loss import liger, linear  # noqa: E402
+from setpoint.loss.config import (  # noqa: E402
+    ChunkedCrossEntropy,
+    CrossEntropy,
+    LigerCrossEntropy,
+    LinearCrossEntropy,
+)
+from setpoint.model.outcome import Projection  # noqa: E402
+from support.memory import peak_bytes  # noqa: E402
+from support.turns import ratio, seconds_in_turns  # noqa: E402
+
+# tokens, dim, vocabulary
+SHAPES = {"cpu": (4096, 256, 32_000), "cuda": (16_384, 2048, 128_256)}
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
+CHUNKED, PLAIN, OTHER = "chunked", "whole logits", "transformers"
+MOST_MEMORY, LEAST_SPEED = 1 / 3, 1 / 1.1
+HEADINGS = ("precision", "loss", "ms", f"speed of {CHUNKED} / it", "allocated MiB", "resident MiB")
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def losses(device: str) -> dict[str, Loss]:
+    """The sides: from (1, T, D) hidden states, a (V, D) matrix and (1, T) targets to the mean.
+
+    Arguments:
+        device: where they run.
+
+    Returns:
+        functions by name.
+    """
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    plain = resolve(CrossEntropy()).build()
+
+    def whole(hidden: Tensor, matrix: Tensor, targets: Tensor) -> Tensor:
+        logits = Projection(matrix, len(matrix)).logits(hidden)
+        return plain(logits, targets).total / targets.numel()
+
+    def transformers(hidden: Tensor, matrix: Tensor, targets: Tensor) -> Tensor:
+        # As its models do it; the targets are given as they are, not shifted once more.
+        return ForCausalLMLoss(F.linear(hidden, matrix), None, len(matrix), shift_labels=targets)
+
+    def from_hidden(loss: object) -> Loss:
+        def mean(hidden: Tensor, matrix: Tensor, targets: Tensor) -> Tensor:
+            projection = Projection(matrix, len(matrix))
+            return loss.from_hidden(hidden, projection, targets).total / targets.numel()  # pyright: ignore[reportAttributeAccessIssue]
+
+        return mean
+
+    sides = {
+        CHUNKED: from_hidden(resolve(ChunkedCrossEntropy()).build()),
+        PLAIN: whole,
+        OTHER: transformers,
+    }
+    if linear.missing() is None:
+        sides["torch linear"] = from_hidden(resolve(LinearCrossEntropy()).build())
+    if device == "cuda" and liger.missing() is None:
+        sides["liger"] = from_hidden(resolve(LigerCrossEntropy()).build())
+    return sides
+
+
+class Head:
+    """Hidden states, output matrix and targets, and the step that is measured.
+
+    Arguments:
+        device: where they lie.
+        precision: what products are computed in.
+    """
+
+    def __init__(self, device: str, precision: str) -> None:
+        tokens, dim, vocabulary = SHAPES[device]
+        generator = torch.Generator(device).manual_seed(1)
+        options = {"generator": generator, "device": device}
+        self.hidden = torch.randn(1, tokens, dim, **options).requires_grad_()
+        self.matrix = torch.randn(vocabulary, dim, **options).mul_(dim**-0.5).requires_grad_()
+        self.targets = torch.randint(vocabulary, (1, tokens), **options)
+        self.device, self.dtype = device, PRECISIONS[precision]
+
+    def gradients(self, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+        """Take one step.
+
+        Arguments:
+            loss: one of the sides.
+
+        Returns:
+            the loss and both gradients.
+        """
+        on = self.dtype is not None
+        with torch.autocast(self.device, self.dtype or torch.bfloat16, enabled=on):
+            value = loss(self.hidden, self.matrix, self.targets)
+        hidden, matrix = torch.autograd.grad(value, (self.hidden, self.matrix))
+        return value.detach(), hidden, matrix
+
+
+def main() -> int:
+    """Run the benchmark.
+
+    Returns:
+        0 if the losses agree and all bounds are kept, else 1.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=tuple(SHAPES), default=default)
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds of each side")
+    parser.add_argument(
+        "--resident", nargs=2, metavar=("LOSS", "PRECISION"), help=argparse.SUPPRESS
+    )
+    arguments = parser.parse_args()
+    if arguments.resident:
+        print(_resident_here(*arguments.resident))
+        return 0
+    rows: list[list[str]] = []
+    failed: list[str] = []
+    for precision in PRECISIONS:
+        found, missed = _compare(arguments.device, precision, max(2, arguments.rounds))
+        rows += found
+        failed += missed
+    tokens, dim, vocabulary = SHAPES[arguments.device]
+    print(
+        f"{tokens} tokens, dim {dim}, vocabulary {vocabulary}, {arguments.device}, "
+        f"{torch.get_num_threads()} threads; ratios: median (10 %-90 %)\n"
+    )
+    print(table(rows, headings=HEADINGS))
+    print("\n" + ("\n".join(failed) or "ok: at most a third of the memory, and no slower"))
+    return 1 if failed else 0
+
+
+def _compare(device: str, precision: str, rounds: int) -> tuple[list[list[str]], list[str]]:
+    """The rows of the table, and what was missed."""
+    head, sides = Head(device, precision), losses(device)
+    failed = _differences(head, sides, precision)
+    steps = {name: lambda loss=loss: head.gradients(loss) for name, loss in sides.items()}
+    allocated = {name: peak_bytes(step, head.hidden.device) for name, step in steps.items()}
+    times = seconds_in_turns(steps, rounds, head.hidden.device, warm=1)
+    resident = {name: _resident(name, precision) if device == "cpu" else 0 for name in sides}
+    rows: list[list[str]] = []
+    for name in sides:
+        speed = ratio(times, CHUNKED, name)
+        milliseconds = sorted(times[name])[rounds // 2] * 1000
+        figures = (allocated[name], resident[name])
+        cells = [f"{bytes_ / 2**20:,.0f}" if bytes_ else "" for bytes_ in figures]
+        rows.append([precision, name, f"{milliseconds:,.0f}", str(speed), *cells])
+        if name not in (PLAIN, OTHER):
+            continue
+        if speed.median < LEAST_SPEED:
+            failed.append(f"FAILED {precision}: {speed.median:.3f} of the speed of {name}")
+        for what, bytes_ in (("allocated", allocated), ("resident", resident)):
+            if bytes_[CHUNKED] > MOST_MEMORY * bytes_[name]:
+                failed.append(f"FAILED {precision}: more than a third of what {name} {what}")
+    return rows, failed
+
+
+def _differences(head: Head, sides: dict[str, Loss], precision: str) -> list[str]:
+    """What is wrong with losses and gradients, if anything."""
+    bound, failed = TOLERANCE[precision], list[str]()
+    expected = head.gradients(sides[PLAIN])
+    for name, loss in sides.items():
+        for ours, theirs in zip(head.gradients(loss), expected, strict=True):
+            gap = float((ours - theirs).norm() / theirs.norm())
+            if gap > bound:
+                failed.append(f"FAILED {precision}: {name} differs by {gap:.1e}, above {bound}")
+    return failed
+
+
+def _resident(name: str, precision: str) -> int:
+    """By how many bytes a step raises the peak of a fresh process."""
+    command = (sys.executable, "-m", "model.loss_memory", "--device", "cpu")
+    # What is freed is given back at once, so that the peak is that of what is in use.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        (*command, "--resident", name, precision),
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(done.stdout)
+
+
+def _resident_here(name: str, precision: str) -> int:
+    head, loss = Head("cpu", precision), losses("cpu")[name]
+    small = Head("cpu", precision)
+    small.targets, small.hidden = small.targets[:, :8], small.hidden[:, :8].detach()
+    small.hidden.requires_grad_()
+    small.gradients(loss)  # loads what is loaded once
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = _status("VmRSS")
+    head.gradients(loss)
+    return _status("VmHWM") - before
+
+
+def _status(field: str) -> int:
+    """A size of this process, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""A layer of experts: grouped against loop, packed against not, and beside transformers.
+
+    cd benchmarks && python -m model.moe [--device cuda] [--rounds 20] [--only few]
+
+The sides have equal weights and must give equal outputs before anything is measured. They run
+forward and backward in turns in one process. Setpoint's also compute their balance losses and
+counts, which the block of transformers (Qwen3-MoE) does not. Leaves with status 1 if `auto` takes
+more memory than transformers, or is slower than transformers or the loop in nine of ten rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # as `setpoint train` does, before torch is imported
+
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from setpoint.cli.style import table  # noqa: E402
+from setpoint.config import resolve  # noqa: E402
+from setpoint.model.config import Transformer  # noqa: E402
+from setpoint.model.initialize import initialize  # noqa: E402
+from setpoint.model.moe.config import MoE  # noqa: E402
+from setpoint.model.moe.layer import MoELayer  # noqa: E402
+from support.memory import peak_bytes  # noqa: E402
+from support.turns import ratio, seconds_in_turns  # noqa: E402
+
+
+class Shape(NamedTuple):
+    """Sizes of one layer.
+
+    Arguments:
+        tokens: in one pass.
+        dim: of the residual stream.
+        width: of an expert.
+        experts: how many.
+        top_k: of which each token takes.
+    """
+
+    tokens: int
+    dim: int
+    width: int
+    experts: int
+    top_k: int
+
+
+SHAPES = {
+    "cpu": {
+        "few": Shape(2048, 256, 512, 8, 2),
+        "many": Shape(2048, 256, 128, 32, 4),
+        "fine": Shape(1024, 512, 256, 64, 8),
+    },
+    "cuda": {
+        "few": Shape(16384, 4096, 14336, 8, 2),
+        "many": Shape(16384, 2048, 768, 128, 8),
+    },
+}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# In bf16 logits are rounded before the softmax on the other side, so that a token whose choices are
+# close goes elsewhere.
+TOLERANCE = {"fp32": 1e-5, "bf16": 0.1}
+WAYS = {
+    "grouped": {"implementation": "grouped"},
+    "loop": {"implementation": "loop"},
+    "unpacked": {"packed": False},
+}
+# How much more memory it may take: routers compute in fp32, those of transformers do not.
+MEMORY = 1.02
+HEADINGS = ("shape", "tokens/s", "x loop", "x unpacked", "x transformers", "MiB", "transformers")
+
+
+def main() -> int:
+    """Run the benchmark.
+
+    Returns:
+        0 if the outputs agree and all bounds are kept, else 1.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
+    parser.add_argument("--rounds", type=int, default=20, help="measured rounds of each side")
+    parser.add_argument("--only", help="one shape")
+    parser.add_argument("--precision", choices=tuple(PRECISIONS), help="one precision")
+    arguments = parser.parse_args()
+    device, rounds = torch.device(arguments.device), max(2, arguments.rounds)
+    rows: list[list[str]] = []
+    failed: list[str] = []
+    for name, shape in SHAPES[arguments.device].items():
+        if arguments.only not in (None, name):
+            continue
+        for precision in PRECISIONS if arguments.precision is None else (arguments.precision,):
+            # A GPU has a grouped product in bf16 only, which is what experts are trained in there.
+            if device.type == "cuda" and precision == "fp32":
+                continue
+            row, missed = _compare(name, shape, precision, device, rounds)
+            rows.append(row)
+            failed += missed
+    print(
+        f"forward and backward of one layer of experts, {arguments.device}, "
+        f"{torch.get_num_threads()} threads, {rounds} rounds; tokens/s and memory of `auto`; "
+        f"ratios: median (10 %-90 %)\n"
+    )
+    print(table(rows, headings=HEADINGS))
+    print("\n" + ("\n".join(failed) or "ok: beyond noise no slower than either"))
+    return 1 if failed else 0
+
+
+def _compare(
+    name: str, shape: Shape, precision: str, device: torch.device, rounds: int
+) -> tuple[list[str], list[str]]:
+    """The row of the table, and the bounds that were missed."""
+    dtype, title = PRECISIONS[precision], f"{name} {precision}"
+    sides: dict[str, nn.Module] = {way: _ours(shape, fields) for way, fields in WAYS.items()}
+    sides["transformers"] = _theirs(shape, sides["grouped"])
+    for module in sides.values():
+        module.to(device, dtype)
+    torch.manual_seed(1)
+    x = torch.randn(1, shape.tokens, shape.dim, device=device, dtype=dtype)
+    with torch.no_grad():
+        outputs = {side: _output(module, x).float() for side, module in sides.items()}
+    wanted = outputs["grouped"]
+    gaps = {side: ((y - wanted).norm() / wanted.norm()).item() for side, y in outputs.items()}
+    failed = [
+        f"FAILED {title}: the outputs of grouped and {side} differ by {gap:.1e}"
+        for side, gap in gaps.items()
+        if gap > TOLERANCE[precision]
+    ]
+    steps = {side: _step(module, x) for side, module in sides.items()}
+    peaks: dict[str, int] = {}
+    for side, step in steps.items():
+        for module in sides.values():
+            module.zero_grad(set_to_none=True)
+        peaks[side] = peak_bytes(step, device)
+    times = seconds_in_turns(steps, rounds, device)
+    found = {side: ratio(times, "grouped", side) for side in ("loop", "unpacked", "transformers")}
+    if found["loop"].high < 1.0:
+        failed.append(f"FAILED {title}: auto takes grouped, and loop is faster")
+    if found["transformers"].high < 1.0:
+        failed.append(f"FAILED {title}: slower than transformers")
+    if peaks["grouped"] > MEMORY * peaks["transformers"]:
+        failed.append(f"FAILED {title}: takes more memory than transformers")
+    speed = shape.tokens / sorted(times["grouped"])[rounds // 2]
+    memory = [f"{peaks[side] / 2**20:,.0f}" for side in ("grouped", "transformers")]
+    return [title, f"{speed:,.0f}", *map(str, found.values()), *memory], failed
+
+
+def _ours(shape: Shape, fields: dict[str, object]) -> MoELayer:
+    moe = MoE(experts=shape.experts, top_k=shape.top_k, expert_dim=shape.width, **fields)
+    sizes = {"dim": shape.dim, "heads": 4, "max_sequence_length": shape.tokens}
+    layer = MoELayer(resolve(Transformer(**sizes, moe=moe)))
+    initialize(layer, 1)
+    return layer
+
+
+def _theirs(shape: Shape, ours: nn.Module) -> nn.Module:
+    """The block of transformers with our weights, computed as it does by default."""
+    from transformers import Qwen3MoeConfig
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
+
+    config = Qwen3MoeConfig(
+        hidden_size=shape.dim,
+        moe_intermediate_size=shape.width,
+        num_experts=shape.experts,
+        num_experts_per_tok=shape.top_k,
+        norm_topk_prob=True,
+        experts_implementation="grouped_mm",
+    )
+    block = Qwen3MoeSparseMoeBlock(config)
+    state = ours.state_dict()
+    gate, up = (state[f"experts.{name}"].transpose(1, 2) for name in ("gate", "up"))
+    with torch.no_grad():
+        block.gate.weight.copy_(state["router.weight"])
+        block.experts.gate_up_proj.copy_(torch.cat((gate, up), dim=1))
+        block.experts.down_proj.copy_(state["experts.down"].transpose(1, 2))
+    return block
+
+
+def _output(module: nn.Module, x: Tensor) -> Tensor:
+    y = module(x)
+    return y[0] if isinstance(y, tuple) else y
+
+
+def _step(module: nn.Module, x: Tensor) -> Callable[[], None]:
+    """One forward and backward pass from and to hidden states; gradients are dropped."""
+    gradient = torch.randn_like(x)
+    own = x.clone().requires_grad_()
+
+    def step() -> None:
+        module.zero_grad(set_to_none=True)
+        own.grad = None
+        if isinstance(module, MoELayer):
+            y, routing = module(own)
+            torch.autograd.backward(
+                (y, routing.balance), (gradient, 0.01 * routing.balance.detach())
+            )
+        else:
+            _output(module, own).backward(gradient)
+
+    return step
+
+
+if __name__ == "__main__":
+    sys.exit(main())
