@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from math import log, sqrt
 
-from setpoint.config import Duration, Period, preset
+from setpoint.config import preset
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import Transformer
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.rope.config import Yarn
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.presets.recipes import published, small
 from setpoint.train.batch import Batch
-from setpoint.train.config import Evaluation, Job, Precision
+from setpoint.train.config import Job
 
 STRETCH = 40.0
 HEAD = 128 + 64
@@ -32,50 +32,43 @@ def deepseek_v3() -> Job:
     Returns:
         a new draft; data, tokenizer and duration are yours to choose.
     """
-    return Job(
-        name="deepseek-v3",
-        duration=Duration("1000 steps"),
-        model=Transformer(
-            vocab_size=129_280,
-            dim=7168,
-            layers=61,
-            heads=128,
-            mla=MLA(
-                query_rank=1536,
-                kv_rank=512,
-                nope_head_dim=128,
-                rope_head_dim=64,
-                value_head_dim=128,
-            ),
-            ffn_dim=18_432,
-            moe=MoE(
-                experts=256,
-                top_k=8,
-                expert_dim=2048,
-                shared_experts=1,
-                first_dense=3,
-                groups=8,
-                top_groups=4,
-                route_scale=2.5,
-                router=SigmoidTopK(bias_rate=0.001),
-                balance_loss=0.0,
-                sequence_balance_loss=0.0001,
-            ),
-            norm_eps=1e-6,
-            # Its YaRN scales products as a whole, those without rotation among them.
-            rope_scaling=Yarn(factor=STRETCH, original_length=4096, attention_factor=1.0),
-            attention_scale=(0.1 * log(STRETCH) + 1) ** 2 / sqrt(HEAD),
-            max_sequence_length=163_840,
-            init_std=0.006,
-            residual_init="plain",
+    model = Transformer(
+        vocab_size=129_280,
+        dim=7168,
+        layers=61,
+        heads=128,
+        mla=MLA(
+            query_rank=1536,
+            kv_rank=512,
+            nope_head_dim=128,
+            rope_head_dim=64,
+            value_head_dim=128,
         ),
-        # 63M tokens in an update.
-        batch=Batch(global_size=15_360, micro_size=1, sequence_length=4096),
-        optimizer=AdamW(lr=2.2e-4, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("500 steps"), sequences=64),
+        ffn_dim=18_432,
+        moe=MoE(
+            experts=256,
+            top_k=8,
+            expert_dim=2048,
+            shared_experts=1,
+            first_dense=3,
+            groups=8,
+            top_groups=4,
+            route_scale=2.5,
+            router=SigmoidTopK(bias_rate=0.001),
+            balance_loss=0.0,
+            sequence_balance_loss=0.0001,
+        ),
+        norm_eps=1e-6,
+        # Its YaRN scales products as a whole, those without rotation among them.
+        rope_scaling=Yarn(factor=STRETCH, original_length=4096, attention_factor=1.0),
+        attention_scale=(0.1 * log(STRETCH) + 1) ** 2 / sqrt(HEAD),
+        max_sequence_length=163_840,
+        init_std=0.006,
+        residual_init="plain",
     )
+    # 63M tokens in an update.
+    batch = Batch(global_size=15_360, micro_size=1, sequence_length=4096)
+    return published("deepseek-v3", model, batch, lr=2.2e-4)
 
 
 @preset
@@ -85,39 +78,31 @@ def deepseek_tiny() -> Job:
     Returns:
         a new draft.
     """
-    return Job(
-        name="deepseek-tiny",
-        duration=Duration("200 steps"),
-        model=Transformer(
-            dim=128,
-            layers=4,
-            heads=4,
-            mla=MLA(
-                query_rank=48,
-                kv_rank=32,
-                nope_head_dim=32,
-                rope_head_dim=16,
-                value_head_dim=32,
-            ),
-            ffn_dim=384,
-            moe=MoE(
-                experts=8,
-                top_k=2,
-                expert_dim=96,
-                shared_experts=1,
-                first_dense=1,
-                groups=4,
-                top_groups=2,
-                route_scale=2.5,
-                router=SigmoidTopK(bias_rate=0.001),
-                balance_loss=0.0,
-                sequence_balance_loss=0.0001,
-            ),
-            norm_eps=1e-6,
+    model = Transformer(
+        dim=128,
+        layers=4,
+        heads=4,
+        mla=MLA(
+            query_rank=48,
+            kv_rank=32,
+            nope_head_dim=32,
+            rope_head_dim=16,
+            value_head_dim=32,
         ),
-        batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("100 steps"), sequences=80),
+        ffn_dim=384,
+        moe=MoE(
+            experts=8,
+            top_k=2,
+            expert_dim=96,
+            shared_experts=1,
+            first_dense=1,
+            groups=4,
+            top_groups=2,
+            route_scale=2.5,
+            router=SigmoidTopK(bias_rate=0.001),
+            balance_loss=0.0,
+            sequence_balance_loss=0.0001,
+        ),
+        norm_eps=1e-6,
     )
+    return small("deepseek-tiny", model)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from setpoint.config import Duration, Period, preset
+from setpoint.config import preset
 from setpoint.model.config import Transformer
 from setpoint.model.norm.config import RMSNorm
-from setpoint.optim.config import AdamW, Cosine
-from setpoint.train.batch import Batch
-from setpoint.train.config import Evaluation, Job, Precision
+from setpoint.presets.recipes import small
+from setpoint.train.config import Job
 
 DIM = 112
 
@@ -26,31 +25,23 @@ def gemma3_tiny() -> Job:
     Returns:
         a new draft.
     """
-    return Job(
-        name="gemma3-tiny",
-        duration=Duration("200 steps"),
-        model=Transformer(
-            dim=DIM,
-            layers=6,
-            heads=4,
-            kv_heads=1,
-            head_dim=32,
-            ffn_dim=320,
-            activation="geglu_tanh",
-            norm=RMSNorm(zero_centered=True),
-            norm_placement="both",
-            norm_eps=1e-6,
-            qk_norm=True,
-            attention_pattern=("sliding",) * 5 + ("full",),
-            sliding_window=64,
-            rope_base=1_000_000.0,
-            rope_base_sliding=10_000.0,
-            embedding_scale=sqrt(DIM),
-            tie_embeddings=True,
-        ),
-        batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("100 steps"), sequences=80),
+    model = Transformer(
+        dim=DIM,
+        layers=6,
+        heads=4,
+        kv_heads=1,
+        head_dim=32,
+        ffn_dim=320,
+        activation="geglu_tanh",
+        norm=RMSNorm(zero_centered=True),
+        norm_placement="both",
+        norm_eps=1e-6,
+        qk_norm=True,
+        attention_pattern=("sliding",) * 5 + ("full",),
+        sliding_window=64,
+        rope_base=1_000_000.0,
+        rope_base_sliding=10_000.0,
+        embedding_scale=sqrt(DIM),
+        tie_embeddings=True,
     )
+    return small("gemma3-tiny", model)

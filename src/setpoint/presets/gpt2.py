@@ -8,12 +8,12 @@ Brown et al., 2020, table 2.1, for models of nearly the same sizes.
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Period, preset
+from setpoint.config import preset
 from setpoint.model.config import Transformer
 from setpoint.model.norm.config import LayerNorm
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.presets.recipes import published, small
 from setpoint.train.batch import Batch
-from setpoint.train.config import Evaluation, Job, Precision
+from setpoint.train.config import Job
 
 
 @preset
@@ -88,16 +88,8 @@ def _model() -> Transformer:
 
 
 def _job(name: str, model: Transformer, lr: float) -> Job:
-    return Job(
-        name=name,
-        duration=Duration("1000 steps"),
-        model=model,
-        batch=Batch(global_size=512, micro_size=8, sequence_length=1024),
-        optimizer=AdamW(lr=lr, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("500 steps"), sequences=64),
-    )
+    batch = Batch(global_size=512, micro_size=8, sequence_length=1024)
+    return published(name, model, batch, lr=lr)
 
 
 @preset
@@ -107,26 +99,18 @@ def gpt2_tiny() -> Job:
     Returns:
         a new draft.
     """
-    return Job(
-        name="gpt2-tiny",
-        duration=Duration("200 steps"),
-        model=Transformer(
-            dim=128,
-            layers=4,
-            heads=4,
-            ffn_dim=512,
-            activation="gelu_tanh",
-            ffn_bias=True,
-            qkv_bias=True,
-            attention_output_bias=True,
-            norm=LayerNorm(),
-            positions="learned",
-            tie_embeddings=True,
-            init_std=0.02,
-        ),
-        batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("100 steps"), sequences=80),
+    model = Transformer(
+        dim=128,
+        layers=4,
+        heads=4,
+        ffn_dim=512,
+        activation="gelu_tanh",
+        ffn_bias=True,
+        qkv_bias=True,
+        attention_output_bias=True,
+        norm=LayerNorm(),
+        positions="learned",
+        tie_embeddings=True,
+        init_std=0.02,
     )
+    return small("gpt2-tiny", model)

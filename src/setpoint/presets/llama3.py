@@ -7,15 +7,12 @@ Hugging Face. Learning rates, warm-up, floor and tokens in an update: The Llama 
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Period, preset
+from setpoint.config import preset
 from setpoint.model.config import Transformer
 from setpoint.model.rope.config import Llama3
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.presets.recipes import published, small
 from setpoint.train.batch import Batch
-from setpoint.train.config import Evaluation, Job, Precision
-
-VOCABULARY = 128_256
-CONTEXT = 131_072
+from setpoint.train.config import Job
 
 
 @preset
@@ -25,21 +22,10 @@ def llama3_1b() -> Job:
     Returns:
         a new draft; data, tokenizer and duration are yours to choose.
     """
-    model = Transformer(
-        vocab_size=VOCABULARY,
-        dim=2048,
-        layers=16,
-        heads=32,
-        kv_heads=8,
-        head_dim=64,
-        ffn_dim=8192,
-        rope_base=500_000.0,
-        rope_scaling=Llama3(factor=32.0, original_length=8192),
-        max_sequence_length=CONTEXT,
-        tie_embeddings=True,
-        init_std=0.02,
-        residual_init="plain",
-    )
+    model = _model(stretch=32.0)
+    model.dim, model.layers, model.heads = 2048, 16, 32
+    model.ffn_dim = 8192
+    model.tie_embeddings = True
     return _job("llama3-1b", model, lr=3e-4)
 
 
@@ -50,20 +36,10 @@ def llama3_3b() -> Job:
     Returns:
         a new draft; data, tokenizer and duration are yours to choose.
     """
-    model = Transformer(
-        vocab_size=VOCABULARY,
-        dim=3072,
-        layers=28,
-        heads=24,
-        kv_heads=8,
-        ffn_dim=8192,
-        rope_base=500_000.0,
-        rope_scaling=Llama3(factor=32.0, original_length=8192),
-        max_sequence_length=CONTEXT,
-        tie_embeddings=True,
-        init_std=0.02,
-        residual_init="plain",
-    )
+    model = _model(stretch=32.0)
+    model.dim, model.layers, model.heads = 3072, 28, 24
+    model.ffn_dim = 8192
+    model.tie_embeddings = True
     return _job("llama3-3b", model, lr=3e-4)
 
 
@@ -74,19 +50,9 @@ def llama3_8b() -> Job:
     Returns:
         a new draft; data, tokenizer and duration are yours to choose.
     """
-    model = Transformer(
-        vocab_size=VOCABULARY,
-        dim=4096,
-        layers=32,
-        heads=32,
-        kv_heads=8,
-        ffn_dim=14_336,
-        rope_base=500_000.0,
-        rope_scaling=Llama3(factor=8.0, original_length=8192),
-        max_sequence_length=CONTEXT,
-        init_std=0.02,
-        residual_init="plain",
-    )
+    model = _model(stretch=8.0)
+    model.dim, model.layers, model.heads = 4096, 32, 32
+    model.ffn_dim = 14_336
     return _job("llama3-8b", model, lr=3e-4)
 
 
@@ -97,34 +63,29 @@ def llama3_70b() -> Job:
     Returns:
         a new draft; data, tokenizer and duration are yours to choose.
     """
-    model = Transformer(
-        vocab_size=VOCABULARY,
-        dim=8192,
-        layers=80,
-        heads=64,
-        kv_heads=8,
-        ffn_dim=28_672,
-        rope_base=500_000.0,
-        rope_scaling=Llama3(factor=8.0, original_length=8192),
-        max_sequence_length=CONTEXT,
-        init_std=0.02,
-        residual_init="plain",
-    )
+    model = _model(stretch=8.0)
+    model.dim, model.layers, model.heads = 8192, 80, 64
+    model.ffn_dim = 28_672
     return _job("llama3-70b", model, lr=1.5e-4)
 
 
-def _job(name: str, model: Transformer, lr: float) -> Job:
-    return Job(
-        name=name,
-        duration=Duration("1000 steps"),
-        model=model,
-        # 4M tokens in an update.
-        batch=Batch(global_size=512, micro_size=1, sequence_length=8192),
-        optimizer=AdamW(lr=lr, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.01),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("500 steps"), sequences=64),
+def _model(stretch: float) -> Transformer:
+    """What all sizes share."""
+    return Transformer(
+        vocab_size=128_256,
+        kv_heads=8,
+        rope_base=500_000.0,
+        rope_scaling=Llama3(factor=stretch, original_length=8192),
+        max_sequence_length=131_072,
+        init_std=0.02,
+        residual_init="plain",
     )
+
+
+def _job(name: str, model: Transformer, lr: float) -> Job:
+    # 4M tokens in an update.
+    batch = Batch(global_size=512, micro_size=1, sequence_length=8192)
+    return published(name, model, batch, lr=lr, floor=0.01)
 
 
 @preset
@@ -134,22 +95,14 @@ def llama3_tiny() -> Job:
     Returns:
         a new draft.
     """
-    return Job(
-        name="llama3-tiny",
-        duration=Duration("200 steps"),
-        model=Transformer(
-            dim=128,
-            layers=4,
-            heads=4,
-            kv_heads=2,
-            ffn_dim=384,
-            rope_base=500_000.0,
-            rope_scaling=Llama3(factor=32.0, original_length=128),
-            tie_embeddings=True,
-        ),
-        batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.01),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("100 steps"), sequences=80),
+    model = Transformer(
+        dim=128,
+        layers=4,
+        heads=4,
+        kv_heads=2,
+        ffn_dim=384,
+        rope_base=500_000.0,
+        rope_scaling=Llama3(factor=32.0, original_length=128),
+        tie_embeddings=True,
     )
+    return small("llama3-tiny", model, floor=0.01)

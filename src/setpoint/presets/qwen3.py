@@ -7,11 +7,11 @@ optimizer; these are common ones to start from. Sequences have 4096 tokens, as i
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Period, preset
+from setpoint.config import preset
 from setpoint.model.config import Transformer
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.presets.recipes import published, small
 from setpoint.train.batch import Batch
-from setpoint.train.config import Evaluation, Job, Precision
+from setpoint.train.config import Job
 
 
 @preset
@@ -111,17 +111,9 @@ def _model() -> Transformer:
 
 
 def _job(name: str, model: Transformer, lr: float) -> Job:
-    return Job(
-        name=name,
-        duration=Duration("1000 steps"),
-        model=model,
-        # 4M tokens in an update.
-        batch=Batch(global_size=1024, micro_size=1, sequence_length=4096),
-        optimizer=AdamW(lr=lr, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("500 steps"), sequences=64),
-    )
+    # 4M tokens in an update.
+    batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
+    return published(name, model, batch, lr=lr)
 
 
 @preset
@@ -131,24 +123,16 @@ def qwen3_tiny() -> Job:
     Returns:
         a new draft.
     """
-    return Job(
-        name="qwen3-tiny",
-        duration=Duration("200 steps"),
-        model=Transformer(
-            dim=128,
-            layers=4,
-            heads=4,
-            kv_heads=2,
-            head_dim=48,  # as in the published ones, heads * head_dim is not dim
-            ffn_dim=384,
-            qk_norm=True,
-            norm_eps=1e-6,
-            rope_base=1_000_000.0,
-            tie_embeddings=True,
-        ),
-        batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("100 steps"), sequences=80),
+    model = Transformer(
+        dim=128,
+        layers=4,
+        heads=4,
+        kv_heads=2,
+        head_dim=48,  # as in the published ones, heads * head_dim is not dim
+        ffn_dim=384,
+        qk_norm=True,
+        norm_eps=1e-6,
+        rope_base=1_000_000.0,
+        tie_embeddings=True,
     )
+    return small("qwen3-tiny", model)

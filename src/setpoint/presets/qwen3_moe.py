@@ -7,12 +7,12 @@ ones to start from.
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Period, preset
+from setpoint.config import preset
 from setpoint.model.config import Transformer
 from setpoint.model.moe.config import MoE
-from setpoint.optim.config import AdamW, Cosine
+from setpoint.presets.recipes import published, small
 from setpoint.train.batch import Batch
-from setpoint.train.config import Evaluation, Job, Precision
+from setpoint.train.config import Job
 
 
 @preset
@@ -22,31 +22,24 @@ def qwen3_30b_a3b() -> Job:
     Returns:
         a new draft; data, tokenizer and duration are yours to choose.
     """
-    return Job(
-        name="qwen3-30b-a3b",
-        duration=Duration("1000 steps"),
-        model=Transformer(
-            vocab_size=151_936,
-            dim=2048,
-            layers=48,
-            heads=32,
-            kv_heads=4,
-            head_dim=128,
-            moe=MoE(experts=128, top_k=8, expert_dim=768, balance_loss=0.001),
-            qk_norm=True,
-            norm_eps=1e-6,
-            rope_base=1_000_000.0,
-            max_sequence_length=40_960,
-            init_std=0.02,
-            residual_init="plain",
-        ),
-        # 4M tokens in an update.
-        batch=Batch(global_size=1024, micro_size=1, sequence_length=4096),
-        optimizer=AdamW(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("500 steps"), sequences=64),
+    model = Transformer(
+        vocab_size=151_936,
+        dim=2048,
+        layers=48,
+        heads=32,
+        kv_heads=4,
+        head_dim=128,
+        moe=MoE(experts=128, top_k=8, expert_dim=768, balance_loss=0.001),
+        qk_norm=True,
+        norm_eps=1e-6,
+        rope_base=1_000_000.0,
+        max_sequence_length=40_960,
+        init_std=0.02,
+        residual_init="plain",
     )
+    # 4M tokens in an update.
+    batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
+    return published("qwen3-30b-a3b", model, batch, lr=3e-4)
 
 
 @preset
@@ -56,23 +49,15 @@ def qwen3_moe_tiny() -> Job:
     Returns:
         a new draft.
     """
-    return Job(
-        name="qwen3-moe-tiny",
-        duration=Duration("200 steps"),
-        model=Transformer(
-            dim=128,
-            layers=4,
-            heads=4,
-            kv_heads=2,
-            head_dim=48,
-            moe=MoE(experts=8, top_k=2, expert_dim=128, balance_loss=0.001),
-            qk_norm=True,
-            norm_eps=1e-6,
-            rope_base=1_000_000.0,
-        ),
-        batch=Batch(global_size=8, sequence_length=256),
-        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        schedule=Cosine(floor=0.1),
-        precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("100 steps"), sequences=80),
+    model = Transformer(
+        dim=128,
+        layers=4,
+        heads=4,
+        kv_heads=2,
+        head_dim=48,
+        moe=MoE(experts=8, top_k=2, expert_dim=128, balance_loss=0.001),
+        qk_norm=True,
+        norm_eps=1e-6,
+        rope_base=1_000_000.0,
     )
+    return small("qwen3-moe-tiny", model)

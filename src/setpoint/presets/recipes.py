@@ -1,0 +1,57 @@
+"""What the presets of published models have in common beside the model."""
+
+from __future__ import annotations
+
+from setpoint.config import Duration, Period
+from setpoint.model.config import Transformer
+from setpoint.optim.config import AdamW, Cosine
+from setpoint.train.batch import Batch
+from setpoint.train.config import Evaluation, Job, Precision
+
+
+def published(name: str, model: Transformer, batch: Batch, *, lr: float, floor: float = 0.1) -> Job:
+    """A model of a published shape, trained in bf16 with AdamW and a cosine.
+
+    Arguments:
+        name: of the run.
+        model: the shape.
+        batch: its sequences, and how many make an update.
+        lr: peak learning rate.
+        floor: what the cosine ends at, as a share of the peak.
+
+    Returns:
+        a new draft; data, tokenizer and duration are the user's to choose.
+    """
+    return Job(
+        name=name,
+        duration=Duration("1000 steps"),
+        model=model,
+        batch=batch,
+        optimizer=AdamW(lr=lr, betas=(0.9, 0.95), weight_decay=0.1),
+        schedule=Cosine(floor=floor),
+        precision=Precision(compute="bf16"),
+        evaluation=Evaluation(every=Period("500 steps"), sequences=64),
+    )
+
+
+def small(name: str, model: Transformer, *, floor: float = 0.1) -> Job:
+    """A small model on bytes of the standard library, for two cores and less than a minute.
+
+    Arguments:
+        name: of the run.
+        model: the shape.
+        floor: what the cosine ends at, as a share of the peak.
+
+    Returns:
+        a new draft.
+    """
+    return Job(
+        name=name,
+        duration=Duration("200 steps"),
+        model=model,
+        batch=Batch(global_size=8, sequence_length=256),
+        optimizer=AdamW(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
+        schedule=Cosine(floor=floor),
+        precision=Precision(compute="bf16"),
+        evaluation=Evaluation(every=Period("100 steps"), sequences=80),
+    )
