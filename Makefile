@@ -6,7 +6,7 @@
 # make slow     the long forms of some tests
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
 # make bench    measure against peers; `make bench-config` only what needs no torch,
-#               `make bench-model` only models
+#               `make bench-model` only models, `make bench-train` only training loops
 # make clean    remove what these targets made, but for runs/
 #
 # Each target makes what it needs: the virtual environment .venv with torch in it. pip is enough;
@@ -23,13 +23,14 @@ TORCH := 2.13.0
 
 VENV := .venv
 BENCH := .venv-bench
+BENCH_TRAIN := .venv-bench-train
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model demo test lint golden coverage slow fuzz bench clean
+.PHONY: bench-config bench-model bench-train demo test lint golden coverage slow fuzz bench clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -62,13 +63,18 @@ golden: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	@$(BIN)/python -m tests.coverage.make
 
-bench: $(VENV)/.train bench-config bench-model
+bench: $(VENV)/.train bench-config bench-model bench-train
 	@$(BIN)/python benchmarks/bare_loop.py
 
 # Beside transformers, which is among what the tests need; on a GPU where there is one.
 bench-model: $(VENV)/.dev
 	@cd benchmarks && for name in blocks generation moe loss_memory; do \
 	  ../$(BIN)/python -m model.$$name || exit 1; done
+
+# Beside other trainers, which live in an environment of their own, with the same torch.
+bench-train: $(BENCH_TRAIN)/.peers
+	@cd benchmarks && for name in loops optimizers memory; do \
+	  ../$(BENCH_TRAIN)/bin/python -m train.$$name || exit 1; done
 
 # The peers live in an environment of their own, in which nothing is installed for another reason.
 bench-config: $(BENCH)/.peers
@@ -77,7 +83,7 @@ bench-config: $(BENCH)/.peers
 	@cd benchmarks && ../$(BENCH)/bin/python -m config.warm
 
 clean:
-	@rm -rf $(VENV) $(BENCH) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH) $(BENCH_TRAIN) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- The virtual environment, in three steps, each with a stamp file. --------------------------
@@ -111,6 +117,14 @@ $(BENCH)/.peers: benchmarks/config/requirements.txt pyproject.toml
 	@echo "Installing the peers of the benchmarks into $(BENCH)"
 	@$(BENCH)/bin/python -m pip install --quiet --requirement benchmarks/config/requirements.txt \
 	  --editable .
+	@touch $@
+
+$(BENCH_TRAIN)/.peers: benchmarks/train/requirements.txt pyproject.toml
+	@$(PYTHON) -m venv $(BENCH_TRAIN)
+	@echo "Installing torch and other trainers into $(BENCH_TRAIN)"
+	@$(BENCH_TRAIN)/bin/python -m pip install --quiet \
+	  $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)") \
+	  --requirement benchmarks/train/requirements.txt --editable ".[train]"
 	@touch $@
 
 $(VENV)/.torch-$(TORCH): | $(VENV)/.made

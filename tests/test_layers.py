@@ -24,6 +24,9 @@ LAYERS = (
         "checkpoint",
         "track",
         "profile",
+        "precision",
+        "memory",
+        "compile",
         "resilience",
         "adapter",
         "report",
@@ -40,6 +43,7 @@ RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 # (importing module, imported module) -> reason.
 ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.cli.own"): "`sp.run` is imported when it is first used",
+    ("setpoint.infer", "setpoint.train.threads"): "both load torch, and set up its threads first",
     # One module looks up, when `load_pretrained` is given a run.
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",
     ("setpoint.model.pretrained.run", "setpoint.checkpoint.loading"): "the weights of a run",

@@ -47,6 +47,7 @@ for name, module in waiting.items():
 assert waiting.keys() | {"tiny"} == presets.keys(), "a preset of these modules is not named there"
 from pkgutil import iter_modules
 modules = {f"setpoint.presets.{each.name}" for each in iter_modules(setpoint.presets.__path__)}
-assert modules == {*waiting.values(), "setpoint.presets.tiny", "setpoint.presets.modifiers"}
+others = {"tiny", "modifiers", "recipes"}
+assert modules == {*waiting.values(), *(f"setpoint.presets.{name}" for name in others)}
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -15,12 +15,12 @@ from setpoint.track.progress import make_progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts
 from setpoint.train.callback import Callback
-from setpoint.train.callbacks.judge import JudgeCallback
-from setpoint.train.callbacks.log import LogCallback
-from setpoint.train.callbacks.save import SaveCallback
+from setpoint.train.callbacks.build import Surroundings, build_callbacks
 from setpoint.train.config import Job
+from setpoint.train.evaluation.standing import Standing
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
+from setpoint.train.utilization import utilization_of
 
 
 @contextmanager
@@ -39,22 +39,33 @@ def training_loop(
     Returns:
         the loop, ready to run.
     """
-    with RunDirectory.create(folder) as run, StopRequest() as stop:
+    with (
+        RunDirectory.create(folder) as run,
+        StopRequest() as stop,
+        ExitStack() as ending,
+    ):
         total = job.duration.in_unit("steps")
         progress = make_progress(
             job.tracking.progress, total_steps=None if total is None else int(total), stream=output
         )
         trackers = [tracker.build(run_directory=run) for tracker in job.tracking.trackers]
-        metrics = next((t for t in trackers if isinstance(t, JsonlWriter)), None)
         events = EventLog(run.events)
-        judge = JudgeCallback(trackers, progress)
-        store = CheckpointStore(
-            run.checkpoints, keep=job.checkpoint.keep, keep_best=job.checkpoint.keep_best
+        for opened in (events, *(t for t in trackers if isinstance(t, JsonlWriter))):
+            ending.callback(opened.close)
+        around = Surroundings(
+            job=job,
+            parts=parts,
+            run=run,
+            store=CheckpointStore(
+                run.checkpoints, keep=job.checkpoint.keep, keep_best=job.checkpoint.keep_best
+            ),
+            events=events,
+            progress=progress,
+            trackers=trackers,
+            state={},
+            standing=Standing(),
+            use=utilization_of(job, parts.model, parts.tokenizer.vocab_size, parts.device),
         )
-        save = SaveCallback(store, metrics, events, judge, 0)
-        callbacks = [LogCallback(trackers, progress), judge, save, *more]
+        callbacks, _ = build_callbacks(around)
         with progress:
-            yield Loop(job, parts, callbacks, stop, Position())
-        events.close()
-        if metrics is not None:
-            metrics.close()
+            yield Loop(job, parts, [*callbacks, *more], stop, Position())

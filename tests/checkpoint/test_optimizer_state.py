@@ -175,6 +175,38 @@ def test_state_keeps_its_type_beside_a_bf16_parameter() -> None:
     assert loaded["average"].data_ptr() != tensors["w/average"].data_ptr()
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_matrix_that_lies_column_by_column_goes_on_bit_for_bit(
+    fused: bool, tmp_path: Path
+) -> None:
+    """Files hold rows, and the fused kernel takes the memory of weight and state side by side."""
+
+    def made() -> tuple[nn.Parameter, Optimizer]:
+        weight = nn.Parameter(torch.arange(24.0).reshape(6, 4).t() / 24)
+        return weight, torch.optim.AdamW([weight], lr=0.1, fused=fused, foreach=False)
+
+    def go(weight: nn.Parameter, optimizer: Optimizer) -> None:
+        for _ in range(3):
+            weight.grad = (weight.detach() * torch.arange(6.0)).sin()
+            optimizer.step()
+
+    weight, optimizer = made()
+    go(weight, optimizer)
+    tensors, state = capture_optimizer(optimizer, [("weight", weight)])
+    store = CheckpointStore(tmp_path)
+    store.save(3, {"optimizer": tensors}, {"optimizer": state})
+    loaded = store.load("auto")
+    assert loaded is not None
+    twin, resumed = made()
+    with torch.no_grad():
+        twin.copy_(weight)
+    held, content = loaded.tensors["optimizer"], loaded.state["optimizer"]
+    restore_optimizer(resumed, [("weight", twin)], held, content)
+    go(weight, optimizer)
+    go(twin, resumed)
+    assert torch.equal(twin, weight)
+
+
 def test_differences_are_refused_by_name() -> None:
     model, optimizer = new(FACTORIES["adamw"], 0)
     train(model, optimizer, range(1))
@@ -185,8 +217,9 @@ def test_differences_are_refused_by_name() -> None:
     with pytest.raises(SetpointError, match="holds the state of AdamW, and the optimizer is SGD"):
         restore_optimizer(sgd, named, tensors, state)
     one_group = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    with pytest.raises(SetpointError, match="has 2 groups of parameters, and this one 1"):
+    with pytest.raises(SetpointError, match="has 2 groups of parameters, and this one 1") as caught:
         restore_optimizer(one_group, named, tensors, state)
+    assert "moved: unused (1 -> 0), norm.weight (1 -> 0), norm.bias (1 -> 0)." in str(caught.value)
     renamed = [(name.replace("norm", "ln"), parameter) for name, parameter in named]
     with pytest.raises(SetpointError, match=r"only in the checkpoint norm.*only in this run ln"):
         restore_optimizer(optimizer, renamed, tensors, state)

@@ -31,7 +31,7 @@ def test_the_valid_values_offered_are_valid(cli: CommandLine) -> None:
 
 
 def test_for_machines(cli: CommandLine) -> None:
-    found = json.loads(cli.ok("check small.toml --json"))
+    found = json.loads(cli.ok("check small.toml --compile.scope block --json"))
     assert found["ok"] is True
     assert found["fingerprint"] == cli.ok("fingerprint small.toml").strip()
     assert found["facts"] and found["skipped"]
@@ -69,3 +69,12 @@ def test_infinities_that_would_fail_at_the_second_step(cli: CommandLine) -> None
     for path in ("optimizer.lr", "optimizer.eps", "optimizer.weight_decay", "loss.z_loss"):
         assert "finite" in cli.refused(f"check small.toml --{path} inf")
     cli.ok("check small.toml --optimizer.clip_norm inf")
+
+
+def test_the_plan_shows_groups(cli: CommandLine) -> None:
+    group = "{pattern = norm, lr_multiplier = 0.5, options = {betas = [0.8, 0.9]}}"
+    words = f"check small.toml --plan --optimizer muon --optimizer.groups '[{group}]'"
+    compare("cli/check_plan", cli.ok(words).partition("groups of parameters")[2])
+    found = json.loads(cli.ok(f"{words} --json"))["plan"]["groups"]
+    assert found[-1]["options"] == {"algorithm": "adamw", "betas": [0.8, 0.9]}
+    assert "plan" not in json.loads(cli.ok("check small.toml --json"))

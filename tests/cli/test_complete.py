@@ -57,9 +57,11 @@ def test_modifiers_files_and_choices(cli: CommandLine) -> None:
 def test_options_and_fields(cli: CommandLine) -> None:
     found = complete(cli, "check", "tiny", "--")
     assert {"--json", "--with", "--world-size", "--optimizer.lr", "--model"} <= set(found)
-    assert complete(cli, "check", "tiny", "--optimizer.l") == ["--optimizer.lr"]
-    assert complete(cli, "check", "tiny", "optimizer.l") == ["optimizer.lr="]
-    assert complete(cli, "check", "tiny", "--seed", "3", "optimizer.l") == ["optimizer.lr="]
+    assert complete(cli, "check", "tiny", "--optimizer.w") == ["--optimizer.weight_decay"]
+    assert complete(cli, "check", "tiny", "optimizer.w") == ["optimizer.weight_decay="]
+    assert complete(cli, "check", "tiny", "--seed", "3", "optimizer.w") == [
+        "optimizer.weight_decay="
+    ]
     assert complete(cli, "list", "--") == ["--import", "--json", "--help"]
     assert complete(cli, "completion", "--") == ["--help"]
 
@@ -80,9 +82,9 @@ def test_tags(cli: CommandLine) -> None:
 
 
 def test_paths_and_kinds(cli: CommandLine) -> None:
-    assert complete(cli, "why", "optimizer.l") == ["optimizer.lr"]
+    assert complete(cli, "why", "optimizer.w") == ["optimizer.weight_decay"]
     assert complete(cli, "why", "optimizer.lr", "t") == ["tiny"]
-    assert complete(cli, "why", "tiny", "optimizer.l") == ["optimizer.lr"]
+    assert complete(cli, "why", "tiny", "optimizer.w") == ["optimizer.weight_decay"]
     assert complete(cli, "list", "") == list(KINDS)
     assert complete(cli, "list", "fields", "model.head") == ["model.heads", "model.head_dim"]
     assert complete(cli, "completion", "") == ["bash", "zsh", "fish"]

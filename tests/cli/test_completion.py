@@ -33,6 +33,12 @@ def run(words: list[str], folder: Path, executable: str) -> str:
     return done.stdout
 
 
+SCHEDULES = (
+    "none", "constant", "cosine", "linear", "polynomial", "rex", "wsd", "inverse_sqrt",
+    "piecewise", "plateau",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_script_parses(cli: CommandLine, executable: str, name: str) -> None:
     script = cli.file(f"script.{name}", cli.ok(f"completion {name}"))
@@ -44,9 +50,11 @@ def test_the_script_parses(cli: CommandLine, executable: str, name: str) -> None
     [
         (["fing"], ["fingerprint"]),
         (["check", "ti"], ["tiny"]),
-        (["check", "tiny", "--optimizer.l"], ["--optimizer.lr"]),
+        (["check", "tiny", "--optimizer.w"], ["--optimizer.weight_decay"]),
         (["check", "tiny", "--schedule", "=", "co"], ["constant", "cosine"]),
-        (["check", "tiny", "--schedule", "="], ["constant", "cosine"]),
+        (["check", "tiny", "--schedule", "=", "p"], ["polynomial", "piecewise", "plateau"]),
+        (["check", "tiny", "--schedule", "="], [*SCHEDULES]),
+        (["schedule", "tiny", "--pl"], ["--plot"]),
         (["check", "tiny", "--with", "sm"], ["smoke"]),
         (["check", "a"], ["a\\ file.toml"]),
         (["check", "nonsense"], []),
@@ -73,7 +81,7 @@ def test_bash_asks_for_no_space_after_an_equals_sign(cli: CommandLine, executabl
     program = """
         source ./script
         compopt() { echo "compopt $*"; }
-        COMP_WORDS=(setpoint check tiny optimizer.l)
+        COMP_WORDS=(setpoint check tiny optimizer.w)
         COMP_CWORD=3
         _setpoint
         echo "${COMPREPLY[@]}"
@@ -82,7 +90,7 @@ def test_bash_asks_for_no_space_after_an_equals_sign(cli: CommandLine, executabl
     out = run([shell("bash"), "-c", program], cli.folder, executable)
     assert out.splitlines() == [
         "compopt -o nospace",
-        "optimizer.lr=",
+        "optimizer.weight_decay=",
         "complete -o bashdefault -o default -F _setpoint setpoint",
     ]
 
@@ -92,10 +100,10 @@ def test_fish(cli: CommandLine, executable: str) -> None:
         setpoint completion fish | source
         complete -C 'setpoint check tiny --schedule co'
         complete -C 'setpoint fing'
-        complete -C 'setpoint check tiny --optimizer.l'
+        complete -C 'setpoint check tiny --optimizer.w'
     """
     out = run([shell("fish"), "--no-config", "-c", program], cli.folder, executable)
-    assert out.splitlines() == ["constant", "cosine", "fingerprint", "--optimizer.lr"]
+    assert out.splitlines() == ["constant", "cosine", "fingerprint", "--optimizer.weight_decay"]
 
 
 def test_zsh(cli: CommandLine, executable: str) -> None:
@@ -105,7 +113,7 @@ def test_zsh(cli: CommandLine, executable: str) -> None:
         [[ ${_comps[setpoint]} == _setpoint ]] || exit 3
         compadd() { print -r -- compadd "$@"; }
         _files() { print files; }
-        words=(setpoint check tiny optimizer.l) CURRENT=4
+        words=(setpoint check tiny optimizer.w) CURRENT=4
         _setpoint
         words=(setpoint check tiny --schedule co) CURRENT=5
         _setpoint
@@ -114,7 +122,7 @@ def test_zsh(cli: CommandLine, executable: str) -> None:
     """
     out = run([shell("zsh"), "-f", "-c", program], cli.folder, executable)
     assert out.splitlines() == [
-        "compadd -S  -- optimizer.lr=",
+        "compadd -S  -- optimizer.weight_decay=",
         "files",
         "compadd -- constant cosine",
         "files",

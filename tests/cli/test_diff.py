@@ -73,7 +73,7 @@ def test_for_machines(cli: CommandLine) -> None:
         "path": "optimizer.clip_norm",
         "role": "identity",
         "left": 1.0,
-        "left_origin": "default",
+        "left_origin": "derived from optimizer.clip_value",
         "right": "inf",
         "right_origin": "command line --optimizer.clip_norm",
     }

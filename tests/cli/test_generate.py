@@ -81,4 +81,24 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     assert "  model.rope_base\n    recorded  10000.0" in text
     assert "    today     5.0 (command line --model.rope_base)\n" in text
     # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
-    assert "has no checkpoint yet" in cli.refused(f"generate {run} --checkpoint.keep 9")
+    assert "has no checkpoint yet" in cli.refused(f"generate {run} --parallel.device cpu")
+
+
+def test_overrides_of_what_is_over(
+    cli: CommandLine, transcript: Callable[[list[str]], str]
+) -> None:
+    record(cli.folder / "run", "small.toml", "--checkpoint.keep", "9")
+    others = "--tracking.progress lines --evaluation null"
+    lines = [
+        "evaluate run --evaluation.sequences 4",
+        "evaluate run --evaluation '{sequences: 4, accuracy: true}' --checkpoint.keep 3",
+        f"generate run {others} --model.attention_backend eager",
+        f"export run out {others}",
+        "evaluate run --evaluation.sequences 4 --model.dim 64",
+    ]
+    text = transcript(lines)
+    compare("cli/overrides_of_what_is_over", text)
+    assert "--sequences" in text
+    # A preset or file with the same overrides is the run that they made.
+    file = cli.refused("evaluate small.toml --evaluation.sequences 4")
+    assert "does not exist: train it first" in file and "--evaluation.sequences 4" in file

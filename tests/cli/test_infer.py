@@ -47,6 +47,17 @@ def test_a_job_from_a_file(cli: CommandLine, run: str) -> None:
     assert json.loads(cli.ok("infer results --json")) == answer
 
 
+def test_a_profile_of_a_job(cli: CommandLine, run: str) -> None:
+    answer = cli("infer job.toml --output results --profiling.active 2")
+    assert answer.status == 0 and "held_out  " in answer.out
+    assert "2 passes, " in answer.err and "aten::" in answer.err
+    assert "profile of passes 3 to 4: results/traces/rank-0/steps-3-4.json.gz" in answer.err
+    assert (cli.folder / "results/traces/rank-0/steps-3-4.json.gz").is_file()
+    shown = json.loads(cli.ok("infer results --json"))
+    assert shown["profiling"]["cycles"][0]["trace"] == "traces/rank-0/steps-3-4.json.gz"
+    assert "set output" in cli.refused("infer job.toml --profiling.active 2").lower()
+
+
 def test_the_other_commands_know_such_a_job(cli: CommandLine, run: str) -> None:
     assert cli.ok("check job.toml").startswith("job.toml: ok\n  fingerprint")
     why = cli.ok("why model.dim job.toml")

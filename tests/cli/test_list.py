@@ -38,12 +38,18 @@ def test_fields_of_a_section(cli: CommandLine) -> None:
 
 
 def test_defaults_for_machines_have_their_type(cli: CommandLine) -> None:
-    rows = {row["path"]: row for row in json.loads(cli.ok("list fields --json"))["fields"]}
+    found = json.loads(cli.ok("list fields --json"))["fields"]
+    rows = {row["path"]: row for row in reversed(found)}
     assert rows["optimizer.lr"]["default"] == 0.0003
     assert rows["optimizer.betas"]["default"] == [0.9, 0.95]
     assert rows["experiment"]["default"] is None
     assert rows["model.head_dim"]["derived"] is True
     assert rows["data.sources.paths"]["required"] is True
+    assert rows["schedule.power"]["variant"] == "polynomial"
+    # Of a class between the family and its variants.
+    (horizon,) = [row for row in found if row["path"] == "schedule.horizon_steps"][:1]
+    assert horizon["variants"] == ["cosine", "linear", "polynomial", "rex", "wsd"]
+    assert "variants" not in rows["optimizer.lr"]
 
 
 def test_roles_are_those_of_the_values(cli: CommandLine) -> None:

@@ -326,3 +326,9 @@ def test_the_package_is_a_command() -> None:
         [sys.executable, "-m", "setpoint", "--version"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and done.stdout.startswith("setpoint ")
+
+
+def test_only_a_job_of_training_has_a_plan(script: Callable[[str], tuple[int, str, str]]) -> None:
+    status, out, err = script("check quick --plan")
+    assert (status, out) == (2, "")
+    assert "--plan has no effect: a Job trains nothing" in err

@@ -81,7 +81,7 @@ def test_unknown_names(transcript: Transcript) -> None:
         "check small.toml --file nosuch.yaml",
         "check small.toml --optimizer adam",
         "check small.toml --optimizer.type adam",
-        "check small.toml --schedule linear",
+        "check small.toml --schedule linaer",
         "check small.toml --data.sources.0 txt",
         "check small.toml --data.sources.0.type txt",
         "check small.toml --precision fp8",

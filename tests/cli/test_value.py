@@ -10,7 +10,7 @@ from setpoint.cli.value import plain, value_text
 from setpoint.config import ByteSize, DType, Duration, ImportPath, Period
 from setpoint.config.files.plain import PlainScalar
 from setpoint.optim.config import AdamW
-from setpoint.train.config import Evaluation
+from setpoint.train.evaluation.config import Evaluation
 
 VALUES = [
     (None, "null", None),

@@ -135,3 +135,11 @@ def test_a_range_that_asks_for_a_finite_number() -> None:
     with pytest.raises(Invalid, match="> 0, finite"):
         bounds.check(float("inf"))
     Bounds(gt=0).check(float("inf"))
+
+
+def test_a_text_of_the_wrong_form_is_answered_with_an_example() -> None:
+    bounds = Bounds(pattern=r"[a-z\-]+")
+    with pytest.raises(Invalid, match=r"must be a text like \[a-z\\-\]\+, such as my-set$"):
+        bounds.check("my set!")
+    with pytest.raises(Invalid, match=r"must be a text like \[a-z\\-\]\+$"):
+        bounds.check("MY SET")  # nothing near it would do

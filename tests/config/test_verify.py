@@ -51,6 +51,24 @@ def test_what_needs_something_waits_for_it() -> None:
     assert len(verify(root).problems) == 2 and verify(root).skipped == []
 
 
+class Cache(Config):
+    folder: str | None = None
+
+    @check(needs="files", when=lambda self: self.folder is not None)
+    def _there(self) -> Iterator[Problem]:
+        """Whether the cache is there."""
+        yield Problem("folder", "is not there")
+
+
+def test_what_has_nothing_to_look_at_is_neither_run_nor_named() -> None:
+    empty, full = resolve(Cache()), resolve(Cache(folder="x"))
+    assert (verify(empty).problems, verify(empty, ()).skipped) == ([], [])
+    assert [each.path for each in verify(full).problems] == ["folder"]
+    assert [str(each) for each in verify(full, ()).skipped] == [
+        "whether the cache is there (needs files)"
+    ]
+
+
 def test_cautions_stop_nothing_and_can_be_silenced() -> None:
     root = compose(Root, flags=["disks.0.size=2"]).resolve()
     (caution,) = cautions_of(root)

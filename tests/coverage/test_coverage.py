@@ -13,8 +13,34 @@ from . import fields, found, mapping, pages
 from .inventory import capabilities, inventory
 from .mapping import WEAKNESSES, Answer, answers, file_of, problems_of
 
-DONE = ("model", "MoE", "loss", "inference")
-COUNTS = {"model": 32, "MoE": 17, "loss": 3, "inference": 8}
+DONE = (
+    "model",
+    "MoE",
+    "loss",
+    "inference",
+    "optimizer",
+    "scheduler",
+    "train loop",
+    "eval",
+    "profiling",
+    "gc",
+    "compile",
+    "determinism",
+)
+COUNTS = {
+    "model": 32,
+    "MoE": 17,
+    "loss": 3,
+    "inference": 8,
+    "optimizer": 35,
+    "scheduler": 14,
+    "train loop": 12,
+    "eval": 12,
+    "profiling": 27,
+    "gc": 5,
+    "compile": 11,
+    "determinism": 7,
+}
 
 
 def all_answers() -> list[Answer]:

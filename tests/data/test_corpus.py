@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Bytes, Data, Random, Stdlib, Text
-from setpoint.data.corpus import Corpus, build_corpora, build_corpus, files_digest
+from setpoint.data.corpus import (
+    Corpus,
+    build_corpora,
+    build_corpus,
+    build_named_corpus,
+    files_digest,
+)
 from setpoint.data.document import Document, FileRecord
+from setpoint.data.split import split_position
 from setpoint.data.tokenizer import ByteTokenizer
 
 
@@ -93,6 +100,25 @@ def test_an_error_names_the_source_by_its_place(tmp_path: Path) -> None:
     config = Data(sources=(Random(documents=3), Text(paths=(f"{tmp_path}/none.txt",))))
     with pytest.raises(SetpointError, match=r"data\.sources\.1\.paths\.0: .*none\.txt"):
         build_corpora(config, ByteTokenizer())
+
+
+def test_a_named_text_is_all_that_its_sources_hold(tmp_path: Path) -> None:
+    for name, text in (("a", "first"), ("b", ""), ("c", "third")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    sources = (Text(paths=(f"{tmp_path}/*.txt",)), Random(documents=3, length=4))
+    corpus = build_named_corpus("web", sources, ByteTokenizer(), where="x.sources")
+    assert corpus.side == "web"
+    names = [file.name for file in corpus.files]
+    assert set(names) == {"text/a.txt", "text/c.txt", *(f"random/{i:06d}" for i in range(3))}
+    assert names == sorted(names, key=split_position)
+    assert corpus.byte_count == 5 + 5 + 12 and len(corpus.tokens) == 22 + 6
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "c.txt").write_text("")
+    with pytest.raises(SetpointError, match=r"^x\.sources: no source holds a single byte"):
+        build_named_corpus("web", sources[:1], ByteTokenizer(), where="x.sources")
+    with pytest.raises(SetpointError, match=r"^x\.sources\.0\.paths\.0: "):
+        missing = (Text(paths=(f"{tmp_path}/none.txt",)),)
+        build_named_corpus("web", missing, ByteTokenizer(), where="x.sources")
 
 
 def test_files_without_a_byte_are_empty_data(tmp_path: Path) -> None:

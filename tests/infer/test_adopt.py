@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from setpoint.config import ConfigError, resolve
 from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
@@ -12,11 +14,15 @@ from setpoint.config.origin import RECORD
 from setpoint.data.config import Bytes, HuggingFace
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import Evaluation, Inference, Weights
+from setpoint.infer.run import infer
+from setpoint.infer.tasks import Export
 from setpoint.model.config import Transformer
 from setpoint.model.pretrained.save import save_pretrained
 from setpoint.train.config import Job
+from setpoint.train.run import train
 
 from ..data.tokenizers_here import byte_level
+from ..train.small import small_job
 from .small import small_model
 
 
@@ -35,8 +41,9 @@ def problems(path: object, *flags: str) -> list[str]:
 def test_the_record_is_the_base(trained: tuple[Job, Path]) -> None:
     job, run = trained
     found = complete(Inference(weights=Weights(path=str(run)), evaluation=Evaluation()))
-    for name in ("model", "tokenizer", "data", "precision", "deterministic"):
+    for name in ("model", "tokenizer", "data", "deterministic"):
         assert getattr(found, name) == getattr(job, name), name
+    assert found.precision.compute == job.precision.compute
     assert found.batch.sequence_length == job.batch.sequence_length
     (*_, (origin, _)) = chain_of(found.model, "dim")
     assert origin.layer == RECORD
@@ -122,3 +129,35 @@ def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
     (problem,) = verify(found, ["files"]).problems
     assert problem.path == "model.vocab_size"
     assert problem.message.startswith("100 rows do not hold the 294 tokens of the tokenizer")
+
+
+@pytest.mark.parametrize("master", ["null", "fp32"])
+def test_weights_of_a_run_in_bf16_stay_in_bf16(master: str, tmp_path: Path) -> None:
+    formats = f"precision={{params=bf16, compute=bf16, master={master}, reduce=fp32}}"
+    job = small_job(tmp_path, "duration=6 steps", "model.dropout=0", formats)
+    outcome = train(job)
+    run = str(outcome.directory)
+    found = complete(Inference(weights=Weights(path=run), evaluation=Evaluation()))
+    assert (found.weights.dtype, found.precision.compute) == ("bf16", "bf16")
+    (*_, (origin, _)) = chain_of(found.weights, "dtype")
+    assert origin.layer == RECORD
+    assert complete(found) == found
+    # As judged in training, and by another way of computing with the same weights.
+    latest = Weights(path=run, checkpoint="latest")
+    judged = infer(Inference(weights=latest, evaluation=Evaluation(sequences=12)))
+    loss = outcome.scores["held_out"].loss
+    assert judged.scores["held_out"].loss == pytest.approx(loss, rel=1e-6)
+    latest.dtype = "fp32"
+    mixed = infer(Inference(weights=latest, evaluation=Evaluation(sequences=12)))
+    assert mixed.scores["held_out"].loss == pytest.approx(loss, rel=1e-2)
+    assert mixed.scores["held_out"].loss != judged.scores["held_out"].loss
+    # What an export does not need of the record is no mistake.
+    export = Inference(weights=Weights(path=run), export=Export(path=tmp_path / "out"))
+    assert complete(export).export is not None
+
+
+def test_attention_that_cannot_be_deterministic(trained: tuple[Job, Path]) -> None:
+    flags = ("deterministic=true", "parallel.device=cuda", "model.attention_backend=sdpa_cudnn")
+    assert problems(trained[1], *flags) == [
+        "model.attention_backend: cuDNN's attention is not deterministic, and PyTorch refuses it"
+    ]

@@ -15,7 +15,7 @@ from setpoint.config.compose import compose
 from setpoint.config.suggest import section_classes
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
-from setpoint.infer.load import load
+from setpoint.infer.load import Loaded, load
 from setpoint.infer.run import infer
 from setpoint.infer.text import Text
 from setpoint.train.config import Job
@@ -80,10 +80,33 @@ def device(job: Inference) -> str:
 
 def deterministic(job: Inference) -> bool:
     """What torch was told."""
-    load(complete(job))
-    told = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(False)
-    return told
+    told: list[bool] = []
+
+    def look(job: Inference) -> Loaded:
+        told.append(torch.are_deterministic_algorithms_enabled())
+        return load(job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.infer.run.load", look)
+        infer(job)
+    assert not torch.are_deterministic_algorithms_enabled()
+    return told[0]
+
+
+def written_files(job: Inference) -> set[str]:
+    """The names of the files beside the results."""
+    infer(job)
+    assert job.output is not None
+    return set(folder_of(job.output))
+
+
+def pauses(job: Inference) -> list[int]:
+    """The generations that garbage is collected of."""
+    found: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.resilience.gc.gc.collect", found.append)
+        infer(job)
+    return found
 
 
 def results(job: Inference) -> bool:
@@ -152,6 +175,10 @@ EFFECTS = {
     "Inference.export": Effect("export.path={out}/hf", lambda job: infer(job).exported, JUDGE),
     "Inference.harness": Effect("harness.tasks=[one]", asked, JUDGE),
     "Inference.output": Effect("output={out}/results", results, JUDGE),
+    "Inference.profiling": Effect(
+        "profiling.wait=0", written_files, (*JUDGE, "profiling.warmup=0", "output={out}")
+    ),
+    "Inference.resilience": Effect("resilience.gc.every=1 steps", pauses, JUDGE),
     "Weights.path": Effect("weights.path={run}/checkpoints/step-00000040", scores, JUDGE),
     "Weights.checkpoint": Effect("weights.checkpoint=40", weights, JUDGE),
     "Weights.dtype": Effect("weights.dtype=bf16", weights, JUDGE),

@@ -13,7 +13,6 @@ from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.scale import hidden_std, residual_std, router_std, width_ratio
 from setpoint.model.transformer import Transformer
-from setpoint.optim.multipliers import apply_multipliers
 
 from .small import VOCAB, small_config, small_model
 
@@ -98,13 +97,16 @@ def changes_in_training(dim: int, mup: bool) -> dict[str, float]:
         mup=MuP(base_dim=BASE) if mup else None,
     ).build(vocab_size=64)
     initialize(model, 1)
-    optimizer = torch.optim.Adam(model.parameters())
-    apply_multipliers(optimizer, model.named_parameters(), model.learning_rate_multipliers())
+    factors = model.learning_rate_multipliers()
+    optimizer = torch.optim.Adam(
+        {"params": [parameter], "lr_multiplier": factors.get(name, 1.0)}
+        for name, parameter in model.named_parameters()
+    )
     tokens = torch.randint(64, (4, 32), generator=torch.Generator().manual_seed(0))
     before = activations(model, tokens)
     for _ in range(4):
         for group in optimizer.param_groups:
-            group["lr"] = RATE * group.get("lr_multiplier", 1.0)
+            group["lr"] = RATE * group["lr_multiplier"]
         logits = model(tokens)[:, :-1]
         F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
         optimizer.step()

@@ -1,4 +1,6 @@
-import copy
+"""The section `adamw` against torch.optim.AdamW."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -7,62 +9,49 @@ from torch import nn
 from setpoint.config import SetpointError, resolve
 from setpoint.optim.config import AdamW
 
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Embedding(7, 8), nn.LayerNorm(8), nn.Linear(8, 5))
+from .problem import Groups, assert_resumes, groups, learnt, network
 
 
-def build(model: nn.Module, **fields) -> torch.optim.Optimizer:
-    return resolve(AdamW(**fields)).build(parameters=model.named_parameters())
+def build(given: Any, **fields: Any) -> torch.optim.Optimizer:
+    return resolve(AdamW(**fields)).build(parameters=given)
 
 
-def backward(model: nn.Module, step: int) -> None:
-    generator = torch.Generator().manual_seed(step)
-    tokens = torch.randint(7, (4,), generator=generator)
-    model(tokens).pow(2).sum().backward()
-
-
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "options"),
     [
-        {},
-        {"lr": 0.05, "weight_decay": 0.5, "betas": (0.5, 0.7), "eps": 1e-2},
-        {"lr": 0.01, "weight_decay": 0.0},
+        ({}, {"betas": (0.9, 0.95), "fused": True}),
+        ({"implementation": "fused"}, {"betas": (0.9, 0.95), "fused": True}),
+        ({"implementation": "foreach"}, {"betas": (0.9, 0.95), "foreach": True}),
+        ({"implementation": "loop"}, {"betas": (0.9, 0.95), "foreach": False, "fused": False}),
+        (
+            {"amsgrad": True, "betas": (0.8, 0.9), "eps": 1e-4},
+            {"amsgrad": True, "betas": (0.8, 0.9), "eps": 1e-4, "fused": True},
+        ),
     ],
 )
-def test_steps_against_torch_without_fusion(fields):
-    ours, theirs = network(), network()
-    optimizer = build(ours, **fields)
-    config = AdamW(**fields)
-    decay = [p for p in theirs.parameters() if p.ndim >= 2]
-    rest = [p for p in theirs.parameters() if p.ndim < 2]
-    oracle = torch.optim.AdamW(
-        [
-            {"params": decay, "weight_decay": config.weight_decay},
-            {"params": rest, "weight_decay": 0.0},
-        ],
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        fused=False,
-        foreach=False,
-    )
-    for step in range(20):
-        for each, model in ((optimizer, ours), (oracle, theirs)):
-            for group in each.param_groups:
-                group["lr"] = config.lr * (step + 1) / 20
-            backward(model, step)
-            each.step()
-            each.zero_grad()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+def test_a_hundred_steps_against_torch(
+    fields: dict[str, Any], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    ours, our_losses = learnt(lambda given: build(given, **fields), dtype)
+    theirs, their_losses = learnt(lambda given: torch.optim.AdamW(given, **options), dtype)
+    assert torch.equal(ours, theirs) and our_losses == their_losses
 
 
-def test_first_step_by_hand():
+def test_implementations_agree() -> None:
+    """They add up in other orders: only the last of fp64's digits may differ."""
+    found = [
+        learnt(lambda given, how=how: build(given, implementation=how), torch.float64)[0]
+        for how in ("fused", "foreach", "loop")
+    ]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-11, atol=1e-12)
+
+
+def test_first_step_by_hand() -> None:
     weight = nn.Parameter(torch.tensor([[2.0, -3.0]]))
     fields = {"lr": 0.1, "weight_decay": 0.5, "betas": (0.9, 0.99), "eps": 1e-8}
-    optimizer = resolve(AdamW(**fields)).build(parameters=[("w", weight)])
+    optimizer = build([("w", weight)], **fields)
     weight.grad = torch.tensor([[4.0, -0.01]])
     optimizer.step()
     # After one step both means equal the gradient, so the update is lr * sign(gradient).
@@ -70,59 +59,39 @@ def test_first_step_by_hand():
     torch.testing.assert_close(weight.data, decayed - torch.tensor([[0.1, -0.1]]))
 
 
-def test_only_matrices_decay():
+def test_groups_and_names_are_kept() -> None:
     model = network()
-    optimizer = build(model, weight_decay=0.3)
-    groups = {group["name"]: group for group in optimizer.param_groups}
-    assert groups["decay"]["weight_decay"] == 0.3
-    assert groups["no_decay"]["weight_decay"] == 0.0
-    assert groups["decay"]["param_names"] == ["0.weight", "2.weight"]
-    assert groups["no_decay"]["param_names"] == ["1.weight", "1.bias", "2.bias"]
-    parameters = dict(model.named_parameters())
-    for group in groups.values():
-        held = zip(group["param_names"], group["params"], strict=True)
-        assert all(parameters[name] is parameter for name, parameter in held)
+    optimizer = build(groups(model, betas=(0.5, 0.6)), lr=0.03)
+    first, last, rest = optimizer.param_groups
+    assert (first["name"], first["weight_decay"], first["betas"]) == ("decay", 0.1, (0.5, 0.6))
+    assert (last["lr_multiplier"], last["lr"]) == (0.5, 0.03)
+    assert (rest["betas"], rest["weight_decay"]) == ((0.9, 0.95), 0.0)
+    assert last["param_names"] == ["5.weight"]
+    assert rest["param_names"] == ["0.bias", "2.weight", "2.bias", "3.bias", "5.bias"]
 
 
-def test_is_fused_on_the_cpu():
-    assert all(group["fused"] for group in build(network()).param_groups)
+def test_pairs_are_one_group_that_decays() -> None:
+    (group,) = build(network().named_parameters(), weight_decay=0.3).param_groups
+    assert group["weight_decay"] == 0.3 and len(group["params"]) == 8
 
 
-def test_other_devices_leave_the_choice_to_torch():
-    optimizer = build(network().to("meta"))
+def test_is_fused_on_the_cpu() -> None:
+    assert all(group["fused"] for group in build(groups(network())).param_groups)
+
+
+def test_other_devices_leave_the_choice_to_torch() -> None:
+    optimizer = build(groups(network().to("meta")))
     assert all(not group["fused"] for group in optimizer.param_groups)
 
 
-def test_frozen_parameters_are_left_out():
-    model = network()
-    model[0].weight.requires_grad_(False)
-    names = [name for group in build(model).param_groups for name in group["param_names"]]
-    assert "0.weight" not in names
-    assert len(names) == 4
+def test_fused_where_there_is_no_kernel() -> None:
+    with pytest.raises(SetpointError, match=r"implementation = fused: .*devices: meta"):
+        build(groups(network().to("meta")), implementation="fused")
 
 
-def test_no_empty_group():
-    assert len(build(nn.Linear(3, 3, bias=False)).param_groups) == 1
+@pytest.mark.parametrize("fields", [{}, {"amsgrad": True}, {"implementation": "loop"}])
+def test_state_returns_exactly(fields: dict[str, Any]) -> None:
+    def make(given: Groups) -> torch.optim.Optimizer:
+        return build(given, **fields)
 
-
-def test_nothing_to_train():
-    model = network().requires_grad_(False)
-    with pytest.raises(SetpointError, match="nothing to train"):
-        build(model)
-
-
-def test_state_returns_exactly():
-    model = network()
-    optimizer = build(model)
-    for step in range(3):
-        backward(model, step)
-        optimizer.step()
-        optimizer.zero_grad()
-    twin = copy.deepcopy(model)
-    restored = build(twin)
-    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each, net in ((optimizer, model), (restored, twin)):
-        backward(net, 3)
-        each.step()
-    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert_resumes(make, torch.float32)

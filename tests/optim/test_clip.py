@@ -1,10 +1,14 @@
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from setpoint.optim.clip import clip_gradients
+from setpoint.optim.clip import clip_gradients, global_norm
 
 
 def with_gradients(*values: list[float]) -> list[nn.Parameter]:
@@ -59,3 +63,48 @@ def test_no_gradients_at_all():
 def test_a_norm_that_is_not_finite_is_shown():
     parameters = with_gradients([1.0, math.nan])
     assert math.isnan(clip_gradients(parameters, 1.0).item())
+
+
+def test_by_value_is_torchs_own():
+    torch.manual_seed(1)
+    values = [torch.randn(n).tolist() for n in (3, 50, 1)]
+    ours, theirs = with_gradients(*values), with_gradients(*values)
+    norm = clip_gradients(ours, None, 0.4)
+    whole = torch.tensor([number for value in values for number in value])
+    assert norm.item() == pytest.approx(whole.norm().item())
+    nn.utils.clip_grad_value_(theirs, 0.4)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a.grad, b.grad)
+    assert max(p.grad.abs().max().item() for p in ours) == pytest.approx(0.4)
+
+
+def test_the_norm_of_bf16_gradients_is_exact():
+    torch.manual_seed(2)
+    parameter = nn.Parameter(torch.zeros(4099, dtype=torch.bfloat16))
+    parameter.grad = torch.randn(4099).bfloat16()
+    exact = parameter.grad.double().norm().item()
+    norm = clip_gradients([parameter], 1.0)
+    assert norm.dtype == torch.float32
+    assert norm.item() == pytest.approx(exact, rel=1e-6)
+
+
+def test_norms_of_several_formats_add_up():
+    tensors = [torch.full((9,), 1.0), torch.full((16,), 1.0, dtype=torch.bfloat16)]
+    assert global_norm(tensors).item() == 5.0
+    assert global_norm([torch.full((3,), 1 / 3, dtype=torch.bfloat16)]).item() == pytest.approx(
+        math.sqrt(3) * float(torch.tensor(1 / 3).bfloat16()), rel=1e-6
+    )
+    assert global_norm([]).item() == 0.0
+
+
+def test_two_ranks_clip_as_one():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.optim.clipped_ranks"],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr

@@ -21,6 +21,15 @@ def section(target: str, **fields: Any) -> ImportedOptimizer:
     return compose(ImportedOptimizer, program=values).resolve()
 
 
+def groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Groups as the section makes them."""
+    named = list(model.named_parameters())
+    return [
+        {"name": "decay", "params": [p for p in named if p[1].ndim >= 2], "weight_decay": decay},
+        {"name": "no_decay", "params": [p for p in named if p[1].ndim < 2], "weight_decay": 0.0},
+    ]
+
+
 def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     data = torch.randn(16, 4, generator=torch.Generator().manual_seed(5))
     for _ in range(5):
@@ -52,21 +61,38 @@ def test_it_learns_what_plain_torch_learns(config: ImportedOptimizer, plain: Any
     model, other = net(), net()
     matrices = [p for p in other.parameters() if p.ndim >= 2]
     vectors = [p for p in other.parameters() if p.ndim < 2]
-    groups = [
+    apart = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    ours = trained(model, config.build(parameters=model.named_parameters()))
-    theirs = trained(other, plain(groups))
+    ours = trained(model, config.build(parameters=groups(model, config.weight_decay)))
+    theirs = trained(other, plain(apart))
     for one, two in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=0)
     assert not torch.equal(ours[0], next(net().parameters()))
 
 
-def test_groups_are_those_of_all_optimizers() -> None:
-    optimizer = section("torch.optim.Adagrad").build(parameters=net().named_parameters())
-    assert [group["name"] for group in optimizer.param_groups] == ["decay", "no_decay"]
-    assert optimizer.param_groups[0]["lr"] == 3e-4
+def test_groups_are_carried_over() -> None:
+    decay, rest = groups(net(), 0.2)
+    given = [{**decay, "lr_multiplier": 0.5, "eps": 0.1}, rest]
+    first, second = section("torch.optim.Adagrad").build(parameters=given).param_groups
+    assert (first["name"], first["weight_decay"], first["lr"]) == ("decay", 0.2, 3e-4)
+    assert (first["lr_multiplier"], first["eps"]) == (0.5, 0.1)
+    assert (second["name"], second["weight_decay"], second["eps"]) == ("no_decay", 0.0, 1e-10)
+    assert first["param_names"] == ["0.weight", "3.weight"]
+
+
+def test_a_target_without_decay_gets_none() -> None:
+    optimizer = section("torch.optim.Rprop").build(parameters=groups(net(), 0.0))
+    assert all("weight_decay" not in group for group in optimizer.param_groups)
+
+
+def test_pairs_are_one_group() -> None:
+    optimizer = section("torch.optim.Adagrad", weight_decay=0.2).build(
+        parameters=net().named_parameters()
+    )
+    (group,) = optimizer.param_groups
+    assert group["weight_decay"] == 0.2 and len(group["params"]) == 6
 
 
 @pytest.mark.parametrize(
@@ -84,6 +110,12 @@ def test_what_the_signature_refuses(target: str, fields: dict[str, Any], words: 
         section(target, **fields)
 
 
+def test_a_decay_of_an_earlier_layer_cannot_be_removed() -> None:
+    with pytest.raises(ConfigError, match="Set it to 0") as caught:
+        section("torch.optim.Rprop", weight_decay=0.1)
+    assert caught.value.problems[0].valid == ("0",)
+
+
 def test_a_target_without_a_learning_rate() -> None:
     with pytest.raises(ConfigError, match="takes no lr"):
         section("torch.optim.lr_scheduler.LRScheduler", last_epoch=3)
@@ -98,7 +130,7 @@ def test_a_target_without_a_learning_rate() -> None:
 )
 def test_what_cannot_be_built(target: str, words: str) -> None:
     with pytest.raises(SetpointError, match=words):
-        section(target).build(parameters=net().named_parameters())
+        section(target).build(parameters=groups(net(), 0.0))
 
 
 class Closed(torch.optim.SGD):
@@ -108,13 +140,28 @@ class Closed(torch.optim.SGD):
         return super().step(closure)
 
 
+class Modes(torch.optim.SGD):
+    """Wants to be told when the model is judged."""
+
+    def train(self) -> None:
+        """Go back to the point that is trained."""
+
+    def eval(self) -> None:
+        """Go to the average."""
+
+
 def no_optimizer(params: Any, lr: float) -> object:
     """Give something else."""
     return object()
 
 
 def test_what_the_loop_cannot_use() -> None:
-    for target, words in ((Closed, "its step needs a closure"), (no_optimizer, "makes a object")):
+    refused = (
+        (Closed, "its step needs a closure"),
+        (no_optimizer, "makes a object"),
+        (Modes, "type = schedule_free_adamw"),
+    )
+    for target, words in refused:
         made: Any = partial(target)
         from setpoint.train.config import Job
 

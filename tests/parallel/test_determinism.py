@@ -1,10 +1,111 @@
+"""All that a deterministic job needs, and nothing of it in the next job."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
 import torch
 
-from setpoint.parallel.determinism import set_determinism
+from setpoint.config import RunError
+from setpoint.parallel.determinism import determinism, in_words
+from setpoint.parallel.workspace import VARIABLE
 
 
-def test_what_one_job_asks_for_does_not_bind_the_next():
-    set_determinism(True)
-    assert torch.are_deterministic_algorithms_enabled()
-    set_determinism(False)
-    assert not torch.are_deterministic_algorithms_enabled()
+def state() -> dict[str, Any]:
+    backends = torch.backends
+    settings: Any = torch.utils.deterministic
+    matmul = backends.cuda.matmul
+    return {
+        "algorithms": torch.are_deterministic_algorithms_enabled(),
+        "only warns": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn.deterministic": backends.cudnn.deterministic,
+        "cudnn.benchmark": backends.cudnn.benchmark,
+        "cudnn.allow_tf32": backends.cudnn.allow_tf32,
+        "matmul.allow_tf32": matmul.allow_tf32,
+        "float32 products": torch.get_float32_matmul_precision(),
+        "bf16 sums": matmul.allow_bf16_reduced_precision_reduction,
+        "fp16 sums": matmul.allow_fp16_reduced_precision_reduction,
+        "fills": settings.fill_uninitialized_memory,
+        "workspace": os.environ.get(VARIABLE),
+    }
+
+
+DETERMINISTIC = {
+    "algorithms": True,
+    "only warns": False,
+    "cudnn.deterministic": True,
+    "cudnn.benchmark": False,
+    "cudnn.allow_tf32": False,
+    "matmul.allow_tf32": False,
+    "float32 products": "highest",
+    "bf16 sums": False,
+    "fp16 sums": False,
+    "fills": True,
+    "workspace": ":4096:8",
+}
+
+
+def test_it_sets_all_and_takes_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    before = state()
+    for _ in range(2):  # the next job wants the same
+        with determinism(True):
+            assert state() == DETERMINISTIC
+        assert state() == before
+    with determinism(False):
+        assert state() == before
+
+
+def test_a_job_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    before = state()
+    with pytest.raises(ValueError, match="^x$"), determinism(True):
+        raise ValueError("x")
+    assert state() == before
+
+
+def test_what_was_set_before_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: Any = torch.utils.deterministic
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(settings, "fill_uninitialized_memory", False)
+    torch.set_float32_matmul_precision("high")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        before = state()
+        with determinism(True):
+            assert state() | {"workspace": ":4096:8"} == DETERMINISTIC
+        assert state() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(("theirs", "held"), [(":16:8", ":16:8"), (":0:0", ":4096:8")])
+def test_a_workspace_of_the_users(theirs: str, held: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, theirs)
+    with determinism(True):
+        assert os.environ[VARIABLE] == held
+    assert os.environ[VARIABLE] == theirs
+
+
+def test_an_operation_without_a_deterministic_form_fails() -> None:
+    """Not a warning: the run would not be what it says."""
+    x = torch.ones(1, 1, 4, 4, requires_grad=True)
+    words = "deterministic = true: .* no deterministic form of max_unpooling2d_forward_out "
+    with pytest.raises(RunError, match=words) as caught, determinism(True):
+        torch.nn.functional.max_unpool2d(
+            x, torch.zeros(1, 1, 4, 4, dtype=torch.int64), kernel_size=[2, 2]
+        )
+    assert caught.value.__cause__ is not None
+    assert in_words(caught.value) is None
+
+
+def test_other_errors_are_of_another_kind() -> None:
+    assert in_words(RuntimeError("x")) is None
+
+
+def test_memory_that_nothing_was_written_to_is_filled() -> None:
+    with determinism(True):
+        assert torch.empty(64).isnan().all()

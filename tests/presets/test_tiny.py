@@ -11,7 +11,7 @@ from setpoint.config.fingerprint import fingerprint
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job
-from setpoint.train.evaluate import judged_part
+from setpoint.train.evaluation.evaluate import judged_part
 from setpoint.train.run import train
 
 

@@ -19,3 +19,9 @@ def test_logarithmic_axes() -> None:
     assert not Plot("t", "step", "loss", [rates]).is_logarithmic(0)
     assert not Plot("t", "x", "y", [Series("r", [(0, 1.0), (100, 2.0)])], False).is_logarithmic(0)
     assert not Plot("t", "x", "y", [Series("r", [])], False).is_logarithmic(1)
+
+
+def test_linear_axes_on_wish() -> None:
+    wide = [Series("rate", [(0, 1e-5), (100, 1.0)])]
+    assert Plot("t", "update", "rate", wide).is_logarithmic(1)
+    assert not Plot("t", "update", "rate", wide, linear=True).is_logarithmic(1)

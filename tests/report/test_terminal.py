@@ -29,6 +29,14 @@ def test_points_and_curves_of_one_point() -> None:
     chart(Plot("t", "step", "loss", [Series("a", [(1, 1.0)]), Series("b", [])]), colour=False)
 
 
+def test_linear_axes_begin_at_0() -> None:
+    text = chart(Plot("t", "x", "y", [Series("a", [(9, 1e-3), (20, 1.0)])], linear=True))
+    rows = [line.split("|")[0].strip() for line in text.splitlines() if "| " in line]
+    assert "0" in rows and not any(row.startswith("-") and row.strip("-") for row in rows)
+    flat = [Series("a", [(0, 0.0), (9, 0.0)]), Series("b", [])]
+    chart(Plot("t", "x", "y", flat, linear=True))
+
+
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotille", None)
     with pytest.raises(SetpointError, match=r"pip install 'setpoint\[plot\]'"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch._dynamo
 
 from .commands import Commands
 
@@ -28,8 +29,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_deterministic_stays() -> Iterator[None]:
-    """Take back what `deterministic = true` switches on for the whole process."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
+def nothing_stays_for_the_next_test() -> Iterator[None]:
+    """Forget what was compiled; the next test would count it."""
     yield
-    torch.use_deterministic_algorithms(deterministic)
+    torch._dynamo.reset()

@@ -126,7 +126,8 @@ def essence(run: Path) -> dict[str, Any]:
         found[f"{pointer} state"] = state
         for path in sorted(folder.glob("*.safetensors")):
             found[f"{pointer} {path.name}"] = path.read_bytes()
-    assert len([key for key in found if key.endswith(".safetensors")]) == 6
+    # model, optimizer and rng of two checkpoints, and what else some optimizers and formats need
+    assert len([key for key in found if key.endswith(".safetensors")]) >= 6
     return found
 
 

@@ -34,7 +34,7 @@ def plain_loop(job: Job) -> list[torch.Tensor]:
     optimizer = torch.optim.Adagrad(parts.model.parameters(), lr=0.05, lr_decay=0.1)
     for step in range(6):
         for group in optimizer.param_groups:
-            group["lr"] = 0.05 * parts.schedule(step)
+            group["lr"] = 0.05 * parts.schedule.factor(Position(step=step))
         batches = [next(parts.loader) for _ in range(2)]
         tokens = sum(batch.target_tokens for batch in batches)
         optimizer.zero_grad()

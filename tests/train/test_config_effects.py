@@ -34,13 +34,22 @@ from setpoint.train.loop import Loop, Update
 from setpoint.train.naming import run_directory_of
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.settings import settings_of
 from setpoint.train.summary import print_summary
 
 from ..data.tokenizers_here import byte_level
+from .compile_effects import ROWS as COMPILE_ROWS
+from .evaluation_effects import ROWS as EVALUATION_ROWS
 from .expert_effects import ROWS as EXPERT_ROWS
+from .group_effects import ROWS as GROUP_ROWS
 from .loss_effects import ROWS as LOSS_ROWS
+from .memory_effects import ROWS as MEMORY_ROWS
 from .model_effects import ROWS
+from .optimizer_variant_effects import ROWS as VARIANT_ROWS
+from .precision_effects import ROWS as PRECISION_ROWS
 from .pretrained_effects import PRETRAINED_ROWS, implementation, prepare  # noqa: F401 - rows name it
+from .profile_effects import ROWS as PROFILE_ROWS
+from .schedule_effects import ROWS as SCHEDULE_ROWS
 from .small import events, rows, small_job
 
 BASE = ("duration=4 steps", "model.dropout=0")
@@ -155,8 +164,8 @@ def corpora(job: Job) -> tuple[str, str]:
 
 def deterministic(job: Job) -> bool:
     """What torch was told."""
-    build_parts(job)
-    return torch.are_deterministic_algorithms_enabled()
+    with settings_of(job):
+        return torch.are_deterministic_algorithms_enabled()
 
 
 def logged(job: Job) -> list[dict[str, Any]]:
@@ -177,7 +186,8 @@ def told(job: Job) -> str:
     stream = io.StringIO()
     with contextlib.redirect_stdout(stream):
         train(job)
-    return "a bar" if "━" in stream.getvalue() else stream.getvalue()[:6]
+    shown = stream.getvalue()
+    return "a bar" if "━" in shown else "lines" if "step 1/" in shown else "nothing"
 
 
 def summarized(job: Job) -> bool:
@@ -254,9 +264,9 @@ EFFECTS = {
     "Job.deterministic": Effect("deterministic=true", deterministic, gives=True),
     "Job.schedule": Effect("schedule=constant", rates, gives=[0.01] * 4),
     "Job.evaluation": Effect("evaluation=null", logged),
-    "Job.silence": Effect("silence=learning-rate-high", warned, ("optimizer.lr=0.2",), gives=[]),
+    "Job.silence": Effect("silence=learning-rate-high", warned,
+                          ("optimizer.lr=0.2", "evaluation.every=4 steps"), gives=[]),
     "Job.user": Effect("user.note=x", fingerprint),
-    "Precision.compute": Effect("precision.compute=bf16", learned),
     "Batch.global_size": Effect("batch.global_size=8", lengths, without=("accumulation",),
                                 gives=(4, 128)),
     "Batch.micro_size": Effect("batch.micro_size=4", portions, gives=(2, (4, 16))),
@@ -290,25 +300,11 @@ EFFECTS = {
     "Random.seed": Effect(f"{FIRST}.seed=1", corpora),
     "HuggingFace.path": Effect("tokenizer.path={tmp}/other", corpora, TOKENIZER),
     "HuggingFace.separator": Effect('tokenizer.separator="<|begin|>"', corpora, TOKENIZER),
-    "AdamW.lr": Effect("optimizer.lr=0.02", learned),
-    "AdamW.weight_decay": Effect("optimizer.weight_decay=0.5", learned),
-    "AdamW.clip_norm": Effect("optimizer.clip_norm=null", learned, ("optimizer.eps=0.1",)),
-    "AdamW.betas": Effect("optimizer.betas=[0.8, 0.9]", learned),
-    "AdamW.eps": Effect("optimizer.eps=1e-3", learned),
     "ImportedOptimizer.target": Effect("optimizer.target=torch.optim.Adam", learned, ADAGRAD),
-    "ImportedOptimizer.lr": Effect("optimizer.lr=0.02", learned, ADAGRAD),
-    "ImportedOptimizer.weight_decay": Effect("optimizer.weight_decay=0.5", learned, ADAGRAD),
-    "ImportedOptimizer.clip_norm": Effect("optimizer.clip_norm=null", learned,
-                                          (*ADAGRAD, "optimizer.eps=0.1")),
     "ImportedLoss.target": Effect("loss.target=torch.nn.NLLLoss", learned, TORCH_LOSS),
     "ImportedModel.target": Effect(f"model.target={__name__}.Softened", learned, TABLE),
     "ImportedModel.max_sequence_length": Effect("model.max_sequence_length=64", context, TABLE,
                                                 gives=64),
-    "Constant.warmup_steps": Effect("schedule.warmup_steps=2", rates, ("schedule=constant",),
-                                    gives=[0.005, 0.01, 0.01, 0.01]),
-    "Cosine.warmup_steps": Effect("schedule.warmup_steps=2", rates),
-    "Cosine.horizon_steps": Effect("schedule.horizon_steps=100", rates),
-    "Cosine.floor": Effect("schedule.floor=0.9", rates),
     "Parallel.world_size": Effect("parallel.world_size=2", on_ranks, ("batch.global_size=8",),
                                   without=("micro_size", "accumulation"), gives=4),
     "Parallel.device": Effect("parallel.device=cpu", on_device, gives="cpu"),
@@ -323,7 +319,7 @@ EFFECTS = {
     "Evaluation.sequences": Effect("evaluation.sequences=3", logged),
     "Evaluation.baselines": Effect("evaluation.baselines=true", summarized, gives=True),
     "Tracking.every": Effect("tracking.every=2 steps", logged),
-    "Tracking.progress": Effect("tracking.progress=lines", told, gives="step 1"),
+    "Tracking.progress": Effect("tracking.progress=lines", told, gives="lines"),
     "Tracking.trackers": Effect("tracking.trackers=[]", logged, gives=[]),
 }  # fmt: skip
 
@@ -332,11 +328,20 @@ EFFECTS |= {
     for name, (change, see, base) in (ROWS | EXPERT_ROWS | PRETRAINED_ROWS).items()
 }
 EFFECTS |= {name: Effect(*row) for name, row in LOSS_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in MEMORY_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in COMPILE_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in GROUP_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in VARIANT_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in PRECISION_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in PROFILE_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in SCHEDULE_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in EVALUATION_ROWS.items()}
 
 # Sections that are always there and have no value of their own: what is in them has.
 SECTIONS = {
     "Job.model", "Job.tokenizer", "Job.data", "Job.batch", "Job.optimizer", "Job.loss",
-    "Job.precision", "Job.parallel", "Job.checkpoint", "Job.tracking",
+    "Job.precision", "Job.parallel", "Job.checkpoint", "Job.memory", "Job.tracking",
+    "Job.resilience",
 }  # fmt: skip
 
 

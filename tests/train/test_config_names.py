@@ -6,6 +6,7 @@ import pytest
 
 from setpoint.config import Config, ConfigError
 from setpoint.config.compose import compose
+from setpoint.config.field import FieldInfo
 from setpoint.config.suggest import schema
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
@@ -19,7 +20,10 @@ AMBIGUOUS = {"batch_size"}
 def called() -> dict[str, list[str]]:
     """The paths that each foreign name leads to."""
     found: dict[str, list[str]] = {}
+    first: dict[FieldInfo, str] = {}
     for path, info in schema(Job):
+        # A section may stand in several places; the first is meant.
+        path = first.setdefault(info, path)
         for name in info.also_called:
             paths = found.setdefault(name, [])
             if path not in paths:

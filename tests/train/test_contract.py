@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import IDENTITY, RunError, SetpointError
 from setpoint.config.compose import compose
+from setpoint.config.difference import Difference
 from setpoint.config.record import read_record
 from setpoint.train.config import Job
-from setpoint.train.contract import check_contract, describe_accepted
+from setpoint.train.contract import (
+    Accepted,
+    check_contract,
+    describe_accepted,
+    state_formats_changed,
+)
 from setpoint.train.run import Outcome, train
 
 from .small import essence, events, rows, small_job, snapshot
@@ -124,6 +130,30 @@ def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None
     assert lrs == [pytest.approx(0.01 * 0.1)] * 3
     # The record says so from now on: no flag is needed any more.
     assert resume(run, "duration=10 steps").ended.step == 10
+
+
+def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
+    """Evaluations are a run-time setting where they only look on; here the rate follows them."""
+    flags = ("duration=6 steps", "schedule=plateau", "evaluation.every=2 steps")
+    run = train(small_job(tmp_path, *flags)).directory
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "duration=9 steps", "evaluation.sequences=3")
+    message = str(caught.value)
+    assert "cannot be resumed: 1 value" in message
+    assert (
+        "  schedule.judged_on\n"
+        "    recorded  'held_out every 2 steps, the first 12 sequences' (derived from "
+    ) in message
+    assert "    today     'held_out every 2 steps, the first 3 sequences' (derived" in message
+    assert "schedule.judged_on follows from the section evaluation: a plateau learns" in message
+    assert snapshot(run) == before
+    # Another evaluation that only looks on may come and go, also here.
+    web = "evaluation.datasets=[{name: web, sources: [{type: random, documents: 9}]}]"
+    assert resume(run, "duration=8 steps", web).ended.step == 8
+    draft, _ = read_record(Job, str(run))
+    job = compose(Job, draft, flags=["duration=9 steps", "evaluation.sequences=3"]).resolve()
+    assert train(job, run, accept=["schedule.judged_on"]).ended.step == 9
 
 
 def test_run_time_settings_may_change(run: Path) -> None:
@@ -298,3 +328,20 @@ def test_a_failed_restore_leaves_the_record_alone(
     with pytest.raises(RunError, match="no such device"):
         resume(run, "duration=9 steps")
     assert (run / "config.json").read_bytes() == config
+
+
+@pytest.mark.parametrize(
+    ("path", "changed"),
+    [
+        ("precision.params", True),
+        ("precision.master", True),
+        ("precision.optimizer_state", True),
+        ("precision.compute", False),
+        ("precision.reduce", False),
+        ("precision.loss_scale.initial", False),
+        ("optimizer.lr", False),
+    ],
+)
+def test_what_decides_the_formats_of_the_state(path: str, changed: bool) -> None:
+    item = Difference(path, "fp32", "bf16", "", "", IDENTITY)
+    assert state_formats_changed(Accepted([item])) == changed

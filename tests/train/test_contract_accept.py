@@ -197,3 +197,97 @@ def test_a_session_that_trains_nothing_leaves_the_record(
 def test_several_paths_in_one_option(run: Path) -> None:
     with pytest.raises(SetpointError, match="--accept optimizer --accept seed"):
         accepted(run, "optimizer.lr=0.5", accept=["optimizer,seed"])
+
+
+GROUPED = (
+    'optimizer.groups=[{pattern="^embedding", lr_multiplier=0.5, options={betas=[0.8, 0.9]}}]',
+    "schedule=constant",
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "value"),
+    [
+        (("optimizer.groups.0.lr_multiplier=2",), "lr_multiplier", 2.0),
+        (("optimizer.groups.0.lr_multiplier=1",), "lr_multiplier", None),
+        (("optimizer.groups.0.options.betas=[0.5, 0.6]",), "betas", (0.5, 0.6)),
+        (("optimizer.groups.0.weight_decay_multiplier=3",), "weight_decay", 0.3),
+        (("optimizer.weight_decay=0.2",), "weight_decay", 0.2),
+        (("optimizer.betas=[0.5, 0.6]",), "betas", (0.8, 0.9)),
+    ],
+)
+def test_an_accepted_change_of_a_group_takes_effect(
+    tmp_path: Path, flags: tuple[str, ...], key: str, value: object
+) -> None:
+    folder = train(small_job(tmp_path, "duration=3 steps", *GROUPED)).directory
+    with pytest.raises(SetpointError, match="cannot be resumed"):
+        resume(folder, *flags, "duration=5 steps")
+    outcome = resume(folder, *flags, "duration=5 steps", accept=["optimizer"])
+    group = outcome.parts.optimizer.param_groups[-1]
+    assert group["param_names"] == ["embedding.weight"]
+    assert group.get(key) == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "optimizer.groups.0.pattern=^output",
+        "optimizer.groups=[]",
+        'optimizer.no_decay=["norm", "output"]',
+        'optimizer.no_decay_patterns=["^output"]',
+    ],
+)
+def test_other_rules_for_groups_do_not_fit_the_checkpoint(tmp_path: Path, flag: str) -> None:
+    folder = train(small_job(tmp_path, "duration=3 steps", *GROUPED)).directory
+    words = r"What decides which group a parameter falls into \(optimizer\.groups, no_decay"
+    with pytest.raises(SetpointError, match=words):
+        resume(folder, flag, "duration=5 steps", accept=["optimizer"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("optimizer.groups.0.pattern=^output",), "other groups of parameters"),
+        (("optimizer.groups=[]",), "other groups of parameters"),
+        (('optimizer.no_decay=["norm", "output"]',), "other groups of parameters"),
+        (('optimizer.no_decay_patterns=["^output"]',), "other groups of parameters"),
+        (("optimizer.groups=[]", "optimizer=lion"), "another optimizer"),
+        (("optimizer.groups.0.lr_multiplier=2",), None),
+        (("optimizer.groups.0.options.betas=[0.5, 0.6]",), None),
+    ],
+)
+def test_what_cannot_work_is_not_offered(
+    tmp_path: Path, flags: tuple[str, ...], reason: str | None
+) -> None:
+    folder = train(small_job(tmp_path, "duration=1 steps", *GROUPED)).directory
+    with pytest.raises(SetpointError, match="cannot be resumed") as caught:
+        resume(folder, *flags)
+    told = str(caught.value)
+    assert ("add --accept" in told) is (reason is None)
+    if reason is not None:
+        assert f"--accept does not help: the checkpoints hold the state of {reason}" in told
+
+
+def test_options_by_pytorchs_own_names(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=3 steps", "schedule=constant", "optimizer=adafactor")
+    folder = train(job).directory
+    changes = ("optimizer.clip_threshold=2", "optimizer.eps2=0.5")
+    outcome = resume(folder, *changes, "duration=5 steps", accept=["optimizer"])
+    group = outcome.parts.optimizer.param_groups[0]
+    assert (group["d"], group["eps"]) == (2.0, (None, 0.5))
+
+
+def test_how_it_is_computed_may_change_without_a_word(run: Path) -> None:
+    outcome = resume(run, "optimizer.implementation=loop", "duration=8 steps")
+    assert all(not group["fused"] for group in outcome.parts.optimizer.param_groups)
+    assert next(iter(outcome.parts.optimizer.state.values()))["step"] == 8
+
+
+def test_another_way_to_clip_is_accepted(run: Path) -> None:
+    outcome = resume(
+        run,
+        "optimizer.clip_value=1e-9",
+        "duration=8 steps",
+        accept=["optimizer.clip_value", "optimizer.clip_norm"],
+    )
+    assert outcome.ended.step == 8

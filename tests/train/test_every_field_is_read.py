@@ -30,6 +30,8 @@ from setpoint.train.summary import print_summary
 
 from ..data.tokenizers_here import byte_level
 from ..loss.liger_stand_in import liger_stand_in
+from ..memory.spared import spared_device
+from ..precision.gpu_stand_in import gpu_stand_in
 from .small import small_job
 
 allow_imports(__name__)
@@ -42,6 +44,17 @@ JOBS: dict[str, tuple[str, ...]] = {
     "default": (),
     "text": (TEXT, "schedule=constant", TOKENIZER),
     "stdlib": (STDLIB,),
+    "no schedule": ("schedule=none",),
+    "linear": ("schedule=linear",),
+    "polynomial": ("schedule=polynomial",),
+    "rex": ("schedule=rex",),
+    "wsd": ("schedule=wsd",),
+    "inverse root": ("schedule=inverse_sqrt",),
+    "phases": (
+        "schedule=piecewise",
+        "schedule.phases=[{steps: 1, target: 1}, {target: 0, curve: polynomial}]",
+    ),
+    "plateau": ("schedule=plateau", "evaluation.every=1 steps"),
     "latent": (
         "model.mla={kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4}",
         "model.norm=layer_norm",
@@ -59,10 +72,40 @@ JOBS: dict[str, tuple[str, ...]] = {
         "model.moe.router=sigmoid_top_k",
     ),
     "of transformers": ("model=huggingface", "model.config=gpt2", "model.overrides.n_layer=1"),
+    "compiled": ("compile.backend=aot_eager",),
     "mup": ("model.mup.base_dim=8", "model.rope_scaling={type=linear, factor=4}"),
+    "layers again": (
+        "memory.activation_checkpointing=full",
+        "memory.activation_offload.limit=0",
+        "memory.optimizer_offload.limit=0",
+        "memory.empty_cache=2 steps",
+    ),
+    "parts again": ("memory.activation_checkpointing=parts",),
+    "operators again": ("memory.activation_checkpointing=operators",),
+    "gradient descent": ("optimizer={type=sgd, nesterov=true}",),
+    "signs": ("optimizer=lion", "precision.optimizer_state=bf16"),
+    "orthogonal": (
+        "optimizer={type=muon, adamw_lr=0.001, adamw_patterns=[down]}",
+        "precision.optimizer_state=bf16",
+    ),
+    "schedule-free": ("optimizer=schedule_free_adamw", "schedule=constant"),
+    "any precision": ("optimizer=anyprecision_adamw", "precision.optimizer_state=bf16"),
+    "rows and columns": ("optimizer=adafactor",),
     "chunked loss": ("loss=chunked_cross_entropy",),
+    "evaluations": (
+        "evaluation.datasets=[{name=web, sources=[{type=random, documents=9}]}]",
+        "evaluation.early_stopping={patience=2}",
+        "evaluation.every=1 steps",
+    ),
     "torch's linear loss": ("loss=linear_cross_entropy",),
     "liger's loss": ("loss=liger_cross_entropy",),
+    "short weights": ("precision={params=bf16, compute=bf16, master=fp32, reduce=fp32}",),
+    "float8": ("precision={params=bf16, compute=bf16, float8={}}", "parallel.device=cuda"),
+    "fp16": ("precision={compute=fp16, loss_scale={}}", "parallel.device=cuda"),
+    "groups of parameters": (
+        "optimizer.groups=[{pattern=embedding, weight_decay_multiplier=2, options={eps=1}}]",
+    ),
+    "profiled": ("profiling={wait=0, warmup=0, active=1}", "resilience.gc.every=2 steps"),
     "imported": (
         "model=import",
         f"model.target={__name__}.Table",
@@ -127,13 +170,15 @@ def test_a_run_reads_every_field(name: str, tmp_path: Path) -> None:
     job = job_of(name, tmp_path)
     if isinstance(job.loss, LinearCrossEntropy) and (why := missing()):
         pytest.skip(why)
+    if job.precision.float8 is not None:
+        pytest.importorskip("torchao")
     fields = {
         dotted((*path, field)): f"{type(section).__name__}.{field}"
         for path, section in sections(job)
         # Not the arguments of imported components, which are all handed over.
         for field in fields_of(type(section).__setpoint__.cls)
     }
-    with liger_stand_in(), reads() as seen:
+    with liger_stand_in(), spared_device(), gpu_stand_in(), reads() as seen:
         print_summary(job, train(job), io.StringIO())
     for leaf in leaves(job):
         if leaf.origin.layer == DERIVED:  # what a derived value was derived from was read for it

@@ -85,18 +85,21 @@ def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
         batch = next(parts.loader)
         loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm or math.inf)
+        if options.clip_value is not None:
+            nn.utils.clip_grad_value_(model.parameters(), options.clip_value)
         optimizer.step()
         optimizer.zero_grad()
         seen.append((loss.item(), norm.item(), lr))
     return model, seen
 
 
+@pytest.mark.parametrize("clip", ["clip_norm=0.5", "clip_value=0.005"])
 @pytest.mark.parametrize("dropout", ["0.0", "0.1"])
-def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str) -> None:
+def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
     job = small_job(
         tmp_path, f"duration={STEPS} steps", "batch.accumulation=1", "batch.micro_size=4",
-        f"model.dropout={dropout}", "schedule.warmup_steps=3", "optimizer.clip_norm=0.5",
+        f"model.dropout={dropout}", "schedule.warmup_steps=3", f"optimizer.{clip}",
     )  # fmt: skip
     parts, recorder = run_loop(job)
     model, seen = plain_loop(job)
@@ -202,6 +205,38 @@ def test_a_stop_request_ends_it_after_the_update(tmp_path: Path) -> None:
     assert [after for _, after, _ in stopper.positions] == [1, 2, 3, 4]
     assert stopper.told == ["start", "finish"]
     assert stop.status == 75
+
+
+def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
+    class Ender(Recorder):
+        def after_update(self, loop: Loop, update: Update) -> None:
+            super().after_update(loop, update)
+            if loop.position.step == 4:
+                loop.end("enough")
+
+    ender, after = Ender(), Recorder()
+    job = small_job(tmp_path, "duration=9 steps")
+    loop = Loop(job, build_parts(job), [ender, after], StopRequest(), Position())
+    assert loop.goes_on and loop.ended is None
+    loop.run()
+    assert (loop.position.step, loop.ended, loop.goes_on) == (4, "enough", False)
+    # Those that come after it see the last update, and all are told of the end.
+    assert after.positions[-1] == (3, 4, True)
+    assert ender.told == after.told == ["start", "finish"]
+    # The rates are those of the whole run: an early end bends no curve.
+    whole = run_loop(small_job(tmp_path, "duration=9 steps"))[1]
+    assert [u.lr for u in ender.updates] == [u.lr for u in whole.updates[:4]]
+
+
+def test_a_callback_that_ends_it_at_the_start(tmp_path: Path) -> None:
+    class Ender(Recorder):
+        def start(self, loop: Loop) -> None:
+            loop.end("there is nothing to do")
+
+    ender = Ender()
+    job = small_job(tmp_path, "duration=9 steps")
+    Loop(job, build_parts(job), [ender], StopRequest(), Position()).run()
+    assert ender.updates == [] and ender.told == ["finish"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -8,6 +8,7 @@ import pytest
 
 from setpoint.config import ConfigError
 from setpoint.config.verify import verify
+from setpoint.train.loss_fit import leaves_out
 
 from ..snapshots import compare
 from .small import small_job
@@ -58,6 +59,21 @@ def test_what_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flags", TAKEN)
 def test_what_is_taken(tmp_path: Path, flags: tuple[str, ...]) -> None:
     assert small_job(tmp_path, *flags)
+
+
+def test_which_tokens_are_left_out(tmp_path: Path) -> None:
+    cases: dict[tuple[str, ...], tuple[tuple[int, ...], str | None]] = {
+        (): ((), None),
+        ("loss.token_weights={33: 0.5}",): ((), None),
+        ("loss.ignore_index=40",): ((40,), "loss.ignore_index"),
+        ("loss=liger_cross_entropy", "loss.ignore_index=40"): ((40,), "loss.ignore_index"),
+        ("loss.token_weights={33: 0, 7: 0, 8: 2}",): ((7, 33), "loss.token_weights"),
+        ("loss.token_weights={33: 0}", "loss.ignore_index=4"): ((4, 33), "loss.ignore_index"),
+        ("loss=import", "loss.target=torch.nn.CrossEntropyLoss"): ((), None),
+    }
+    for flags, wanted in cases.items():
+        job = small_job(tmp_path, *flags)
+        assert (job.loss.left_out, leaves_out(job)) == wanted
 
 
 @pytest.mark.parametrize("kind", ["linear_cross_entropy", "liger_cross_entropy"])

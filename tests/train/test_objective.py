@@ -18,10 +18,13 @@ from setpoint.loss.config import IGNORE_INDEX, CrossEntropy
 from setpoint.loss.output import LossOutput
 from setpoint.loss.weighing import Weigher
 from setpoint.model.outcome import Outcome, Projection, Routing
+from setpoint.precision.config import LossScale
+from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import Parts, build_parts
 from setpoint.train.config import Job
-from setpoint.train.evaluate import evaluate
+from setpoint.train.evaluation.config import HELD_OUT
+from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.loop import Loop
 from setpoint.train.objective import Objective, add_routing, total_count
 from setpoint.train.position import Position
@@ -151,7 +154,7 @@ def test_the_scale_of_fp16_is_taken_back(tmp_path: Path, kind: str) -> None:
     gradients: list[list[Tensor]] = []
     for enabled in (False, True):
         parts = build_parts(job)
-        parts.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=enabled)
+        parts.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)), enabled=enabled)
         loop = Loop(job, parts, [], StopRequest(), Position())
         batch = next(parts.loader)
         count = parts.objective.count(batch)
@@ -253,8 +256,8 @@ class TestEvaluation:
         ],
     )
     def test_what_is_added_does_not_show(self, tmp_path: Path, flags: tuple[str, ...]) -> None:
-        plain = evaluate(*self.parts(tmp_path))
-        other = evaluate(*self.parts(tmp_path, *flags))
+        plain = evaluate(*self.parts(tmp_path))[HELD_OUT]
+        other = evaluate(*self.parts(tmp_path, *flags))[HELD_OUT]
         assert other.loss == pytest.approx(plain.loss, rel=1e-6)
         assert other.bits_per_byte == pytest.approx(plain.bits_per_byte, rel=1e-6)
         assert other.tokens == plain.tokens
@@ -265,7 +268,7 @@ class TestEvaluation:
         job, parts = self.parts(tmp_path, flag, "evaluation.sequences=null")
         for parameter in parts.model.parameters():
             nn.init.zeros_(parameter)
-        score = evaluate(job, parts)
+        score = evaluate(job, parts)[HELD_OUT]
         tokens = torch.from_numpy(parts.held_out.tokens.astype("int64"))[1:]
         counted = tokens[tokens != 33]
         bits = torch.tensor(VOCAB).log2().item()

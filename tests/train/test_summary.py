@@ -48,6 +48,24 @@ def test_a_run_that_had_been_finished(tmp_path: Path) -> None:
     assert any(line.startswith("held-out loss ") for line in again)
 
 
+def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
+    """A model that learns nothing is no better after the first evaluation."""
+    web = "{name=web, sources=[{type=random, documents=9, length=90}]}"
+    job = small_job(
+        tmp_path, "optimizer.lr=1e-30", "schedule=constant", "evaluation.accuracy=true",
+        f"evaluation.datasets=[{web}]", "evaluation.early_stopping.patience=1",
+    )  # fmt: skip
+    outcome = train(job)
+    lines = summary(job, outcome)
+    assert f"state finished early: {outcome.reason}" in lines
+    assert outcome.reason is not None and "steps 6" in lines
+    names = [line.rpartition(" ")[0] for line in lines[-4:]]
+    assert names == ["held-out loss", "held-out accuracy", "web loss", "web accuracy"]
+    assert lines[-2] == f"web loss {outcome.scores['web'].loss:.4f}"
+    again = summary(job, train(job))
+    assert [line for line in lines if not line.startswith("tokens/s")] == again
+
+
 def test_without_evaluation(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "evaluation=null")
     assert not any("held-out" in line for line in summary(job, train(job)))

@@ -34,7 +34,8 @@ class Checkpoint(Config, role=RUNTIME):
     )
     """How many of the newest checkpoints stay; null keeps all."""
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
-    """Whether the checkpoint with the lowest held-out loss stays too, under the name `best`."""
+    """Whether the checkpoint that evaluation.best selects stays too, under the name `best`: by
+    default the one with the lowest held-out loss among those that were judged and saved."""
     resume: Literal["auto", "never", "must"] = field(
         default="auto",
         also_called=(

@@ -37,7 +37,8 @@ class Manifest:
 
     Arguments:
         step: optimizer updates done.
-        metric: what selects the best checkpoint, lower is better; None if it was not measured.
+        metric: what selects the best checkpoint, lower is better (what is to rise is negated); None
+            if it was not measured.
         files: file name to size and checksum; the manifest itself is not among them.
     """
 

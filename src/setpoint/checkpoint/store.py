@@ -96,7 +96,8 @@ class CheckpointStore:
             step: optimizer updates done; not below the newest checkpoint's.
             tensors: file stem to name to tensor; of each stem becomes `<stem>.safetensors`.
             state: everything else, as JSON has it (see `encode_state`).
-            metric: what selects the best checkpoint, lower is better; None or NaN never wins.
+            metric: what selects the best checkpoint, lower is better (what is to rise is negated);
+                None or NaN never wins.
             texts: file name to text, such as the record of the configuration.
 
         Returns:

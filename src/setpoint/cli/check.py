@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from setpoint.cli.command import (
     FILE,
     IMPORT,
@@ -25,12 +27,19 @@ from setpoint.config.walk import dropped
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
 
+if TYPE_CHECKING:
+    from setpoint.cli.plan import Plan
+
 USING = Option(
     "--using",
     "Also run the checks that need torch, import or network.",
     "NEED",
     True,
     choices=NEEDS,
+)
+PLAN = Option(
+    "--plan",
+    "Also show the groups of parameters, and the memory that each part needs.",
 )
 COMMAND = Command(
     "check",
@@ -42,10 +51,11 @@ COMMAND = Command(
     "off. What could not be verified is listed as skipped; --using torch verifies it as well.\n"
     "A value of a modifier that a file or an override replaced is listed as overridden.\n"
     + SOURCE_HELP,
-    [WITH, FILE, IMPORT, WORLD_SIZE, USING, JSON],
+    [WITH, FILE, IMPORT, WORLD_SIZE, USING, PLAN, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
+        ("setpoint check tiny --plan", "groups of parameters, and memory"),
         ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
     ],
 )
@@ -77,15 +87,28 @@ def run(arguments: Arguments) -> int:
         "overridden": _overridden(config) if arguments.has(WITH.name) else [],
         "shared": list(shared(config)),
     }
+    plan = _plan(config) if arguments.has(PLAN.name) else None
     if arguments.has("--json"):
         import json
 
         identity = {"ok": True, "fingerprint": fingerprint(config)}
         facts = {**identity, **report.to_json(), **values}
-        print(json.dumps(facts, indent=2))
+        print(json.dumps(facts | ({"plan": plan.to_json()} if plan else {}), indent=2))
         return 0
     print(_summary(composition.label, fingerprint(config), report, values))
+    if plan is not None:
+        print(f"\n{plan.render()}")
     return 0
+
+
+def _plan(config: Config) -> Plan:
+    if not isinstance(config, Job):
+        raise SetpointError(
+            f"{PLAN.name} has no effect: a {type(config).__name__} trains nothing. Leave it out"
+        )
+    from setpoint.cli.plan import make_plan
+
+    return make_plan(config)
 
 
 def _overridden(config: Config) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.infer import tell_profiles
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,
@@ -16,7 +17,6 @@ from setpoint.cli.weights import (
 )
 from setpoint.config import SetpointError
 from setpoint.config.origin import COMMAND_LINE, Origin
-from setpoint.train.threads import prepare_threads
 
 SIDES = ("held_out", "train")
 COMMAND = Command(
@@ -53,7 +53,6 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    prepare_threads()
     tasks: dict[str, Any] = {"evaluation": _evaluation(arguments)}
     if arguments.has(OUTPUT.name):
         tasks["output"] = arguments.value(OUTPUT.name)
@@ -64,9 +63,10 @@ def run(arguments: Arguments) -> int:
     if arguments.has(JSON.name):
         import json
 
-        print(json.dumps(results.to_json(), indent=2))
+        print(json.dumps(results.to_json(job.output), indent=2))
     else:
         print_scores(results.scores)
+        tell_profiles(results)
     return 0
 
 

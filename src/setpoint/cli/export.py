@@ -8,7 +8,6 @@ from typing import Any
 from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
-from setpoint.train.threads import prepare_threads
 
 FORMATS = ("fp32", "bf16", "fp16")
 COMMAND = Command(
@@ -45,7 +44,6 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    prepare_threads()
     from setpoint.infer.tasks import Export
 
     found: dict[str, Any] = {}

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.infer import tell_profiles
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,
@@ -14,7 +15,6 @@ from setpoint.cli.weights import (
     job_with_weights,
 )
 from setpoint.config import SetpointError
-from setpoint.train.threads import prepare_threads
 
 COMMAND = Command(
     "generate",
@@ -66,7 +66,6 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    prepare_threads()
     tasks: dict[str, Any] = {"generation": _generation(arguments)}
     seed = arguments.integer("--sampling-seed", 0)
     if seed is not None:
@@ -78,8 +77,9 @@ def run(arguments: Arguments) -> int:
 
     section = job.generation
     if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
-        texts = [text.prompt + text.text for text in infer(job).texts]
-        print("\n---\n".join(texts))
+        results = infer(job)
+        print("\n---\n".join(text.prompt + text.text for text in results.texts))
+        tell_profiles(results)
         return 0
 
     begun: list[bool] = []
@@ -92,8 +92,9 @@ def run(arguments: Arguments) -> int:
         sys.stdout.write(piece)
         sys.stdout.flush()
 
-    infer(job, on_text=show)
+    results = infer(job, on_text=show)
     print("" if begun else section.prompts[0])
+    tell_profiles(results)
     return 0
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from setpoint.cli.command import FILE, IMPORT, JSON, WITH, Arguments, Command
 from setpoint.cli.program import INFERENCE, Program
 from setpoint.cli.source import open_source
 from setpoint.config import SetpointError, is_set
-from setpoint.train.threads import prepare_threads
+
+if TYPE_CHECKING:
+    from setpoint.infer.results import Results
 
 COMMAND = Command(
     "infer",
@@ -37,7 +42,6 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    prepare_threads()
     source = arguments.positional[0]
     composition = open_source(source, arguments)
     if not is_set(composition.draft.weights, "path") and "weights.path" not in composition.failed:
@@ -55,7 +59,7 @@ def run(arguments: Arguments) -> int:
         from dataclasses import asdict
 
         texts = [asdict(text) for text in results.texts]
-        print(json.dumps({**results.to_json(), "texts": texts}, indent=2))
+        print(json.dumps({**results.to_json(job.output), "texts": texts}, indent=2))
         return 0
     if results.scores:
         from setpoint.cli.evaluate import print_scores
@@ -66,8 +70,19 @@ def run(arguments: Arguments) -> int:
     for task, metrics in results.harness.items():
         for name, value in metrics.items():
             print(f"{task}  {name}  {value}")
+    tell_profiles(results)
     if results.exported is not None:
         print(f"exported to {results.exported}")
     if job.output is not None:
         print(f"results in {job.output}")
     return 0
+
+
+def tell_profiles(results: Results) -> None:
+    """Print what was profiled, beside the results.
+
+    Arguments:
+        results: of the job.
+    """
+    for line in results.profiles.in_words() if results.profiles is not None else ():
+        print(line, file=sys.stderr)

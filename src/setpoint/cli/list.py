@@ -165,6 +165,8 @@ def _field(path: str, info: FieldInfo) -> dict[str, Any]:
     owner = info.owner.__setpoint__
     if owner.tag is not None:
         row["variant"] = owner.tag
+    elif some := _some_variants(info.owner):
+        row["variants"] = some
     if info.derived:
         row["derived"] = True
     elif info.required:
@@ -177,6 +179,15 @@ def _field(path: str, info: FieldInfo) -> dict[str, Any]:
     row["role"] = info.role.name if info.role else "identity"
     row["help"] = field_help(info.owner, info.name)
     return row
+
+
+def _some_variants(owner: type[Config]) -> list[str]:
+    """The variants that have the fields of a class, where others of the family have not."""
+    mine = list(owner.__setpoint__.variants)
+    family = max(
+        len(base.__setpoint__.variants) for base in owner.__mro__ if issubclass(base, Config)
+    )
+    return mine if len(mine) < family else []
 
 
 def _default(value: object) -> str:
@@ -194,7 +205,8 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
     """
     blocks: list[str] = []
     for row in rows:
-        title = bold(row["path"]) + (f"  ({row['variant']})" if "variant" in row else "")
+        of = [row["variant"]] if "variant" in row else row.get("variants", [])
+        title = bold(row["path"]) + (f"  ({', '.join(of)})" if of else "")
         facts = [row["type"], *(word for word in ("required", "derived") if word in row)]
         if "range" in row:
             facts.append(row["range"])

@@ -24,6 +24,7 @@ COMMANDS = {
     "why": "say where a value comes from",
     "diff": "compare configurations, runs, checkpoints or revisions",
     "list": "list presets, modifiers, variants and fields",
+    "schedule": "draw the learning rate of a configuration",
     "sweep": "train many points, all checked first",
     "compare": "show runs side by side",
     "fingerprint": "print the hash of what is learned",

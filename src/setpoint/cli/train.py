@@ -13,7 +13,6 @@ from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
 from setpoint.train.seed import draw_seed
-from setpoint.train.threads import prepare_threads
 
 COMMAND = Command(
     "train",
@@ -53,7 +52,6 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    prepare_threads()
     source = arguments.positional[0]
     composition = open_source(source, arguments)
     if kind_of(source) == CHECKPOINT:

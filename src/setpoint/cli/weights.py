@@ -31,6 +31,15 @@ CHECKPOINT_OPTION = Option(
 OUTPUT = Option("--output", "A directory for the results and the record of what made them.", "DIR")
 OPTIONS = {"seed": "--sampling-seed", "output": "--output"}
 """The options that set fields of the job itself."""
+TAKEN_OVER = ("model", "parallel")
+"""Sections whose settings are taken over from the training job where they decide how it runs."""
+INSTEAD = {
+    "evaluate": {
+        "evaluation.sequences": "--sequences",
+        "evaluation.datasets": "--text",
+    },
+}
+"""The options that do what an override of training sounds like, by the command."""
 
 SOURCE_OF_WEIGHTS = (
     "A preset or file stands for the run that\n"
@@ -64,10 +73,12 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
             raise SetpointError(f"{source} is a checkpoint already; leave --checkpoint {which} out")
         with open_record(source, kind, arguments) as (record, _):
             _refuse_another_model(record, job)
+        _refuse_what_is_over(job, arguments)
         path, _ = checkpoint_and_run(source)
     elif kind == RUN:
         path = source
         _refuse_another_model(path, job)
+        _refuse_what_is_over(job, arguments)
     else:
         path = run_directory_of(job)
     if not os.path.isdir(path):
@@ -164,7 +175,7 @@ def _carry_over(job: Job, draft: Config) -> None:
     for leaf in leaves(job):
         today = leaf.chain and not isinstance(leaf.origin, Recorded)
         given = today and leaf.origin.layer not in (DEFAULT, DERIVED)
-        if given and leaf.role is RUNTIME and leaf.path[0] in ("model", "parallel"):
+        if given and leaf.role is RUNTIME and leaf.path[0] in TAKEN_OVER:
             editor.set([str(part) for part in leaf.path], leaf.value, leaf.origin)
     if editor.problems:
         raise ConfigError(editor.problems)
@@ -209,6 +220,30 @@ def _refuse_another_model(folder: str, job: Job) -> None:
             lines.append(f"    {name:<8}  {text}" + (f" ({origin})" if origin else ""))
     lines += ["", "  Only settings that are no part of what is learned may differ."]
     raise SetpointError("\n".join(lines))
+
+
+def _refuse_what_is_over(job: Job, arguments: Arguments) -> None:
+    """How a run was judged, saved and shown is no part of what is done with its weights."""
+    command, source = arguments.command.name, arguments.positional[0]
+    lines: list[str] = []
+    for leaf in leaves(job):
+        today = leaf.chain and not isinstance(leaf.origin, Recorded)
+        if not today or leaf.origin.layer != COMMAND_LINE or leaf.role is not RUNTIME:
+            continue
+        if leaf.path[0] in TAKEN_OVER:
+            continue
+        path = [str(part) for part in leaf.path]
+        option = INSTEAD.get(command, {}).get(".".join(path[:2]))
+        given = f"  {leaf.key} ({leaf.origin.describe(leaf.path)})"
+        lines.append(f"{given}: use {option}" if option else given)
+    if lines:
+        count = f"{len(lines)} value{'s have' if len(lines) > 1 else ' has'}"
+        lines = [f"{count} no effect: the training of {source} is over", "", *lines, ""]
+        lines += [
+            f"  setpoint {command} takes over what model and parallel say of how it runs. All else",
+            f"  has options (setpoint {command} --help) or goes into a job for setpoint infer.",
+        ]
+        raise SetpointError("\n".join(lines))
 
 
 def _training(arguments: Arguments) -> str:

@@ -87,7 +87,9 @@ class Checker:
                 mark = mark_of(section, name)
                 if passed and not mark.cautions:
                     continue
-                if bool(mark.needs) == bool(able) and set(mark.needs) <= set(able):
+                if bool(mark.needs) != bool(able) or not set(mark.needs) <= set(able):
+                    continue
+                if mark.when is None or mark.when(section):
                     self._one(path, section, name)
 
     def _one(self, path: Path, section: Config, name: str) -> None:
@@ -148,6 +150,7 @@ def describe(section: Config, path: Path, relative: str) -> tuple[str | None, st
             except (UnresolvedError, AttributeError):
                 return None, None
         elif isinstance(node, Free):
+            chain = node.chain(part) or chain
             node = node[part]
         else:
             try:
@@ -159,7 +162,20 @@ def describe(section: Config, path: Path, relative: str) -> tuple[str | None, st
     origin = chain[-1][0].describe(here) if chain else "default"
     if isinstance(node, Config):
         return type(node).__setpoint__.tag, origin
+    if isinstance(node, Free):
+        origin = _origins_inside(node, here) or origin
     return shown_plain(node), origin
+
+
+def _origins_inside(area: Free, path: Path) -> str:
+    """Where the keys of an area come from: only they have been set, not the area."""
+    found: list[str] = []
+    for key, value in area.items():
+        if isinstance(value, Free):
+            found.append(_origins_inside(value, (*path, key)))
+        elif chain := area.chain(key):
+            found.append(chain[-1][0].describe((*path, key)))
+    return ", ".join(dict.fromkeys(filter(None, found)))
 
 
 def _expected(info: FieldInfo) -> str:

@@ -125,7 +125,9 @@ class Bounds:
             import re
 
             if re.fullmatch(self.pattern, value) is None:
-                raise Invalid(f"has the wrong form: it must be a text like {self.pattern}")
+                example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
+                such = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
+                raise Invalid(f"has the wrong form: it must be a text like {self.pattern}{such}")
 
 
 class FieldInfo:

@@ -45,20 +45,30 @@ class CheckMark:
     Arguments:
         needs: what it cannot be run without; `resolve` runs those that need nothing.
         cautions: the codes of the warnings that it may yield, each with what it means.
+        when: whether there is anything to look at in a config; None: always.
     """
 
-    __slots__ = ("cautions", "needs")
+    __slots__ = ("cautions", "needs", "when")
 
-    def __init__(self, needs: tuple[Need, ...], cautions: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        needs: tuple[Need, ...],
+        cautions: Mapping[str, str],
+        when: Callable[[Any], bool] | None = None,
+    ) -> None:
         self.needs = needs
         self.cautions = cautions
+        self.when = when
 
 
 @overload
 def check(function: Check, /) -> Check: ...
 @overload
 def check(
-    *, needs: Need | tuple[Need, ...] = (), cautions: Mapping[str, str] | None = None
+    *,
+    needs: Need | tuple[Need, ...] = (),
+    cautions: Mapping[str, str] | None = None,
+    when: Callable[[Any], bool] | None = None,
 ) -> Callable[[Check], Check]: ...
 def check(
     function: Any = None,
@@ -66,6 +76,7 @@ def check(
     *,
     needs: Need | tuple[Need, ...] = (),
     cautions: Mapping[str, str] | None = None,
+    when: Callable[[Any], bool] | None = None,
 ) -> Any:
     """Mark a method that yields the problems of a config whose values are all known.
 
@@ -77,6 +88,8 @@ def check(
             such a check runs where that is at hand, and is named as skipped elsewhere.
         cautions: the codes of the cautions it may yield, each with a sentence that says what it
             means, so that they can be listed and silenced by name.
+        when: takes the config and tells whether there is anything to look at; where there is not,
+            the check is neither run nor named as skipped.
 
     Returns:
         the method itself, or a decorator.
@@ -84,7 +97,7 @@ def check(
     Raises:
         TypeError: if a need is none of these, or such a check does not say what it verifies.
     """
-    mark = CheckMark((needs,) if isinstance(needs, str) else needs, _sentences(cautions))
+    mark = CheckMark((needs,) if isinstance(needs, str) else needs, _sentences(cautions), when)
     unknown = set(mark.needs) - set(NEEDS)
     if unknown:
         raise TypeError(f"a check needs one of {', '.join(NEEDS)}; got {sorted(unknown)}")

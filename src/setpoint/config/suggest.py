@@ -200,7 +200,7 @@ def place_of(root: type[Config], key: str, path: str) -> str:
         tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in here)
         return f"It is a field of type = {tags}."
     word = key.lower().replace("-", "_")
-    paths = list(dict.fromkeys(path for path, _ in schema(root)))
+    paths = list(dict.fromkeys(_first_places(root).values()))
     exact = [p for p in paths if p.rpartition(".")[2] == word]
     if not exact:
         foreign = name_here(root, key)
@@ -215,6 +215,14 @@ def place_of(root: type[Config], key: str, path: str) -> str:
     if not exact:
         exact = _called_nearly(root, word)
     return f"Did you mean {' or '.join(exact[:3])}?" if exact else ""
+
+
+def _first_places(root: type[Config]) -> dict[FieldInfo, str]:
+    """The path of each field; of a section that stands in several places the first is meant."""
+    first: dict[FieldInfo, str] = {}
+    for path, info in schema(root):
+        first.setdefault(info, path)
+    return first
 
 
 def _called_nearly(root: type[Config], word: str) -> list[str]:
@@ -281,7 +289,8 @@ def name_here(root: type[Config], key: str) -> str:
     every = list(schema(root))
     if any(info.name == word for _, info in every):
         return ""
-    paths = list(dict.fromkeys(path for path, info in every if word in info.also_called))
+    places = _first_places(root).items()
+    paths = list(dict.fromkeys(path for info, path in places if word in info.also_called))
     return f"Here it is called {' or '.join(paths)}." if paths else ""
 
 

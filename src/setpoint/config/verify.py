@@ -100,9 +100,9 @@ def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
     skipped: list[Skipped] = []
     for path, section in placed:
         for name in type(section).__setpoint__.checks:
-            needs = mark_of(section, name).needs
-            missing: tuple[Need, ...] = tuple(need for need in needs if need not in able)
-            if missing:
+            mark = mark_of(section, name)
+            missing: tuple[Need, ...] = tuple(need for need in mark.needs if need not in able)
+            if missing and (mark.when is None or mark.when(section)):
                 what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
                 what = what[:1].lower() + what[1:].rstrip(".")
                 skipped.append(Skipped(dotted(path), what, missing))

@@ -116,7 +116,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
 
     sources: tuple[SourceConfig, ...] = field(
         factory=lambda: (Stdlib(),),
-        also_called=("dataset", "datasets", "dataset_name", "train_dataset"),
+        also_called=("dataset", "dataset_name", "train_dataset"),
     )
     """Where documents come from; one source or several."""
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.config.checker import describe
-from setpoint.data.config import Data
+from setpoint.data.config import Data, SourceConfig
 from setpoint.data.document import Document, FileRecord
-from setpoint.data.split import split_documents
+from setpoint.data.split import split_documents, split_position
 from setpoint.data.tokenizer import TokenArray, Tokenizer
 
 
@@ -25,7 +25,7 @@ class Corpus:
     token but the first predicts each byte and each document's end exactly once.
 
     Arguments:
-        side: "train" or "held_out", for messages.
+        side: "train", "held_out" or the name of a text that is only judged on, for messages.
         tokens: (T,) ids, in memory, 2 bytes each while the vocabulary allows.
         token_bytes: (V,) bytes each id stands for; 0 for the separator.
         separator: the separator's id.
@@ -48,13 +48,16 @@ class Corpus:
         return len(self.token_bytes)
 
 
-def build_corpus(documents: Sequence[Document], tokenizer: Tokenizer, *, side: str) -> Corpus:
+def build_corpus(
+    documents: Sequence[Document], tokenizer: Tokenizer, *, side: str, where: str = "data.sources"
+) -> Corpus:
     """Tokenize documents and lay them in a row, in the order given.
 
     Arguments:
         documents: at least one.
         tokenizer: gives ids and the separator.
-        side: "train" or "held_out", for messages.
+        side: "train", "held_out" or the name of the text, for messages.
+        where: the field that the documents come from, for messages.
 
     Returns:
         the corpus.
@@ -66,7 +69,7 @@ def build_corpus(documents: Sequence[Document], tokenizer: Tokenizer, *, side: s
     separator = np.array([tokenizer.separator], dtype=dtype)
     pieces: list[TokenArray] = [separator]
     for document in documents:
-        pieces += [_encoded(document, tokenizer).astype(dtype, copy=False), separator]
+        pieces += [_encoded(document, tokenizer, where).astype(dtype, copy=False), separator]
     files = tuple(document.record() for document in documents)
     tokens = np.concatenate(pieces)
     return Corpus(
@@ -80,11 +83,39 @@ def build_corpus(documents: Sequence[Document], tokenizer: Tokenizer, *, side: s
     )
 
 
-def _encoded(document: Document, tokenizer: Tokenizer) -> TokenArray:
+def _encoded(document: Document, tokenizer: Tokenizer, where: str) -> TokenArray:
     try:
         return tokenizer.encode(document.data)
     except SetpointError as error:
-        raise SetpointError(f"data.sources: the document '{document.name}': {error}") from error
+        raise SetpointError(f"{where}: the document '{document.name}': {error}") from error
+
+
+def build_named_corpus(
+    name: str, sources: Sequence[SourceConfig], tokenizer: Tokenizer, *, where: str
+) -> Corpus:
+    """Read sources and lay all of their documents in a row, for a text that is only judged on.
+
+    Arguments:
+        name: of the text.
+        sources: at least one.
+        tokenizer: gives ids and the separator.
+        where: the field that holds the sources, for messages.
+
+    Returns:
+        the corpus. Documents come in the order of the split's hash, so any first part of it is a
+        fair sample of all.
+
+    Raises:
+        SetpointError: a source cannot be read, or there is no text in any.
+    """
+    documents: list[Document] = []
+    for index, source in enumerate(sources):
+        found = source.build(where=f"{where}.{index}").documents()
+        documents += [document for document in found if document.data]
+    if not documents:
+        raise SetpointError(f"{where}: no source holds a single byte of text")
+    documents.sort(key=lambda document: split_position(document.name))
+    return build_corpus(documents, tokenizer, side=name, where=where)
 
 
 def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:

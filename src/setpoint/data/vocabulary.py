@@ -119,15 +119,16 @@ def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
         tokenizer: the section.
 
     Returns:
-        the number; None where only the hub knows it, or a tokenizer of the user's own.
-
-    Raises:
-        SetpointError: the tokenizer's files cannot be read.
+        the number; None where only the hub knows it, or a tokenizer of the user's own, or where
+        the files cannot be read, of which a check of the tokenizer's own says why.
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
     if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
-        return read_vocabulary(tokenizer.path).size
+        try:
+            return read_vocabulary(tokenizer.path).size
+        except SetpointError:
+            return None
     return None
 
 

@@ -22,8 +22,8 @@ from setpoint.train.config import Job
 LEARNED = ("model", "tokenizer")
 """Sections that the weights mean something with only as they were."""
 
-USUAL = ("data", "batch", "precision", "deterministic")
-"""What is taken over unless another value is given."""
+USUAL = ("data", "batch", "precision", "weights", "deterministic")
+"""What is taken over unless another value is given; of the weights, the format that they have."""
 
 
 def complete(job: Inference) -> Inference:
@@ -83,6 +83,10 @@ def _of_run(place: Place) -> Inference:
     # Where the run itself started from is the past, and need not be there any more.
     values["model"] = {k: v for k, v in values["model"].items() if k != "pretrained"}
     values["batch"] = {"sequence_length": record.values["batch"]["sequence_length"]}
+    # Of the formats that it was trained in, those that its weights and products had.
+    formats = values.pop("precision", {})
+    values["precision"] = {"compute": formats["compute"]} if "compute" in formats else {}
+    values["weights"] = {"dtype": formats["params"]} if "params" in formats else {}
     editor.merge(values, Origin(RECORD, str(place.record), record.find))
     if editor.problems:
         raise ConfigError(editor.problems)

@@ -9,9 +9,11 @@ from typing import Literal
 from setpoint.config import RUNTIME, Config, Problem, check, dead, derive, derived, field
 from setpoint.data.config import Bytes, Data, TokenizerConfig
 from setpoint.infer.tasks import Evaluation, Export, Generation, Harness
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
 from setpoint.parallel.config import Parallel
-from setpoint.train.config import Precision
+from setpoint.precision.config import NAMES_16
+from setpoint.profile.config import Profiling
+from setpoint.resilience.config import Resilience
 
 LONGEST_DEFAULT = 2048
 TASKS = ("generation", "evaluation", "export", "harness")
@@ -41,6 +43,17 @@ class Weights(Config):
             yield Problem("checkpoint", f"{self.checkpoint} is no step", valid=("latest", "best"))
 
 
+class Precision(Config):
+    """The number format of what goes through the model; `weights.dtype` is that of the weights."""
+
+    compute: Literal["fp32", "bf16", "fp16"] = field(
+        default="fp32",
+        also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
+        values_also_called=NAMES_16,
+    )
+    """Format of matrix products, where weights in fp32 are converted for them. fp16 needs a GPU."""
+
+
 class Batch(Config):
     """What goes through the model at once."""
 
@@ -54,7 +67,7 @@ class Batch(Config):
     model takes, but 2048 at most."""
 
 
-class Inference(Config, schema=1):
+class Inference(Config, schema=2, migrations="setpoint.infer.migrations"):
     """An inference job: what to do with trained weights."""
 
     weights: Weights = field(factory=lambda: Weights())  # pyright: ignore[reportCallIssue]
@@ -102,6 +115,15 @@ class Inference(Config, schema=1):
     output: Path | None = field(default=None, role=RUNTIME, also_called=("output_dir",))
     """A directory for the results and the record of what made them; null: they are only shown."""
 
+    profiling: Profiling | None = field(
+        default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
+    )
+    """Which passes through the model are profiled; null: none. A pass is a batch that is judged,
+    or a further token for all texts side by side, and stands for what is called an update there."""
+
+    resilience: Resilience = field(factory=Resilience, role=RUNTIME)
+    """What keeps a long job healthy; a step is a pass through the model here."""
+
     @derive("model.max_sequence_length")
     def _derive_max_sequence_length(self) -> int:
         return LONGEST_DEFAULT
@@ -142,29 +164,40 @@ class Inference(Config, schema=1):
 
     @check
     def _check_fp16(self) -> Iterator[Problem]:
+        from setpoint.precision.fp16_fit import fp16_problems
+
         for path, value in (
             ("precision.compute", self.precision.compute),
             ("weights.dtype", self.weights.dtype),
         ):
-            if value == "fp16" and self.parallel.device != "cuda":
-                yield Problem(
-                    path,
-                    "fp16 needs a GPU: on a CPU its matrix products are hundreds of times slower "
-                    "than those of fp32",
-                    valid=("bf16", "fp32"),
-                    also=("parallel.device",),
-                    hint="On a GPU, say so with --parallel.device cuda.",
-                )
+            yield from fp16_problems(path, value, self.parallel.device)
+
+    @check
+    def _check_passes(self) -> Iterator[Problem]:
+        if self.profiling is not None or self.resilience.gc is not None:
+            from setpoint.infer.passes_fit import pass_problems
+
+            yield from pass_problems(self)
+
+    @check(needs="torch", when=lambda job: job.profiling is not None and job.profiling.snapshot)
+    def _check_snapshot(self) -> Iterator[Problem]:
+        """Whether there is a GPU to take snapshots of."""
+        from setpoint.parallel.device import choose_device
+        from setpoint.profile.fit import snapshot_problems
+
+        yield from snapshot_problems(self.profiling, self.parallel, choose_device)
 
     @check
     def _check_attention_device(self) -> Iterator[Problem]:
         if isinstance(self.model, Transformer) and self.model.attention_backend != "auto":
-            from setpoint.model.attention.support import placement_problems
+            from setpoint.model.attention.support import determinism_problems, placement_problems
 
             device = self.parallel.device
             yield from placement_problems(self.model, device, self._compute(), training=False)
+            if self.deterministic:
+                yield from determinism_problems(self.model)
 
-    @check(needs="torch")
+    @check(needs="torch", when=lambda job: names_attention_backend(job.model))
     def _check_attention_backend(self) -> Iterator[Problem]:
         """Whether the attention backend runs on the device."""
         from setpoint.model.attention.probe import device_problems
@@ -181,14 +214,10 @@ class Inference(Config, schema=1):
     @check(needs="files")
     def _check_vocabulary(self) -> Iterator[Problem]:
         """Whether the tokenizer's vocabulary fits the model."""
-        from setpoint.config import SetpointError
         from setpoint.data.vocabulary import vocabulary_size
         from setpoint.model.vocabulary import misfit
 
-        try:
-            tokens = vocabulary_size(self.tokenizer)
-        except SetpointError:
-            return  # a check of the tokenizer's own says why
+        tokens = vocabulary_size(self.tokenizer)
         if isinstance(self.model, Transformer) and tokens is not None:
             reason = misfit(self.model, tokens)
             if reason:

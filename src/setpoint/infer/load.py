@@ -19,9 +19,8 @@ from setpoint.model.pretrained.load import load_checkpoint, load_directory
 from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.read_config import read_config, read_keys
 from setpoint.model.pretrained.save import GENERATION
-from setpoint.parallel.determinism import set_determinism
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.precision import compute_in
+from setpoint.precision.autocast import compute_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +32,7 @@ class Loaded:
         tokenizer: turns text into tokens.
         device: where the model lies.
         compute: the format of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
+        stored: the format of the weights, by the same names.
         context: the most tokens that it takes at once.
         opening: tokens that stand before a text that it is to go on with.
         stops: tokens that end a text.
@@ -43,6 +43,7 @@ class Loaded:
     tokenizer: Tokenizer
     device: torch.device
     compute: str
+    stored: str
     context: int
     opening: tuple[int, ...]
     stops: frozenset[int]
@@ -54,7 +55,7 @@ class Loaded:
         Returns:
             a context for a forward pass.
         """
-        return compute_in(self.compute, self.device)
+        return compute_in(self.compute, self.stored, self.device)
 
     def tokens_of(self, text: str) -> list[int]:
         """The tokens of a text that begins a document.
@@ -83,7 +84,6 @@ def load(job: Inference) -> Loaded:
         RunError: the weights are damaged, or are not those of the model. Nothing is loaded then.
     """
     device = choose_device(job.parallel)
-    set_determinism(job.deterministic)
     place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
     tokenizer = job.tokenizer.build()
     dtype = DType(job.weights.dtype).torch()
@@ -100,6 +100,7 @@ def load(job: Inference) -> Loaded:
         tokenizer=tokenizer,
         device=device,
         compute=job.precision.compute,
+        stored=job.weights.dtype,
         context=job.model.max_sequence_length,
         opening=opening,
         stops=frozenset(stops),

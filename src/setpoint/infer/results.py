@@ -17,6 +17,7 @@ from setpoint.track.environment import environment
 
 if TYPE_CHECKING:
     from setpoint.infer.config import Inference
+    from setpoint.infer.profiles import Profiles
     from setpoint.infer.score import Score
     from setpoint.infer.text import Text
 
@@ -34,6 +35,7 @@ class Results:
         texts: continuations.
         harness: what lm-evaluation-harness measured, by task and metric.
         exported: the directory that the weights were written to.
+        profiles: what was profiled; None: nothing.
     """
 
     weights: Path
@@ -41,9 +43,13 @@ class Results:
     texts: list[Text] = field(default_factory=list)
     harness: dict[str, dict[str, Any]] = field(default_factory=dict)
     exported: Path | None = None
+    profiles: Profiles | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, output: Path | None = None) -> dict[str, Any]:
         """The results but for the texts, which have a file of their own.
+
+        Arguments:
+            output: the directory of the results, which the names of traces start from.
 
         Returns:
             what JSON can hold.
@@ -57,6 +63,8 @@ class Results:
             found["harness"] = self.harness
         if self.exported is not None:
             found["export"] = str(self.exported)
+        if self.profiles is not None:
+            found["profiling"] = self.profiles.to_json(output)
         return found
 
 
@@ -90,13 +98,12 @@ def require_place(folder: Path, job: Inference) -> None:
         )
 
 
-def write_results(folder: Path, job: Inference, results: Results) -> None:
-    """Write results and record; `results.json` comes last, so that where it is, all is.
+def write_record(folder: Path, job: Inference) -> None:
+    """Write what makes the results, before there are any.
 
     Arguments:
         folder: made if it is not there.
         job: complete and resolved.
-        results: what it came to.
 
     Raises:
         RunError: it cannot be written.
@@ -108,10 +115,24 @@ def write_results(folder: Path, job: Inference, results: Results) -> None:
         raise RunError(f"output: {folder} cannot be written: {error.strerror}") from error
     for name, text in record_files(job).items():
         write_text(folder / name, text)
+
+
+def write_results(folder: Path, job: Inference, results: Results) -> None:
+    """Write results and record; `results.json` comes last, so that where it is, all is.
+
+    Arguments:
+        folder: made if it is not there.
+        job: complete and resolved.
+        results: what it came to.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    write_record(folder, job)
     write_json(folder / "environment.json", environment())
     if results.texts:
         write_text(folder / TEXTS, "".join(_line(asdict(text)) for text in results.texts))
-    write_json(folder / RESULTS, {"fingerprint": fingerprint(job), **results.to_json()})
+    write_json(folder / RESULTS, {"fingerprint": fingerprint(job), **results.to_json(folder)})
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -11,9 +11,11 @@ from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
 from setpoint.infer.export import export, require_empty
 from setpoint.infer.load import load
-from setpoint.infer.results import Results, require_place, write_results
+from setpoint.infer.passes import watching
+from setpoint.infer.results import Results, require_place, write_record, write_results
 from setpoint.infer.score import score_texts
 from setpoint.infer.text import OnText, continue_prompts
+from setpoint.parallel.determinism import determinism
 
 
 def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
@@ -29,7 +31,8 @@ def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
     Raises:
         ConfigError: the job is wrong, or contradicts its weights. Nothing is written then.
         SetpointError: something that it names cannot be read or used.
-        RunError: the weights are damaged, or a result cannot be written.
+        RunError: the weights are damaged, an operation has no deterministic form, or a result
+            cannot be written.
     """
     job = complete(job)
     problems = verify(job, NEEDS).problems
@@ -46,22 +49,28 @@ def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
         from setpoint.infer.harness.run import open_harness
 
         harness = open_harness(job.harness)
-    loaded = load(job)
-    results = Results(loaded.place.directory)
-    if job.evaluation is not None:
-        results.scores = score_texts(loaded, job)
-    if job.generation is not None:
-        results.texts = continue_prompts(
-            loaded,
-            job.generation,
-            seed=job.seed,
-            micro_size=job.batch.micro_size,
-            on_text=on_text,
-        )
-    if harness is not None:
-        results.harness = harness(loaded, job)
-    if job.export is not None:
-        results.exported = export(loaded, job.export)
+    with determinism(job.deterministic):
+        loaded = load(job)
+        results = Results(loaded.place.directory)
+        if output is not None and job.profiling is not None:
+            # Traces come before the results, and would be a stranger's files without it.
+            write_record(output, job)
+        with watching(job, loaded) as passes:
+            if job.evaluation is not None:
+                results.scores = score_texts(loaded, job)
+            if job.generation is not None:
+                results.texts = continue_prompts(
+                    loaded,
+                    job.generation,
+                    seed=job.seed,
+                    micro_size=job.batch.micro_size,
+                    on_text=on_text,
+                )
+            if harness is not None:
+                results.harness = harness(loaded, job)
+        results.profiles = passes.profiles
+        if job.export is not None:
+            results.exported = export(loaded, job.export)
     if output is not None:
         write_results(output, job, results)
     return results

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.config import RunError, SetpointError, resolve
-from setpoint.data.corpus import Corpus, build_corpus
-from setpoint.data.document import Document
+from setpoint.config import RunError, resolve
+from setpoint.data.corpus import Corpus, build_named_corpus
 from setpoint.data.evaluation import evaluation_batches
-from setpoint.data.split import split_position
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
+from setpoint.loss.figures import bits_per_byte, perplexity
 from setpoint.model.mode import evaluating
 from setpoint.model.outcome import Projection, supports_head
 
@@ -87,15 +86,8 @@ def corpora(loaded: Loaded, job: Inference) -> Iterator[tuple[str, Corpus]]:
             yield side, {"train": train, "held_out": held_out}[side]
     for index, each in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"
-        documents: list[Document] = []
-        for number, source in enumerate(each.sources):
-            documents += source.build(where=f"{where}.{number}").documents()
-        documents = [document for document in documents if document.data]
-        if not documents:
-            raise SetpointError(f"{where}: no source holds a single byte of text")
-        # As in the data of a run, any first part is a fair sample of all.
-        documents.sort(key=lambda document: split_position(document.name))
-        yield each.name, build_corpus(documents, loaded.tokenizer, side=each.name)
+        corpus = build_named_corpus(each.name, each.sources, loaded.tokenizer, where=where)
+        yield each.name, corpus
 
 
 def score(
@@ -144,7 +136,7 @@ def score(
         )
     if not size:
         raise RunError(f"the {tokens} tokens of {name} stand for no bytes")
-    return Score(loss, math.exp(loss), nats / math.log(2) / size, tokens, size)
+    return Score(loss, perplexity(loss), bits_per_byte(nats, size), tokens, size)
 
 
 def _nats(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> float:

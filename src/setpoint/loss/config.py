@@ -36,6 +36,11 @@ class LossConfig(Config):
     soft_caps: ClassVar[bool] = True
     """Whether it can cap logits softly; of those that take hidden states only."""
 
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Ids of the tokens that are never targets, neither in the loss nor in metrics."""
+        return ()
+
 
 class Ignoring(LossConfig):
     """What losses share that can leave out one kind of token."""
@@ -48,6 +53,11 @@ class Ignoring(LossConfig):
     )
     """Id of a token that is never a target, such as padding: it counts neither in the loss nor in
     any metric; null: all tokens are."""
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """See `LossConfig.left_out`."""
+        return () if self.ignore_index is None else (self.ignore_index,)
 
 
 class Weighing(Ignoring):
@@ -62,6 +72,13 @@ class Weighing(Ignoring):
     )
     """Weights of targets by the id of the token, {"10": 0.5}; others weigh 1, and 0 leaves a token
     out of metrics, too. The loss is divided by the sum of the weights. null: all weigh 1."""
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """See `LossConfig.left_out`."""
+        weights = (self.token_weights or {}).items()
+        weightless = {int(name) for name, weight in weights if weight == 0 and name.isdecimal()}
+        return tuple(sorted(weightless.union(super().left_out)))
 
     @check
     def _check_token_weights(self) -> Iterator[Problem]:

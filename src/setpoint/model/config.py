@@ -402,3 +402,15 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         if self.vocab_size is None:
             return None
         return f"vocab_size is given ({self.vocab_size}), so it is not rounded"
+
+
+def names_attention_backend(model: ModelConfig) -> bool:
+    """Whether a model asks for one way to compute attention, which might not be there.
+
+    Arguments:
+        model: a resolved section.
+
+    Returns:
+        False where it is chosen, or no business of ours.
+    """
+    return isinstance(model, Transformer) and model.attention_backend != "auto"

@@ -143,6 +143,8 @@ def build_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFace
 def _require_causal(model: HuggingFaceModel) -> None:
     """Try a model on two texts that differ in the last token: the first must not know of it."""
     name = f"model.config = {model.config.config}"
+    if torch.get_default_device().type == "meta":
+        return  # there are no values to try it with
     tokens = torch.tensor([[1, 1], [1, 2]])  # not 0, which many pad with and embed as zero
     # Trying it must not change what random numbers come next.
     with torch.random.fork_rng(devices=[]), torch.no_grad(), evaluating(model):

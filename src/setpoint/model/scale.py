@@ -66,3 +66,19 @@ def router_std(config: "TransformerConfig") -> float:
         A standard deviation.
     """
     return config.init_std * width_ratio(config)
+
+
+def rate_multiplier(config: "TransformerConfig", name: str, dims: int) -> float:
+    """Return what muP multiplies the learning rate of a parameter by.
+
+    Arguments:
+        config: the resolved configuration of the model.
+        name: of the parameter, in the whole model.
+        dims: how many dimensions it has.
+
+    Returns:
+        The ratio for what maps width to width: the matrices of the layers, packed experts among
+        them; 1 for all others, and without muP.
+    """
+    hidden = name.startswith("layers.") and dims >= 2
+    return width_ratio(config) if hidden else 1.0

@@ -24,7 +24,9 @@ class ModelSize(NamedTuple):
         parameters: all of them.
         active: those that take part in computing one token: of the experts that tokens choose
             among, top_k in each layer.
-        flops_per_token: floating point operations to train on one token.
+        in_products: those that stand in matrix products of one token: all of `active` but norms,
+            biases and lookups; a tied embedding counts, as it is the output matrix, too.
+        flops_per_token: floating point operations to train on one token, by the formula `palm`.
     """
 
     embedding: int
@@ -34,6 +36,7 @@ class ModelSize(NamedTuple):
     output: int
     parameters: int
     active: int
+    in_products: int
     flops_per_token: int
 
 
@@ -88,7 +91,8 @@ def estimate_size(config: Transformer, *, vocab_size: int, sequence_length: int)
         output=output,
         parameters=parameters,
         active=parameters - idle,
-        flops_per_token=6 * (in_products + _scores(c, sequence_length)),
+        in_products=in_products,
+        flops_per_token=6 * (in_products + attended(c, sequence_length)),
     )
 
 
@@ -138,13 +142,62 @@ def _feed_forward(c: Transformer) -> tuple[int, int, int]:
     )
 
 
-def _scores(c: Transformer, sequence_length: int) -> int:
-    """Elements of queries and values that one position meets in the attention of all layers."""
-    if c.mla is not None:
-        size = c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim
-    else:
-        size = 2 * c.head_dim
-    window = sequence_length if c.sliding_window is None else c.sliding_window
+def attended(c: Transformer, sequence_length: int) -> int:
+    """How much of queries and values one position meets in the attention of all layers.
+
+    Arguments:
+        c: a resolved configuration.
+        sequence_length: positions in each training sequence, all of which a position meets, or as
+            many as a window holds: as if attention were not causal.
+
+    Returns:
+        elements: the positions met, times the heads, times the sizes of a query and a value.
+    """
     sliding = c.count_layers("sliding")
-    reach = (c.layers - sliding) * sequence_length + sliding * min(sequence_length, window)
-    return c.heads * size * reach
+    reach = (c.layers - sliding) * sequence_length + sliding * window_of(c, sequence_length)
+    return pair_size(c) * reach
+
+
+def attended_causally(c: Transformer, sequence_length: int) -> int:
+    """The same of all positions of a sequence, each of which meets itself and those before it.
+
+    Arguments:
+        c: a resolved configuration.
+        sequence_length: positions in each training sequence.
+
+    Returns:
+        elements, summed over the positions i = 1 .. S, which meet min(i, W) each.
+    """
+    sliding = c.count_layers("sliding")
+    window = window_of(c, sequence_length)
+    full = sequence_length * (sequence_length + 1) // 2
+    slid = window * (window + 1) // 2 + (sequence_length - window) * window
+    return pair_size(c) * ((c.layers - sliding) * full + sliding * slid)
+
+
+def pair_size(c: Transformer) -> int:
+    """Elements of a query and a value of all heads of a layer.
+
+    Arguments:
+        c: a resolved configuration.
+
+    Returns:
+        H (Q + V).
+    """
+    if c.mla is None:
+        return c.heads * 2 * c.head_dim
+    return c.heads * (c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim)
+
+
+def window_of(c: Transformer, sequence_length: int) -> int:
+    """How many positions of a sequence a layer with a window sees at most.
+
+    Arguments:
+        c: a resolved configuration.
+        sequence_length: positions in each training sequence.
+
+    Returns:
+        the window, or all positions where there is none or it is larger.
+    """
+    window = c.sliding_window
+    return sequence_length if window is None else min(sequence_length, window)

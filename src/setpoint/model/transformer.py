@@ -14,7 +14,8 @@ from setpoint.model.initialize import FirstRows, Initializer, Normal
 from setpoint.model.moe.routing import LayerRouting, combine
 from setpoint.model.norm.build import build_norm
 from setpoint.model.outcome import Outcome, Projection
-from setpoint.model.scale import width_ratio
+from setpoint.model.scale import rate_multiplier, width_ratio
+from setpoint.model.settled import settled
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
 
 if TYPE_CHECKING:
@@ -92,15 +93,11 @@ class Transformer(nn.Module):
         Returns:
             factors by the name of the parameter; 1 for those left out, which without muP are all.
         """
-        ratio = width_ratio(self.config)
-        if ratio == 1.0:
-            return {}
-        # What maps width to width: the matrices of the layers, packed experts among them.
-        return {
-            name: ratio
+        factors = {
+            name: rate_multiplier(self.config, name, parameter.ndim)
             for name, parameter in self.named_parameters()
-            if name.startswith("layers.") and parameter.ndim >= 2
         }
+        return {name: factor for name, factor in factors.items() if factor != 1.0}
 
     @property
     def projection(self) -> Projection:
@@ -149,7 +146,7 @@ class Transformer(nn.Module):
                 f"max_sequence_length = {self.config.max_sequence_length}"
             )
         context = attention_context(self.config, tokens, positions, documents, cache)
-        x = tokens if tokens.dim() == 3 else self._embed(tokens, context.positions)
+        x = settled(tokens if tokens.dim() == 3 else self._embed(tokens, context.positions))
         routings: list[LayerRouting] = []
         for layer in self.layers.values():
             x, routing = layer(x, context)

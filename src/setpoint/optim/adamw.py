@@ -1,35 +1,41 @@
 """AdamW, in PyTorch's fused form where there is one."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 import torch
 
-from setpoint.optim.groups import Named, decay_groups
+from setpoint.optim.given import Given, given_groups, given_tensors
+from setpoint.optim.implementation import implementation_flags
 
 if TYPE_CHECKING:
     from setpoint.optim.config import AdamW
 
-# The devices with a fused kernel that torch ships (2.11 to 2.13); others are plug-ins.
-_FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
-
-def build_adamw(config: "AdamW", parameters: Iterable[Named]) -> torch.optim.AdamW:
+def build_adamw(config: AdamW, parameters: Given) -> torch.optim.AdamW:
     """Make the optimizer of an `adamw` section (Loshchilov and Hutter, 2019).
 
     Arguments:
         config: the resolved section.
-        parameters: (qualified name, parameter) pairs, as from `module.named_parameters()`.
+        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
+            of which decay.
 
     Returns:
-        An optimizer at its start; its groups carry `name` and `param_names`.
+        An optimizer at its start.
 
     Raises:
-        SetpointError: nothing is trainable.
+        SetpointError: the fused kernel is demanded where there is none.
     """
-    groups = decay_groups(parameters, config.weight_decay)
-    tensors = [tensor for group in groups for _, tensor in group["params"]]
-    # None leaves the choice among the other implementations to torch, which itself would only
-    # refuse `fused` at the first step.
-    fused = all(t.device.type in _FUSED_DEVICES and t.is_floating_point() for t in tensors) or None
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
+    groups = given_groups(parameters)
+    fused, foreach = implementation_flags(config.implementation, given_tensors(groups))
+    return torch.optim.AdamW(
+        groups,
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        amsgrad=config.amsgrad,
+        fused=fused,
+        foreach=foreach,
+    )

@@ -1,29 +1,71 @@
-"""Gradient clipping by global norm."""
+"""Gradient clipping, by global norm or element by element."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:
-    """Scale all gradients so that their global norm is at most max_norm.
+def clip_gradients(
+    parameters: Iterable[Tensor], max_norm: float | None, max_value: float | None = None
+) -> Tensor:
+    """Scale or cut off all gradients, and tell how large they were.
 
-    Each gradient is multiplied by min(1, max_norm / (norm + 1e-6)) (Pascanu et al., 2013). The
-    norm stays on its device: nothing waits for it until the caller reads it. A norm that is not
-    finite makes all gradients non-finite; it is for the caller to look before the update.
+    By norm each gradient is multiplied by min(1, max_norm / (norm + 1e-6)) (Pascanu et al., 2013),
+    by value each element is brought into [-max_value, max_value]. The norm stays on its device:
+    nothing waits for it until the caller reads it. A norm that is not finite makes all gradients
+    non-finite; it is for the caller to look before the update.
 
     Arguments:
-        parameters: those that may have gradients.
-        max_norm: the limit; None measures without clipping.
+        parameters: those that may have gradients, sharded or not.
+        max_norm: the limit of the norm; None: none.
+        max_value: the limit of each element; None: none. One of the two at most is given.
 
     Returns:
-        The norm before clipping, a scalar tensor; 0 where there are no gradients.
+        The norm before clipping, a scalar tensor, at least fp32; 0 where there are no gradients.
     """
     held = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = get_total_norm([p.grad for p in held if p.grad is not None])
-    if max_norm is not None:
-        clip_grads_with_norm_(held, max_norm, norm)
+    norm = global_norm(p.grad for p in held if p.grad is not None)
+    for together in _by_mesh(held):
+        if max_norm is not None:
+            clip_grads_with_norm_(together, max_norm, norm)
+        if max_value is not None:
+            clip_grad_value_(together, max_value)
     return norm
+
+
+@torch.no_grad()
+def global_norm(tensors: Iterable[Tensor]) -> Tensor:
+    """Compute the norm of all elements of some tensors together.
+
+    Arguments:
+        tensors: of any shapes and formats; of those that ranks share, each rank has its part.
+
+    Returns:
+        a scalar tensor, at least fp32, the same on all ranks; 0 for no tensors.
+    """
+    norms = [_norm(held) for held in _by_mesh(tensors)]
+    return norms[0] if len(norms) == 1 else get_total_norm(norms)
+
+
+def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """The tensors that lie on one mesh of ranks each: torch works on no others beside them."""
+    meshes: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        meshes.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    return list(meshes.values())
+
+
+def _norm(tensors: list[Tensor]) -> Tensor:
+    """The norm of tensors on one mesh."""
+    if all(tensor.dtype.itemsize >= 4 for tensor in tensors):
+        norm = get_total_norm(tensors)
+    else:
+        # In the format of bf16 gradients it would be right to two digits only.
+        exact = (torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors)
+        norm = get_total_norm(exact)
+    # That of sharded ones is spread over the ranks: summed up by this.
+    return getattr(norm, "full_tensor", lambda: norm)()

@@ -1,78 +1,315 @@
-"""The configuration of the optimizer and of the learning-rate schedule."""
+"""The sections `optimizer` and `schedule`: how gradients become updates, and how fast."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Literal
 
-from setpoint.config import Config, Problem, check, derive, derived, field
+from setpoint.config import RUNTIME, Problem, check, dead, field
 from setpoint.config.foreign.section import Foreign
-from setpoint.config.typed import Builds
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer  # noqa: F401 - a text names it
-
-WARMUP = (
-    "warmup_iters",
-    "num_warmup_steps",
-    "lr_warmup_steps",
-    "lr_warmup_iters",
-    "warmup_ratio",
-    "warmup_fraction",
-    "lr_warmup_fraction",
-    "t_warmup",
+from setpoint.optim.schedule.config import (
+    Constant,
+    Cosine,
+    InverseSqrt,
+    Linear,
+    NoSchedule,
+    Phase,
+    Piecewise,
+    Plateau,
+    Polynomial,
+    Rex,
+    ScheduleConfig,
+    Wsd,
 )
+from setpoint.optim.section import Group, Kind, OptimizerConfig, Parameter, pattern_problems
 
+__all__ = [
+    "SGD",
+    "Adafactor",
+    "AdamW",
+    "AnyPrecisionAdamW",
+    "Constant",
+    "Cosine",
+    "Group",
+    "ImportedOptimizer",
+    "InverseSqrt",
+    "Kind",
+    "Linear",
+    "Lion",
+    "Muon",
+    "NoSchedule",
+    "OptimizerConfig",
+    "Parameter",
+    "Phase",
+    "Piecewise",
+    "Plateau",
+    "Polynomial",
+    "Rex",
+    "ScheduleConfig",
+    "ScheduleFreeAdamW",
+    "Wsd",
+]
 
-class OptimizerConfig(Builds["Optimizer"]):
-    """What all optimizers share."""
-
-    lr: float = field(
-        default=3e-4,
-        gt=0,
-        lt=inf,
-        tags=("learning_rate",),
-        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
-    )
-    """Peak learning rate; the schedule multiplies it by a factor at each update."""
-
-    weight_decay: float = field(default=0.1, ge=0, lt=inf)
-    """Decoupled decay: a decayed weight is multiplied by 1 - lr * weight_decay at each update.
-    Norm weights and biases (parameters with fewer than two dimensions) do not decay."""
-
-    clip_norm: float | None = field(
-        default=1.0,
-        gt=0,
-        also_called=(
-            "max_grad_norm",
-            "max_norm",
-            "grad_clip",
-            "clip_grad",
-            "clip_grad_norm",
-            "gradient_clip_val",
-            "gradient_clipping",
-        ),
-    )
-    """Scale gradients down where their global norm exceeds this; null: never. The norm is
-    measured and logged in any case."""
+BETAS = ("adam_beta1", "adam_beta2", "beta1", "beta2", "adam_betas")
+EPS = ("adam_epsilon", "adam_eps", "epsilon")
+Implementation = Literal["auto", "fused", "foreach", "loop"]
 
 
 class AdamW(OptimizerConfig, type="adamw", owner="setpoint.optim.adamw:build_adamw"):
     """AdamW (Loshchilov and Hutter, 2019)."""
 
-    betas: tuple[float, float] = field(
-        default=(0.9, 0.95),
-        item_ge=0,
-        item_lt=1,
-        also_called=("adam_beta1", "adam_beta2", "beta1", "beta2", "adam_betas"),
-    )
+    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
     """Decay rates of the running means of the gradient and of its square."""
 
-    eps: float = field(
-        default=1e-8, gt=0, lt=inf, also_called=("adam_epsilon", "adam_eps", "epsilon")
-    )
+    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
     """Added to the root of the mean square gradient."""
+
+    amsgrad: bool = field(default=False, before=False)
+    """Divide by the largest mean square gradient so far (Reddi et al., 2018)."""
+
+    implementation: Implementation = field(
+        default="auto", role=RUNTIME, also_called=("fused", "foreach")
+    )
+    """How PyTorch computes it: in one kernel, operation by operation over all tensors, or tensor by
+    tensor. auto: fused where the device has it."""
+
+
+class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.sgd:build_sgd"):
+    """Stochastic gradient descent with momentum (Sutskever et al., 2013)."""
+
+    weight_decay: float = field(default=0.0, ge=0, lt=inf)
+    """Added to the gradient, times the weight, as PyTorch's SGD does it: it is not decoupled.
+    Parameters of the kinds in no_decay do not decay."""
+
+    momentum: float = field(default=0.9, ge=0, lt=1)
+    """Decay rate of the running sum of gradients; 0: the gradient itself."""
+
+    dampening: float = field(default=0.0, ge=0, lt=1)
+    """Share of each gradient that does not enter the running sum."""
+
+    nesterov: bool = False
+    """Look ahead by the momentum."""
+
+    implementation: Implementation = field(
+        default="auto", role=RUNTIME, also_called=("fused", "foreach")
+    )
+    """How PyTorch computes it: in one kernel, operation by operation over all tensors, or tensor by
+    tensor. auto: fused where the device has it."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """See `OptimizerConfig.keeps_state`: the running sum, if there is one."""
+        return self.momentum > 0
+
+    @check
+    def _check_momentum(self) -> Iterator[Problem]:
+        if self.nesterov and (not self.momentum or self.dampening):
+            yield Problem(
+                "nesterov",
+                "needs momentum without dampening",
+                valid=("false",),
+                also=("momentum", "dampening"),
+            )
+        if self.dampening and not self.momentum:
+            yield Problem(
+                "dampening",
+                "has no effect: without momentum there is no running sum",
+                valid=("0",),
+                also=("momentum",),
+            )
+
+
+class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:build_lion"):
+    """Lion: the sign of a running mean (Chen et al., 2023)."""
+
+    state_formats: ClassVar[bool] = True
+
+    lr: float = field(
+        default=1e-4,
+        gt=0,
+        lt=inf,
+        tags=("learning_rate",),
+        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
+    )
+    """Peak learning rate, three to ten times below AdamW's; the schedule multiplies it."""
+
+    betas: tuple[float, float] = field(default=(0.9, 0.99), item_ge=0, item_lt=1, also_called=BETAS)
+    """Share of the running mean in the update, and decay rate of that mean."""
+
+
+class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon"):
+    """Muon for the matrices between layers (Jordan et al., 2024), AdamW for all other parameters.
+
+    Embeddings, the output, routers, norms, biases, vectors and convolutions are AdamW's.
+    """
+
+    state_formats: ClassVar[bool] = True
+    patterns: ClassVar[dict[str, tuple[Kind, ...] | None]] = {
+        "no_decay_patterns": None,
+        "adamw_patterns": ("matrix",),
+    }
+    whole: ClassVar[tuple[str, ...]] = ("adamw_lr", "adamw_patterns")
+    read_by: ClassVar[dict[str, tuple[str, ...]]] = {
+        "muon": ("momentum", "nesterov", "steps", "adjust_lr"),
+        "adamw": ("betas", "eps"),
+    }
+
+    lr: float = field(
+        default=2e-2,
+        gt=0,
+        lt=inf,
+        tags=("learning_rate",),
+        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr", "muon_lr"),
+    )
+    """Peak learning rate of the matrices; the schedule multiplies it by a factor at each update."""
+
+    momentum: float = field(default=0.95, ge=0, lt=1, also_called=("muon_momentum",))
+    """Decay rate of the running mean of the gradient."""
+
+    nesterov: bool = field(default=True, also_called=("muon_nesterov",))
+    """Look ahead by the momentum before the matrix is made orthogonal."""
+
+    steps: int = field(default=5, ge=1, le=20, also_called=("muon_ns_steps", "ns_steps"))
+    """Newton-Schulz iterations that make the update orthogonal."""
+
+    adjust_lr: Literal["original", "match_rms_adamw"] = field(
+        default="original", also_called=("muon_adjust_lr_fn", "adjust_lr_fn")
+    )
+    """What the rate of a matrix with A outputs and B inputs is multiplied by. original:
+    sqrt(max(1, A / B)). match_rms_adamw: 0.2 * sqrt(max(A, B)), which makes updates as large as
+    AdamW's, so that its lr and decay fit."""
+
+    adamw_lr: float | None = field(default=None, gt=0, lt=inf, also_called=("muon_adam_lr",))
+    """Peak learning rate of AdamW's parameters; null: lr."""
+
+    adamw_patterns: tuple[str, ...] = ()
+    """Regular expressions searched in names of matrices that AdamW gets as well."""
+
+    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
+    """AdamW's decay rates of the running means of the gradient and of its square."""
+
+    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
+    """Added to the root of AdamW's mean square gradient."""
+
+    @dead("nesterov")
+    def _nesterov_is_dead(self) -> str | None:
+        idle = self.nesterov and not self.momentum
+        return "without momentum there is nothing to look ahead by" if idle else None
+
+    @check
+    def _check_patterns(self) -> Iterator[Problem]:
+        for index, pattern in enumerate(self.adamw_patterns):
+            yield from pattern_problems(f"adamw_patterns.{index}", pattern)
+
+    def treatment(self, parameter: Parameter) -> dict[str, Any]:
+        """See `OptimizerConfig.treatment`: which of the two algorithms a parameter is for."""
+        import re
+
+        wanted = any(re.search(each, parameter.name) for each in self.adamw_patterns)
+        if parameter.kind == "matrix" and len(parameter.shape) >= 2 and not wanted:
+            turned = {"inputs_first": True} if parameter.inputs_first else {}
+            return {"algorithm": "muon", **turned}
+        rate = 1.0 if self.adamw_lr is None else self.adamw_lr / self.lr
+        return {"algorithm": "adamw", "lr_multiplier": rate}
+
+    def idle(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
+        """See `OptimizerConfig.idle`: what Muon reads without a matrix of its own."""
+        if any(self.treatment(each)["algorithm"] == "muon" for each in parameters):
+            return
+        matrices = sum(each.kind == "matrix" for each in parameters)
+        yield Problem(
+            "adamw_patterns",
+            f"leaves Muon nothing: of {len(parameters)} parameters that are trained "
+            f"{matrices or 'none'} {'are' if matrices > 1 else 'is'} of kind matrix"
+            + (", and AdamW gets all of these" if matrices else ""),
+            hint="Use optimizer.type = adamw, or leave Muon some matrices.",
+        )
+
+
+class ScheduleFreeAdamW(
+    OptimizerConfig,
+    type="schedule_free_adamw",
+    owner="setpoint.optim.schedule_free:build_schedule_free",
+):
+    """Schedule-free AdamW (Defazio et al., 2024); judged and saved at the averaged point."""
+
+    by_parameter: ClassVar[bool] = False
+
+    weight_decay: float = field(default=0.1, ge=0, lt=inf)
+    """Decoupled decay, taken where gradients are: lr * weight_decay times the weights there is
+    subtracted at each update. Parameters of the kinds in no_decay do not decay."""
+
+    betas: tuple[float, float] = field(
+        default=(0.9, 0.999), item_gt=0, item_lt=1, also_called=BETAS
+    )
+    """Share of the average in the point where gradients are taken, and decay rate of the running
+    mean of the squared gradient."""
+
+    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
+    """Added to the root of the mean square gradient."""
+
+    lr_power: float = field(default=2.0, ge=0, lt=inf, also_called=("weight_lr_power",))
+    """A point weighs this power of the largest learning rate so far in the average."""
+
+    step_power: float = field(default=0.0, ge=0, lt=inf, also_called=("r",))
+    """A point weighs this power of its number in the average as well; 0: all alike."""
+
+
+class AnyPrecisionAdamW(
+    OptimizerConfig,
+    type="anyprecision_adamw",
+    owner="setpoint.optim.anyprecision:build_anyprecision",
+):
+    """AdamW whose weights and state can be in bf16; precision.optimizer_state says in what."""
+
+    state_formats: ClassVar[bool] = True
+    draws: ClassVar[bool] = True
+
+    betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
+    """Decay rates of the running means of the gradient and of its square."""
+
+    eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
+    """Added to the root of the mean square gradient."""
+
+    rounding: Literal["nearest", "stochastic"] = "stochastic"
+    """How updated bf16 weights and states are rounded: to the nearest number, or up or down at
+    random so that small updates are not lost on average. Values in fp32 are not rounded."""
+
+
+class Adafactor(
+    OptimizerConfig, type="adafactor", owner="setpoint.optim.adafactor:build_adafactor"
+):
+    """Adafactor (Shazeer and Stern, 2018): of squared gradients, means of rows and columns."""
+
+    group_keys: ClassVar[dict[str, str]] = {"clip_threshold": "d", "eps1": "eps", "eps2": "eps"}
+
+    lr: float = field(
+        default=1e-2,
+        gt=0,
+        lt=inf,
+        tags=("learning_rate",),
+        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
+    )
+    """Peak learning rate; min(lr, 1 / sqrt(step)) times the root mean square of the weights, at
+    least eps2, is the size of an update."""
+
+    weight_decay: float = field(default=0.0, ge=0, lt=inf)
+    """Decoupled decay: a decayed weight is multiplied by 1 - lr * weight_decay at each update.
+    Parameters of the kinds in no_decay do not decay."""
+
+    beta2_decay: float = field(default=-0.8, lt=0, ge=-1, also_called=("decay_rate",))
+    """At each update the running mean of the squared gradient keeps a share of 1 - step ^
+    beta2_decay, and takes step ^ beta2_decay of what is new: later on it forgets slower."""
+
+    eps1: float | None = field(default=None, gt=0, lt=inf)
+    """Least mean square gradient; null: that of the number format."""
+
+    eps2: float = field(default=1e-3, ge=0, lt=inf)
+    """Least root mean square of the weights that an update is scaled by."""
+
+    clip_threshold: float = field(default=1.0, ge=1, lt=inf, also_called=("clipping_threshold",))
+    """Largest root mean square of an update before it is scaled."""
 
 
 class ImportedOptimizer(
@@ -82,10 +319,11 @@ class ImportedOptimizer(
 
     trusts = ("torch.optim",)
     handed = ("*",)
+    by_parameter: ClassVar[bool] = False
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
     """Handed to the target, which gives it its own meaning: decoupled for some, added to the
-    gradient for others. Norm weights and biases do not decay."""
+    gradient for others. Parameters of the kinds in no_decay do not decay."""
 
     def _mistakes(self) -> Iterator[Problem]:
         from setpoint.config.foreign.signature import parameters_of, takes
@@ -95,66 +333,27 @@ class ImportedOptimizer(
         if any(problem.path == "target" for problem in found):
             return
         parameters = parameters_of(self.target.load())
+        if self.groups:
+            from setpoint.optim.options import option_problems
+
+            yield from option_problems(self)
         if parameters is not None and not takes(parameters, "lr"):
             yield Problem(
                 "target", "takes no lr, so that neither optimizer.lr nor the schedule would count"
             )
-        if self.weight_decay and parameters is not None and not takes(parameters, "weight_decay"):
+        if parameters is None or takes(parameters, "weight_decay"):
+            return
+        if self.weight_decay:
             yield Problem(
-                "weight_decay", f"has no effect: {self.target} takes none", hint="Remove it."
+                "weight_decay",
+                f"has no effect: {self.target} takes none",
+                valid=("0",),
+                hint="Set it to 0.",
             )
-
-
-class ScheduleConfig(Config):
-    """What all schedules share: a factor between 0 and 1 on the peak learning rate."""
-
-
-class Constant(ScheduleConfig, type="constant", owner="setpoint.optim.schedule:build_constant"):
-    """A constant learning rate after a linear warm-up."""
-
-    warmup_steps: int = field(default=0, ge=0, also_called=WARMUP)
-    """Updates over which the factor rises linearly; the last of them has the full rate."""
-
-
-class Cosine(ScheduleConfig, type="cosine", owner="setpoint.optim.schedule:build_cosine"):
-    """A linear warm-up, then half a cosine down to a floor, which stays."""
-
-    warmup_steps: int = derived(ge=0, also_called=WARMUP)
-    """Updates over which the factor rises linearly; the last of them has the full rate. Unless
-    given a twentieth of horizon_steps, rounded down."""
-
-    horizon_steps: int = derived(
-        ge=1,
-        also_called=(
-            "lr_decay_iters",
-            "lr_decay_steps",
-            "decay_steps",
-            "num_training_steps",
-            "t_max",
-        ),
-    )
-    """Update, counted from 0, at which the floor is reached. Set by the training job to the
-    number of its updates unless given."""
-
-    floor: float = field(
-        default=0.1,
-        ge=0,
-        le=1,
-        also_called=("min_lr", "lr_min", "min_lr_ratio", "min_lr_rate", "eta_min", "alpha_f"),
-    )
-    """The lowest factor, as a fraction of the peak."""
-
-    @derive("warmup_steps")
-    def _derive_warmup_steps(self) -> int:
-        return self.horizon_steps // 20
-
-    @check
-    def _check_warmup(self) -> Iterator[Problem]:
-        if self.warmup_steps > self.horizon_steps:
-            yield Problem(
-                "warmup_steps",
-                f"a warm-up of {self.warmup_steps} updates does not fit into "
-                f"{self.horizon_steps} updates",
-                valid=(str(self.horizon_steps), str(self.horizon_steps // 20)),
-                also=("horizon_steps",),
-            )
+        for index, group in enumerate(self.groups):
+            if group.weight_decay_multiplier is not None:
+                yield Problem(
+                    f"groups.{index}.weight_decay_multiplier",
+                    f"has no effect: {self.target} takes no weight_decay",
+                    hint="Remove it.",
+                )

@@ -1,44 +1,67 @@
-"""Parameter groups: which parameters decay."""
+"""Parameter groups as PyTorch's optimizers take them."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor
 
-from setpoint.config import SetpointError
+from setpoint.optim.grouping import Gathered, gather
+from setpoint.optim.section import Kind, OptimizerConfig
 
-Named = tuple[str, nn.Parameter]
+Groups = list[dict[str, Any]]
 
 
-def decay_groups(parameters: Iterable[Named], weight_decay: float) -> list[dict[str, Any]]:
-    """Split parameters into those that decay and those that do not.
-
-    Matrices (two dimensions and more, embeddings among them) decay; norm weights and biases do
-    not: they have no scale that decay could keep in check.
+class Trained(NamedTuple):
+    """A parameter that an optimizer gets; a `setpoint.optim.section.Parameter` with its tensor.
 
     Arguments:
-        parameters: (qualified name, parameter) pairs, as from `module.named_parameters()`; frozen
-            ones are left out.
-        weight_decay: for the group that decays.
+        name: qualified.
+        tensor: the parameter, or a copy of it that is trained in its place.
+        kind: what it is for.
+        rate: what the model itself multiplies its learning rate by.
+        inputs_first: whether it is a matrix (inputs, outputs).
+    """
+
+    name: str
+    tensor: Tensor
+    kind: Kind
+    rate: float = 1.0
+    inputs_first: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its whole shape, of all ranks together."""
+        return tuple(self.tensor.shape)
+
+
+def parameter_groups(config: OptimizerConfig, parameters: Iterable[Trained]) -> Groups:
+    """Put parameters into the groups that the section describes; see `gather` for the rules.
+
+    Arguments:
+        config: the resolved section of an optimizer.
+        parameters: in the order of the model; frozen ones are left out.
 
     Returns:
-        One or two groups for a torch optimizer, each with its `name` ("decay" or "no_decay");
-        parameters are given with their names, which torch keeps in the group as `param_names`.
+        groups for a torch optimizer. Each has `name`, `params` as pairs of name and tensor (torch
+        keeps the names as `param_names`) and `weight_decay`; `lr_multiplier` where it is not 1,
+        which the loop multiplies the learning rate by; and what `config.treatment` and the options
+        of its group set, by the names of the section's fields.
 
     Raises:
-        SetpointError: nothing is trainable.
+        SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
     """
-    trainable = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
-    if not trainable:
-        raise SetpointError(
-            "there is nothing to train: all parameters are frozen; at least one must be trainable"
-        )
-    groups = (
-        ("decay", weight_decay, [pair for pair in trainable if pair[1].ndim >= 2]),
-        ("no_decay", 0.0, [pair for pair in trainable if pair[1].ndim < 2]),
-    )
-    return [
-        {"name": name, "params": pairs, "weight_decay": decay}
-        for name, decay, pairs in groups
-        if pairs
-    ]
+    trained = [parameter for parameter in parameters if parameter.tensor.requires_grad]
+    return [_as_torch_has_it(group) for group in gather(config, trained)]
+
+
+def _as_torch_has_it(group: Gathered[Trained]) -> dict[str, Any]:
+    rate = {} if group.lr_multiplier == 1.0 else {"lr_multiplier": group.lr_multiplier}
+    return {
+        "name": group.name,
+        "params": [(each.name, each.tensor) for each in group.parameters],
+        "weight_decay": group.weight_decay,
+        **rate,
+        **group.options,
+    }

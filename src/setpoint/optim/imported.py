@@ -1,28 +1,26 @@
 """Optimizers by their import path."""
 
 import inspect
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from setpoint.config import SetpointError
 from setpoint.config.foreign.construct import call
 from setpoint.config.foreign.signature import parameters_of, takes
-from setpoint.optim.groups import Named, decay_groups
+from setpoint.optim.given import Given, given_groups
 
 if TYPE_CHECKING:
     from setpoint.optim.config import ImportedOptimizer
 
 
-def build_imported(
-    config: "ImportedOptimizer", parameters: Iterable[Named]
-) -> torch.optim.Optimizer:
+def build_imported(config: "ImportedOptimizer", parameters: Given) -> torch.optim.Optimizer:
     """Make the optimizer of an `import` section.
 
     Arguments:
         config: the resolved section; lr and weight_decay are handed over with its arguments.
-        parameters: (qualified name, parameter) pairs, as from `module.named_parameters()`.
+        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
+            of which decay.
 
     Returns:
         An optimizer at its start, over the same groups as Setpoint's own optimizers have.
@@ -31,10 +29,10 @@ def build_imported(
         SetpointError: nothing is trainable, or what the target makes is not an optimizer that the
             loop can use.
     """
-    groups: list[dict[str, Any]] = decay_groups(parameters, config.weight_decay)
+    groups = given_groups(parameters)
     if not takes(parameters_of(config.target.load()), "weight_decay"):
         for group in groups:
-            del group["weight_decay"]
+            group.pop("weight_decay", None)
     optimizer = call(config, (groups,), {})
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetpointError(
@@ -47,5 +45,11 @@ def build_imported(
             f"optimizer.target = {config.target} computes the loss several times in one step "
             f"(its step needs a closure), which the loop does not do; choose an optimizer that "
             f"takes one gradient"
+        )
+    if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
+        raise SetpointError(
+            f"optimizer.target = {config.target} wants to be told when the model is trained and "
+            f"when it is judged (by train() and eval()), which the loop does not do\nValid: "
+            f"optimizer.type = schedule_free_adamw, which does it by itself"
         )
     return optimizer

@@ -22,7 +22,7 @@ class Parallel(Config, role=RUNTIME):
     )
     """Device of the model; auto takes a GPU if there is one."""
 
-    @check(needs="torch")
+    @check(needs="torch", when=lambda self: self.device == "cuda")
     def _check_device(self) -> Iterator[Problem]:
         """Whether the device is there."""
         from setpoint.parallel.device import choose_device

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from setpoint.config.hooks import Need
 from setpoint.config.verify import Verification, verify
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
 from setpoint.train.config import Job
@@ -101,5 +102,10 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
     facts["parameters"] = size.parameters
     if model.moe is not None:
         facts["active parameters"] = size.active
-    facts["FLOPs per token"] = size.flops_per_token
+    formula = job.tracking.flops
+    flops = training_flops(model, formula, vocab_size=vocabulary, sequence_length=length)
+    facts["FLOPs per token"] = round(flops)
+    facts["FLOPs formula"] = f"{formula}: {FORMULAS[formula].text}"
+    if job.tracking.peak_flops is not None:
+        facts["peak FLOPs"] = f"{job.tracking.peak_flops:.6g} per second and rank, for mfu"
     return None

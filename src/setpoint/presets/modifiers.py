@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from setpoint.config import Duration, Invalid, Period, modifier
-from setpoint.train.config import Evaluation, Job
+from setpoint.train.config import Job
+from setpoint.train.evaluation.config import Evaluation
 
 
 @modifier

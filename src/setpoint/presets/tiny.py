@@ -5,8 +5,10 @@ from __future__ import annotations
 from setpoint.config import Duration, Period, preset
 from setpoint.model.config import Transformer
 from setpoint.optim.config import AdamW, Cosine
+from setpoint.precision.config import Precision
 from setpoint.train.batch import Batch
-from setpoint.train.config import Evaluation, Job, Precision
+from setpoint.train.config import Job
+from setpoint.train.evaluation.config import Evaluation
 
 
 @preset

@@ -35,6 +35,8 @@ class Plot(NamedTuple):
         x, y: what the axes show.
         series: at least one.
         lines: whether the points of a run are joined.
+        linear: whether the axes begin at 0 and equal differences are equal distances, whatever
+            they cover.
     """
 
     title: str
@@ -42,6 +44,7 @@ class Plot(NamedTuple):
     y: str
     series: Sequence[Series]
     lines: bool = True
+    linear: bool = False
 
     def is_logarithmic(self, axis: int) -> bool:
         """Whether an axis covers more than a factor of 30, all above 0.
@@ -53,6 +56,6 @@ class Plot(NamedTuple):
             True where equal factors should be equal distances.
         """
         values = [pair[axis] for series in self.series for pair in series.drawable()]
-        if self.lines and axis == 0:
+        if self.linear or (self.lines and axis == 0):
             return False  # steps are counted, not multiplied
         return bool(values) and min(values) > 0 and max(values) / min(values) > 30

@@ -49,6 +49,10 @@ def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = T
             figure.plot(xs, ys, **style)
         else:
             figure.scatter(xs, ys, **{"marker": "o", **style})
+    if plot.linear:  # else there would be room below 0
+        points = [point for series in plot.series for point in series.drawable()]
+        figure.set_x_limits(min_=0, max_=max((x for x, _ in points), default=0) or 1)
+        figure.set_y_limits(min_=0, max_=1.05 * max((y for _, y in points), default=0) or 1)
     text: str = figure.show(legend=True)
     return "\n".join([plot.title, *(line.rstrip() for line in text.splitlines())])
 

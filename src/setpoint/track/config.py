@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Period, Problem, check, field
@@ -42,6 +43,19 @@ class Tracking(Config, role=RUNTIME):
         factory=lambda: (Jsonl(),), also_called=("report_to", "loggers", "logger")
     )
     """Where the rows go; an empty list logs nothing."""
+
+    flops: Literal["palm", "palm_causal", "all_parameters"] = field(
+        default="palm", also_called=("mfu_formula", "flops_formula")
+    )
+    """The formula of a token's floating point operations, from which the model FLOPs utilization
+    (mfu) is computed: palm, 6 N of the parameters in matrix products and 12 L H Q S of attention;
+    palm_causal, which counts half the attention; all_parameters, where N is all there are."""
+
+    peak_flops: float | None = field(
+        default=None, gt=0, lt=inf, also_called=("gpu_peak_flops", "flops_promised")
+    )
+    """Operations per second of one device that mfu is a share of; null: as its maker promises
+    for bf16, where that is known."""
 
     @check
     def _check_trackers(self) -> Iterator[Problem]:

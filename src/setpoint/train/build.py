@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from setpoint.compile.apply import Compiled
 from setpoint.data.corpus import Corpus
 from setpoint.data.loader import WindowLoader
 from setpoint.data.tokenizer import Tokenizer
 from setpoint.data.windows import require_one_window
+from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.build import build_model
 from setpoint.model.initialize import Initializable, initialize
+from setpoint.model.layers import layers_of
 from setpoint.model.pretrained.start import start_from
-from setpoint.optim.multipliers import OwnRates, apply_multipliers
-from setpoint.parallel.determinism import set_determinism
+from setpoint.optim.build import build_optimizer
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.seeds import seed_everything
+from setpoint.precision.build import build_scaler, build_weights, state_dtype, store_in
+from setpoint.precision.scaler import LossScaler
+from setpoint.precision.weights import OwnWeights
 from setpoint.train.config import Job
+from setpoint.train.evaluation.datasets import build_datasets
+from setpoint.train.groups import groups_of
 from setpoint.train.objective import Objective, require_tokens
+from setpoint.train.rate import LearningRate
 
 
 @dataclass(slots=True)
@@ -34,11 +42,14 @@ class Parts:
         loader: draws the micro-batches of the training side.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
-        optimizer: of the model's parameters.
-        schedule: from the number of an update to the factor on the peak learning rate.
+        weights: the model's parameters as the optimizer gets them.
+        optimizer: of these weights.
+        schedule: from the position of the run to the factor on the peak learning rate.
         scaler: scales the loss for fp16; does nothing otherwise.
+        compiled: tells whether compiled code runs; None where nothing is compiled.
         pretrained: what the record says of the weights that the model started from; None where it
             started from random ones, or did not start now.
+        judged: other text that the model is judged on, by name.
     """
 
     device: torch.device
@@ -48,30 +59,20 @@ class Parts:
     loader: WindowLoader
     model: nn.Module
     objective: Objective
+    weights: OwnWeights
     optimizer: torch.optim.Optimizer
-    schedule: Callable[[int], float]
-    scaler: torch.amp.GradScaler
+    schedule: LearningRate
+    scaler: LossScaler
+    compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
-
-
-def seed_everything(job: Job) -> None:
-    """Set the generators that components draw from without naming one.
-
-    Arguments:
-        job: the resolved configuration, whose seed is not null.
-    """
-    import random
-
-    import numpy
-
-    assert job.seed is not None
-    random.seed(job.seed)
-    numpy.random.seed(job.seed % 2**32)
-    torch.manual_seed(job.seed)
+    judged: dict[str, Corpus] = field(default_factory=dict)
 
 
 def build_parts(job: Job, fresh: bool = True) -> Parts:
     """Build everything that a job needs; nothing is written.
+
+    What is built works under `train.settings.settings_of(job)`, which whoever trains it opens
+    before, and closes when it has been trained.
 
     Arguments:
         job: the resolved configuration.
@@ -86,15 +87,15 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
             does not fit the tokenizer or the model.
     """
     device = choose_device(job.parallel)
-    set_determinism(job.deterministic)
-    seed_everything(job)
     assert job.seed is not None
+    seed_everything(job.seed)
     tokenizer = job.tokenizer.build()
     require_tokens(job.loss, tokenizer.vocab_size)
     train, held_out = job.data.build(tokenizer=tokenizer)
-    if job.evaluation is not None and job.evaluation.every.unit != "never":
+    if job.evaluation is not None:
         # Else it would come out at the first evaluation, when the training is paid for.
         require_one_window(held_out, job.batch.sequence_length)
+    judged = build_datasets(job, tokenizer)
     loader = WindowLoader(
         train,
         sequence_length=job.batch.sequence_length,
@@ -108,12 +109,22 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
     pretrained = None
     if fresh and job.model.pretrained is not None:
         pretrained = start_from(job.model, model)
+    full = store_in(job.precision, model)
     model.to(device)
-    optimizer = job.optimizer.build(parameters=model.named_parameters())
-    if isinstance(model, OwnRates):
-        multipliers = model.learning_rate_multipliers()
-        apply_multipliers(optimizer, model.named_parameters(), multipliers)
-    scaler = torch.amp.GradScaler(device.type, enabled=job.precision.compute == "fp16")
+    if job.precision.float8 is not None:
+        from setpoint.precision.float8 import require_float8, use_float8
+
+        require_float8(device)
+        use_float8(job.precision.float8, model)
+    layers = layers_of(model)
+    save_activations(job.memory, model, layers, device)
+    compiled = None
+    if job.compile is not None:
+        compiled = job.compile.build(model=model, layers=layers)
+    weights = build_weights(job.precision, model, full)
+    groups = groups_of(job.optimizer, model, weights.named_parameters())
+    optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
+    save_state(job.memory, optimizer, device)
     return Parts(
         device=device,
         tokenizer=tokenizer,
@@ -122,8 +133,11 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
         loader=loader,
         model=model,
         objective=Objective(model, job.loss.build()),
+        weights=weights,
         optimizer=optimizer,
-        schedule=job.schedule.build(),
-        scaler=scaler,
+        schedule=LearningRate(job.schedule, job.batch.global_size * job.batch.sequence_length),
+        scaler=build_scaler(job.precision, device),
+        compiled=compiled,
         pretrained=pretrained,
+        judged=judged,
     )

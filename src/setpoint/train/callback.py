@@ -30,5 +30,13 @@ class Callback:
         """Called once, when the session ends without an error.
 
         Arguments:
-            loop: `last` is False if the session was stopped from outside.
+            loop: `last` is False if the session was stopped from outside; `ended` says why
+                training ended before its duration was over, if a callback has called `end`.
+        """
+
+    def close(self, loop: Loop) -> None:
+        """Called once at the very end, after an error and Ctrl-C too, even one inside `start`.
+
+        Arguments:
+            loop: where the session ended. What `start` has changed is put back here.
         """

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from setpoint.checkpoint.config import Checkpoint
+from setpoint.compile.config import Compile
 from setpoint.config import (
     BUDGET,
     RUNTIME,
@@ -15,7 +16,6 @@ from setpoint.config import (
     Duration,
     Free,
     Invalid,
-    Period,
     Problem,
     check,
     dead,
@@ -27,12 +27,26 @@ from setpoint.config.component import component
 from setpoint.config.typed import Component
 from setpoint.data.config import Bytes, Data, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.memory.config import Memory
+from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
 from setpoint.model.moe.config import SigmoidTopK
-from setpoint.optim.config import AdamW, Cosine, OptimizerConfig, ScheduleConfig
+from setpoint.optim.config import (
+    SGD,
+    AdamW,
+    AnyPrecisionAdamW,
+    Cosine,
+    OptimizerConfig,
+    Piecewise,
+    Plateau,
+    ScheduleConfig,
+)
 from setpoint.parallel.config import Parallel
+from setpoint.precision.config import Precision
+from setpoint.profile.config import Profiling
+from setpoint.resilience.config import Resilience
 from setpoint.track.config import Tracking
 from setpoint.train.batch import Batch, batch_sum, nearest_multiples, solve_batch
+from setpoint.train.evaluation.config import Evaluation
 from setpoint.train.loss_fit import leaves_out, unfit, unknown_tokens
 from setpoint.train.suspicious import CAUTIONS, suspicious
 from setpoint.train.vocabulary_fit import UNUSED, UNUSED_MEANS, vocabulary_problems
@@ -43,52 +57,7 @@ if TYPE_CHECKING:
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
 
-class Precision(Config):
-    """The number formats of parameters and computation."""
-
-    compute: Literal["fp32", "bf16", "fp16"] = field(
-        default="fp32",
-        also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
-        values_also_called={
-            "fp32": ("float32", "float", "single", "full", "no", "32"),
-            "bf16": ("bfloat16", "bf16-mixed", "bf16-true"),
-            "fp16": ("float16", "half", "16", "16-mixed", "16-true"),
-        },
-    )
-    """Format of matrix products; parameters, gradients and optimizer state stay in fp32. bf16 is
-    about twice as fast as fp32 where the processor has it; fp16 scales the loss and needs a GPU."""
-
-
-class Evaluation(Config, role=RUNTIME):
-    """How the model is judged on the held-out text; the best checkpoint has the lowest loss."""
-
-    every: Period = field(
-        default=Period("100 steps"),
-        tags=("cadence",),
-        also_called=("eval_steps", "eval_strategy", "eval_interval", "val_check_interval"),
-    )
-    """How often; the end of training is judged as well."""
-
-    sequences: int | None = field(
-        default=None, ge=1, also_called=("eval_iters", "limit_val_batches", "max_eval_samples")
-    )
-    """Held-out sequences to judge on, the same ones each time; null: all there are."""
-
-    baselines: bool = False
-    """Show beside the result what n-gram models reach that only count the training text."""
-
-    @check
-    def _check_every(self) -> Iterator[Problem]:
-        if self.every.unit == "never":
-            yield Problem(
-                "every",
-                "a section that does nothing is written null",
-                valid=("last_step", "200 steps"),
-                hint="Switch evaluation off with --evaluation null.",
-            )
-
-
-class Job(Config, schema=3, migrations="setpoint.train.migrations"):
+class Job(Config, schema=4, migrations="setpoint.train.migrations"):
     """A training job: one configuration that fully determines the run."""
 
     name: str = field(
@@ -170,7 +139,23 @@ class Job(Config, schema=3, migrations="setpoint.train.migrations"):
     schedule: ScheduleConfig = field(
         factory=Cosine,
         also_called=("lr_scheduler", "lr_scheduler_type", "lr_decay_style", "scheduler"),
-        values_also_called={"constant": ("none", "null", "constant_with_warmup", "fixed")},
+        values_also_called={
+            "none": ("null",),
+            "constant": ("constant_with_warmup", "fixed"),
+            "cosine": (
+                "cosine_with_min_lr",
+                "cosine_warmup_with_min_lr",
+                "cosine_with_warmup",
+                "cosine_annealing",
+                "cosineannealinglr",
+            ),
+            "linear": ("linear_decay", "linear_with_warmup", "linearlr"),
+            "polynomial": ("poly", "polynomial_decay", "polynomiallr"),
+            "wsd": ("warmup_stable_decay",),
+            "inverse_sqrt": ("inverse_square_root", "noam", "rsqrt"),
+            "piecewise": ("step", "steplr", "multistep", "multisteplr", "cosine_with_restarts"),
+            "plateau": ("reduce_lr_on_plateau", "reducelronplateau", "reduce_on_plateau"),
+        },
     )
     """How the learning rate changes over the updates."""
 
@@ -187,6 +172,16 @@ class Job(Config, schema=3, migrations="setpoint.train.migrations"):
     precision: Precision = field(factory=Precision)
     """The number formats."""
 
+    memory: Memory = field(factory=Memory, role=RUNTIME)
+    """What is computed again in place of being kept, and what is kept where."""
+
+    compile: Compile | None = field(
+        default=None,
+        role=RUNTIME,
+        also_called=("compile_model", "torch_compile", "enable_compile", "use_compile"),
+    )
+    """What torch.compile makes of the model; null: nothing."""
+
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
     """Where it runs."""
 
@@ -198,6 +193,14 @@ class Job(Config, schema=3, migrations="setpoint.train.migrations"):
 
     tracking: Tracking = field(factory=Tracking, role=RUNTIME)
     """What is logged and shown."""
+
+    profiling: Profiling | None = field(
+        default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
+    )
+    """Which updates are profiled; null: none."""
+
+    resilience: Resilience = field(factory=Resilience, role=RUNTIME)
+    """What keeps a long run healthy."""
 
     silence: tuple[str, ...] = field(default=(), role=RUNTIME)
     """Codes of cautions that are known and meant; they are neither shown nor recorded."""
@@ -250,19 +253,28 @@ class Job(Config, schema=3, migrations="setpoint.train.migrations"):
             that of the learning rate where it has one, else that of the run; None where neither is
             known.
         """
-        return getattr(self.schedule, "horizon_steps", None) or self.updates()
+        return self.schedule.horizon or self.updates()
 
     @derive("schedule.horizon_steps")
-    def _derive_horizon_steps(self) -> int:
+    def _derive_horizon_steps(self) -> int | None:
+        section = self.schedule
+        if isinstance(section, Piecewise) and not section.needs_horizon:
+            return None
         updates = self.updates()
         if updates is None:
             raise Invalid(
                 f"must be set: a duration of {self.duration} does not say how many updates "
                 f"there will be",
-                hint="Set it to a number of updates, give a duration in steps or tokens, or use "
-                "--schedule constant.",
+                hint="Set it to a number of updates, give a duration in steps or tokens, or use a "
+                "schedule without an end: constant, inverse_sqrt, plateau or none.",
             )
         return updates
+
+    @derive("schedule.judged_on")
+    def _derive_judged_on(self) -> str | None:
+        from setpoint.train.evaluation.fit import judged_on
+
+        return judged_on(self)
 
     @check(cautions=CAUTIONS)
     def _check_for_what_is_seldom_meant(self) -> Iterator[Problem]:
@@ -358,16 +370,88 @@ class Job(Config, schema=3, migrations="setpoint.train.migrations"):
             )
 
     @check
-    def _check_fp16(self) -> Iterator[Problem]:
-        if self.precision.compute == "fp16" and self.parallel.device != "cuda":
-            yield Problem(
-                "precision.compute",
-                "fp16 needs a GPU: on a CPU its matrix products are hundreds of times slower "
-                "than those of fp32",
-                valid=("bf16", "fp32"),
-                also=("parallel.device",),
-                hint="On a GPU, say so with --parallel.device cuda.",
-            )
+    def _check_how_it_is_trained(self) -> Iterator[Problem]:
+        # Each is imported where it has something to look at: most jobs leave most of this alone.
+        if self.precision.depends_on_others:
+            from setpoint.train.precision_fit import precision_problems
+
+            yield from precision_problems(self)
+        if self.optimizer.has_patterns or isinstance(self.optimizer, SGD):
+            from setpoint.train.optimizer_fit import optimizer_problems
+
+            yield from optimizer_problems(self)
+        if self.memory != Memory():
+            from setpoint.train.memory_fit import memory_problems
+
+            yield from memory_problems(self)
+        if self.compile is not None:
+            from setpoint.train.compile_fit import compile_problems
+
+            yield from compile_problems(self)
+        if self.deterministic:
+            from setpoint.train.determinism_fit import determinism_problems
+
+            yield from determinism_problems(self)
+        if isinstance(self.schedule, Plateau) or not self.checkpoint.keep_best:
+            from setpoint.train.evaluation.fit import evaluation_problems
+
+            yield from evaluation_problems(self)
+        if self.profiling is not None:
+            from setpoint.train.profile_fit import profile_problems
+
+            yield from profile_problems(self)
+
+    @dead("precision.reduce")
+    def _reduction_is_dead(self) -> str | None:
+        if self.precision.reduce is None:
+            return None
+        from setpoint.train.precision_fit import idle_reduction
+
+        return idle_reduction(self)
+
+    @dead("precision.optimizer_state")
+    def _state_format_is_dead(self) -> str | None:
+        if self.precision.optimizer_state is None:
+            return None
+        from setpoint.train.precision_fit import idle_state
+
+        return idle_state(self)
+
+    @dead("optimizer.rounding")
+    def _rounding_is_dead(self) -> str | None:
+        if not isinstance(self.optimizer, AnyPrecisionAdamW):
+            return None
+        from setpoint.train.precision_fit import idle_rounding
+
+        return idle_rounding(self)
+
+    @check(needs="torch", when=lambda job: job.optimizer.has_patterns and _when().unlisted(job))
+    def _check_patterns(self) -> Iterator[Problem]:
+        """Whether the optimizer's patterns match parameters of the model."""
+        from setpoint.train.optimizer_fit import built_pattern_problems
+
+        yield from built_pattern_problems(self)
+
+    @check(needs="torch", when=lambda job: isinstance(job.optimizer, SGD) and _when().fused(job))
+    def _check_fused_device(self) -> Iterator[Problem]:
+        """Whether the fused optimizer updates weights in bf16 on the device."""
+        from setpoint.train.optimizer_fit import fused_problems
+
+        yield from fused_problems(self)
+
+    @check(needs="torch", when=lambda job: job.memory.spares_device)
+    def _check_memory_device(self) -> Iterator[Problem]:
+        """Whether there is a device whose memory can be spared."""
+        from setpoint.train.memory_fit import device_problems
+
+        yield from device_problems(self)
+
+    @check(needs="torch", when=lambda job: job.precision.float8 is not None)
+    def _check_float8_device(self) -> Iterator[Problem]:
+        """Whether the device computes in float8."""
+        from setpoint.train.precision_fit import float8_device_problems
+
+        yield from float8_device_problems(self)
 
     @check
     def _check_attention_device(self) -> Iterator[Problem]:
@@ -377,10 +461,40 @@ class Job(Config, schema=3, migrations="setpoint.train.migrations"):
             device, compute = self.parallel.device, self.precision.compute
             yield from placement_problems(self.model, device, compute, training=True)
 
-    @check(needs="torch")
+    @check(needs="torch", when=lambda job: job.profiling is not None and job.profiling.snapshot)
+    def _check_snapshot(self) -> Iterator[Problem]:
+        """Whether there is a GPU to take snapshots of."""
+        from setpoint.train.profile_fit import snapshot_problems
+
+        yield from snapshot_problems(self)
+
+    @check(needs="torch", when=lambda job: job.compile is not None)
+    def _check_compiler(self) -> Iterator[Problem]:
+        """Whether what torch.compile needs is installed."""
+        from setpoint.train.compile_fit import machine_problems
+
+        yield from machine_problems(self)
+
+    @check(needs="torch", when=lambda job: job.deterministic and job.parallel.device == "auto")
+    def _check_workspace(self) -> Iterator[Problem]:
+        """Whether matrix products on the GPU can be deterministic."""
+        from torch import cuda
+
+        from setpoint.train.determinism_fit import workspace_problems
+
+        if cuda.is_available():
+            yield from workspace_problems()
+
+    @check(needs="torch", when=lambda job: names_attention_backend(job.model))
     def _check_attention_backend(self) -> Iterator[Problem]:
         """Whether the attention backend runs on the device."""
         from setpoint.model.attention.probe import device_problems
 
         device, compute = self.parallel.device, self.precision.compute
         yield from device_problems(self.model, device, compute, training=True)
+
+
+def _when() -> Any:
+    from setpoint.train import when  # most jobs have nothing that it would look at
+
+    return when

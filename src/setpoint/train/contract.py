@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,11 @@ from setpoint.config.record import recorded_differences
 from setpoint.config.recorded import load_record
 from setpoint.config.suggest import nearest, schema
 from setpoint.config.walk import leaves, within
+from setpoint.optim.config import OptimizerConfig
 from setpoint.train.config import Job
+
+RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw_patterns)(\.\d+)?"
+"""The fields that decide which group a parameter falls into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +87,20 @@ def _refusal(folder: str, refused: list[Difference]) -> str:
     lines += [
         "",
         "  Take the change back, or train it as a run of its own from a preset or file.",
-        f"  To go on with this run all the same, add {_accepting(refused)} to `setpoint train "
-        f"{folder}`.",
     ]
+    hopeless = _hopeless(refused)
+    if hopeless is not None:
+        lines.append(f"  --accept does not help: {hopeless}.")
+    else:
+        lines.append(
+            f"  To go on with this run all the same, add {_accepting(refused)} to `setpoint train "
+            f"{folder}`."
+        )
+    if any(item.path == "schedule.judged_on" for item in refused):
+        lines.append(
+            "  schedule.judged_on follows from the section evaluation: a plateau learns from what "
+            "is judged, and how often."
+        )
     if any(item.path == "schedule.horizon_steps" for item in refused):
         recorded = next(i.left for i in refused if i.path == "schedule.horizon_steps")
         lines.append(
@@ -92,6 +108,16 @@ def _refusal(folder: str, refused: list[Difference]) -> str:
             f"--schedule.horizon_steps {recorded}."
         )
     return "\n".join(lines)
+
+
+def _hopeless(refused: list[Difference]) -> str | None:
+    """Why the state of the optimizer does not fit what differs; None if it may."""
+    paths = [item.path for item in refused]
+    if "optimizer.type" in paths or "optimizer.target" in paths:
+        return "the checkpoints hold the state of another optimizer"
+    if any(re.fullmatch(RULE, path) for path in paths):
+        return "the checkpoints hold the state of other groups of parameters"
+    return None
 
 
 def _accepting(refused: list[Difference]) -> str:
@@ -157,17 +183,37 @@ def describe_idle(accepted: Accepted) -> list[str]:
     return [f"--accept {path}: nothing differs there from the record" for path in accepted.idle]
 
 
-def changed_options(accepted: Accepted) -> tuple[str, ...]:
+def changed_options(accepted: Accepted, optimizer: OptimizerConfig) -> tuple[str, ...]:
     """The options of the optimizer that a checkpoint must not bring back.
+
+    Arguments:
+        accepted: what `check_contract` returned.
+        optimizer: today's section.
+
+    Returns:
+        the options of its groups in which an accepted difference lies, by PyTorch's names.
+    """
+    paths = [item.path.split(".") for item in accepted.differences if item.role is IDENTITY]
+    names: list[str] = []
+    for section, *path in paths:
+        if section != "optimizer" or not path:
+            continue
+        # groups.0.options.betas; what else a group says follows from today's values anyway.
+        names.append(path[3] if len(path) > 3 and path[2] == "options" else path[0])
+    return tuple(dict.fromkeys(optimizer.group_keys.get(name, name) for name in names))
+
+
+def state_formats_changed(accepted: Accepted) -> bool:
+    """Say whether a checkpoint holds the optimizer's state in other formats than today's.
 
     Arguments:
         accepted: what `check_contract` returned.
 
     Returns:
-        the names of the optimizer's fields in which an accepted difference lies.
+        whether a difference that decides them was accepted.
     """
-    paths = [item.path.split(".") for item in accepted.differences if item.role is IDENTITY]
-    return tuple(path[1] for path in paths if path[0] == "optimizer" and len(path) > 1)
+    formats = {"precision.params", "precision.master", "precision.optimizer_state"}
+    return any(item.path in formats for item in accepted.differences)
 
 
 def _known(path: str, job: Job, found: Sequence[Difference]) -> str:
@@ -175,15 +221,17 @@ def _known(path: str, job: Job, found: Sequence[Difference]) -> str:
     whole = path.strip().replace("-", "_")
     declared = [name for name, _ in schema(Job)]
     here = [leaf.key for leaf in leaves(job)] + [item.path for item in found]
-    known = {*declared, *here, *(key.rpartition(".")[0] for key in here)} - {""}
+    present = {*here, *(key.rpartition(".")[0] for key in here)} - {""}
+    known = {*declared, *present}
     if whole in known:
         return whole
     if "," in whole and all(part.strip() in known for part in whole.split(",")):
         each = " ".join(f"--accept {part.strip()}" for part in whole.split(","))
         raise SetpointError(f"--accept {path}: it takes one field or section. Repeat it: {each}")
-    close = nearest(whole, sorted(known), 1)
+    # Other variants have fields that are no part of this run.
+    close = nearest(whole, sorted(present), 1)
     if not close:
-        words = {name.rpartition(".")[2]: name for name in reversed(declared)}
+        words = {name.rpartition(".")[2]: name for name in reversed([*here, *declared])}
         close = [words[word] for word in nearest(whole.rpartition(".")[2], words, 1)]
     hint = f" Did you mean {close[0]}?" if close else ""
     raise SetpointError(f"--accept {path}: the configuration has no such field or section.{hint}")

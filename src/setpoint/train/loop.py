@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,8 @@ from torch import Tensor
 from setpoint.config import RunError
 from setpoint.data.windows import Batch
 from setpoint.optim.clip import clip_gradients
-from setpoint.parallel.precision import compute_in
+from setpoint.precision.autocast import compute_in
+from setpoint.train.failure import stepping
 from setpoint.train.objective import Count, add_routing, total_count
 from setpoint.train.position import Position, is_over
 
@@ -37,7 +39,7 @@ class Update:
         grad_norm: global norm of the gradients before clipping.
         lr: learning rate of the update.
         tokens: tokens in the update that count.
-        routing: how they chose experts; None for models without.
+        routing: how they chose experts; None for models without, and where it was skipped.
     """
 
     loss: float
@@ -77,22 +79,45 @@ class Loop:
         self.position = position
         self.before = position
         self.last = False
+        self.ended: str | None = None
         self.clip_norm = job.optimizer.clip_norm
-        self.parameters = [p for p in parts.model.parameters() if p.requires_grad]
+        self.clip_value = job.optimizer.clip_value
+        # Names the parts of an update where somebody profiles them.
+        self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
+        self.parameters = parts.weights.parameters()
 
     def run(self) -> None:
         """Train until the end, or until the step after a request to stop."""
         self.parts.model.train()
-        for callback in self.callbacks:
-            callback.start(self)
-        while not is_over(self.job.duration, self.position) and not self.stop.requested:
-            started = time.perf_counter()
-            update = self.update()
-            self.advance(update, time.perf_counter() - started)
+        with ExitStack() as ending:
             for callback in self.callbacks:
-                callback.after_update(self, update)
-        for callback in self.callbacks:
-            callback.finish(self)
+                ending.callback(callback.close, self)
+                callback.start(self)
+            while self.goes_on:
+                started = time.perf_counter()
+                with self.span(f"update {self.position.step + 1}"):
+                    update = self.update()
+                self.advance(update, time.perf_counter() - started)
+                for callback in self.callbacks:
+                    callback.after_update(self, update)
+            for callback in self.callbacks:
+                callback.finish(self)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is another update."""
+        over = self.ended is not None or is_over(self.job.duration, self.position)
+        return not over and not self.stop.requested
+
+    def end(self, reason: str) -> None:
+        """End training in order before its duration is over; for callbacks.
+
+        What is due at the end happens: the last row, an evaluation and a checkpoint.
+
+        Arguments:
+            reason: why, in words.
+        """
+        self.ended, self.last = reason, True
 
     def update(self) -> Update:
         """Take one optimizer update: accumulate, clip, step.
@@ -101,17 +126,18 @@ class Loop:
             what the update was.
 
         Raises:
-            RunError: if no target counts, or the loss or the norm is not finite; the update is not
-                made then.
+            RunError: if no target counts, or the loss or the norm is not finite, and the update is
+                not made then; or if somebody's optimizer fails.
         """
-        parts, step = self.parts, self.position.step
-        lr = self.job.optimizer.lr * parts.schedule(step)
+        parts = self.parts
+        lr = self.job.optimizer.lr * parts.schedule.factor(self.position)
         for group in parts.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_multiplier", 1.0)
 
         # The mean is over the tokens of the whole update, so that accumulation cannot change it.
-        batches = [next(parts.loader) for _ in range(self.job.batch.accumulation)]
-        counts = [parts.objective.count(batch) for batch in batches]
+        with self.span("data"):
+            batches = [next(parts.loader) for _ in range(self.job.batch.accumulation)]
+            counts = [parts.objective.count(batch) for batch in batches]
         whole = total_count(counts)
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in batches))
@@ -122,15 +148,20 @@ class Loop:
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.inputs / whole.inputs)
 
+        parts.weights.collect()
         parts.scaler.unscale_(parts.optimizer)
-        grad_norm = clip_gradients(self.parameters, self.clip_norm)
+        grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value)
         # The only place where the program waits for the device.
         loss, nats, norm = float(sums[0]), float(sums[1]), float(grad_norm)
         if not math.isfinite(loss) or (not math.isfinite(norm) and not parts.scaler.is_enabled()):
             self.refuse(loss, norm)
-        parts.scaler.step(parts.optimizer)
-        parts.scaler.update()
-        parts.optimizer.zero_grad(set_to_none=True)
+        with self.span("optimizer step"):
+            with stepping(self.job.optimizer):
+                made = parts.scaler.update_by(parts.optimizer)
+            parts.weights.publish()
+            parts.optimizer.zero_grad(set_to_none=True)
+        if not made:
+            routing = None  # biases of routers move with the weights, or not at all
         return Update(loss, nats, norm, lr, whole.tokens, routing)
 
     def backward(self, batch: Batch, count: Count, whole: Count) -> tuple[Tensor, Routing | None]:
@@ -145,9 +176,10 @@ class Loop:
             (2,) this micro-batch's share of the loss and of the cross-entropy alone, and how its
             tokens chose experts.
         """
-        parts = self.parts
+        parts, formats = self.parts, self.job.precision
         inputs, targets, weights = batch.to(parts.device)
-        with compute_in(self.job.precision.compute, parts.device):
+        computing = compute_in(formats.compute, formats.params, parts.device)
+        with self.span("forward"), computing:
             output, auxiliary, routing = parts.objective(inputs, targets, weights)
         total = output.total
         if auxiliary is not None:
@@ -155,7 +187,8 @@ class Loop:
             # share of the mean over all, as a part of the sum that is divided below.
             total = total + auxiliary * (whole.weight * count.inputs / whole.inputs)
         share = total / whole.weight
-        parts.scaler.scale(share).backward()
+        with self.span("backward"):
+            parts.scaler.scale(share).backward()
         return torch.stack((share.detach(), output.nats / whole.tokens)), routing
 
     def advance(self, update: Update, seconds: float) -> None:

@@ -99,8 +99,7 @@ def leaves_out(job: Job) -> str | None:
         the path of the field; None if all tokens count.
     """
     loss = job.loss
-    if isinstance(loss, Ignoring) and loss.ignore_index is not None:
-        return "loss.ignore_index"
-    if isinstance(loss, Weighing) and 0 in (loss.token_weights or {}).values():
-        return "loss.token_weights"
-    return None
+    if not loss.left_out:
+        return None
+    ignores = isinstance(loss, Ignoring) and loss.ignore_index is not None
+    return "loss.ignore_index" if ignores else "loss.token_weights"

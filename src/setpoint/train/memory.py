@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 
 from setpoint.config import RunError
+from setpoint.memory.config import Operators
+from setpoint.model.config import Transformer
 from setpoint.train.config import Job
 
 
@@ -26,25 +28,57 @@ def enough_memory(job: Job) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise _in_words(job) from error
-    except RuntimeError as error:
-        # The CPU's allocator has no class of its own, and a size can overflow before it is asked.
-        words = (
-            "can't allocate memory",
-            "not enough memory",
-            "Storage size calculation overflowed",
-        )
-        if not any(text in str(error) for text in words):
+    except Exception as error:
+        if not is_shortage(error):
             raise
         raise _in_words(job) from error
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether an error says that memory does not suffice.
+
+    Arguments:
+        error: of Python, NumPy or torch.
+
+    Returns:
+        whether it does.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # The CPU's allocator has no class of its own, and a size can overflow before it is asked.
+    words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in words)
 
 
 def _in_words(job: Job) -> RunError:
     batch = job.batch
     return RunError(
         f"there is too little memory for batch.micro_size = {batch.micro_size} sequences of "
-        f"batch.sequence_length = {batch.sequence_length} tokens with this model and data; give a "
-        f"smaller batch.micro_size (batch.accumulation makes up for it), a smaller model, or less "
-        f"data"
+        f"batch.sequence_length = {batch.sequence_length} tokens with this model and data. What "
+        f"helps: {'; '.join(levers(job))}"
     )
+
+
+def levers(job: Job) -> list[str]:
+    """List what would make a job take less memory, the cheapest first.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        what to do, in words; not what is done already.
+    """
+    memory, optimizer, found = job.memory, job.optimizer, list[str]()
+    if job.batch.micro_size > 1:
+        found.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
+    if not type(job.loss).from_hidden and isinstance(job.model, Transformer):
+        found.append("loss.type = chunked_cross_entropy, which never holds all logits")
+    checkpointing = memory.activation_checkpointing
+    if checkpointing is None:
+        found.append("memory.activation_checkpointing.type = full, which keeps less of each layer")
+    if job.parallel.device != "cpu":
+        if memory.activation_offload is None and not isinstance(checkpointing, Operators):
+            found.append("memory.activation_offload, which keeps activations on the host")
+        if memory.optimizer_offload is None and optimizer.by_parameter and optimizer.keeps_state:
+            found.append("memory.optimizer_offload, which keeps the optimizer's state there")
+    return [*found, "a shorter batch.sequence_length", "a smaller model", "less data"]

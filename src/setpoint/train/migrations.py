@@ -70,3 +70,64 @@ def architectures() -> Iterable[Operation]:
     ]
     backend = Added("model.attention_backend", "auto", role=RUNTIME, of="transformer")
     return [Added("model.pretrained", None), backend, *fields]
+
+
+# What trained a run before schema 4 gave it a choice.
+OPTIMIZER: dict[str, Any] = {
+    "no_decay": ["norm", "bias", "vector"],
+    "no_decay_patterns": [],
+    "groups": [],
+    "clip_value": None,
+}
+PRECISION: dict[str, Any] = {
+    "params": "fp32",
+    "reduce": None,
+    "master": None,
+    "optimizer_state": None,
+    "float8": None,
+    "loss_scale": None,
+}
+BEST = {"data": "held_out", "metric": "loss", "direction": "min"}
+EVALUATION: dict[str, Any] = {
+    "datasets": [],
+    "before_training": False,
+    "accuracy": False,
+    "best": BEST,
+    "early_stopping": None,
+}
+MEMORY = {
+    "activation_checkpointing": None,
+    "activation_offload": None,
+    "optimizer_offload": None,
+    "empty_cache": "never",
+}
+
+
+@migration(to=4)
+def training() -> Iterable[Operation]:
+    """Optimizers, schedules, formats and evaluations have many forms; memory, compile and profiles.
+
+    Returns:
+        the changes from schema 3.
+    """
+    fields = [Added(f"optimizer.{name}", old) for name, old in OPTIMIZER.items()]
+    fields += [
+        Added("optimizer.amsgrad", False, of="adamw"),
+        Added("optimizer.implementation", "auto", role=RUNTIME, of="adamw"),
+    ]
+    for tag in ("constant", "cosine"):
+        fields += [
+            Added("schedule.warmup_from", 0.0, of=tag),
+            Added("schedule.by", "step", of=tag),
+        ]
+    fields += [Added(f"precision.{name}", old) for name, old in PRECISION.items()]
+    fields += [Added(f"evaluation.{n}", old, role=RUNTIME) for n, old in EVALUATION.items()]
+    fields += [
+        Added("tracking.flops", "palm", role=RUNTIME),
+        Added("tracking.peak_flops", None, role=RUNTIME),
+        Added("memory", MEMORY, role=RUNTIME),
+        Added("compile", None, role=RUNTIME),
+        Added("profiling", None, role=RUNTIME),
+        Added("resilience", {"gc": None}, role=RUNTIME),
+    ]
+    return fields

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.loss.accuracy import right_in_hidden, right_in_logits
 from setpoint.loss.config import IGNORE_INDEX, LossConfig
+from setpoint.loss.forms import FromHidden, Weighs
 from setpoint.model.outcome import Outcome, Routing, supports_head
 from setpoint.train.loss_fit import tokens_named
 
@@ -34,6 +36,18 @@ class Count(NamedTuple):
     valid: Tensor | None = None
 
 
+class Judged(NamedTuple):
+    """How well a batch was predicted, as sums over the targets that count.
+
+    Arguments:
+        nats: scalar, the cross-entropy.
+        right: int64 scalar, how many were the most probable ones.
+    """
+
+    nats: Tensor
+    right: Tensor
+
+
 class Objective:
     """Computes the loss of micro-batches, and what they weigh in the mean over a whole batch.
 
@@ -42,10 +56,8 @@ class Objective:
 
     Arguments:
         model: maps (B, S) tokens to (B, S, V) logits.
-        loss: is called with (logits, targets, weights), or has a method `from_hidden` that takes
-            (hidden, projection, targets, weights). Without weights in the data the last one is
-            left out. What it leaves out or weighs by itself is said by its `weigh`, a
-            `setpoint.loss.weighing.Weigher`; without that it takes no weights.
+        loss: is called with (logits, targets, weights), or is a `FromHidden`. Without weights in
+            the data the last one is left out; unless it is a `Weighs`, it takes none.
 
     Raises:
         SetpointError: the loss needs hidden states and the model does not give them.
@@ -54,8 +66,8 @@ class Objective:
     def __init__(self, model: nn.Module, loss: Any) -> None:
         self.model, self.loss = model, loss
         self.has_head = supports_head(model)
-        self.from_hidden = hasattr(loss, "from_hidden")
-        self.weigh = getattr(loss, "weigh", None)
+        self.from_hidden = isinstance(loss, FromHidden)
+        self.weigh = loss.weigh if isinstance(loss, Weighs) else None
         if self.from_hidden and not self.has_head:
             raise SetpointError(
                 f"loss: {type(loss).__name__} needs hidden states, and the model, a "
@@ -77,15 +89,61 @@ class Objective:
         Raises:
             SetpointError: the data weighs its targets and the loss cannot.
         """
+        return self._run(inputs, targets, weights)
+
+    def judge(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        valid: Tensor | None = None,
+    ) -> Judged:
+        """Run the model once for its loss and for how often it is right.
+
+        Arguments:
+            inputs: (B, S) int64.
+            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
+            weights: (B, S) fp32, from the data; None: all weigh 1.
+            valid: (B, S) which targets count, as `count` gives it; None: all that are not marked.
+
+        Returns:
+            The sums.
+
+        Raises:
+            SetpointError: the data weighs its targets and the loss cannot.
+        """
+        # The loss leaves out by itself what does not count for it.
+        wanted = targets
+        if valid is not None:
+            wanted = targets.where(valid.to(targets.device), IGNORE_INDEX)
+        return self._run(inputs, targets, weights, wanted).result
+
+    def _run(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        wanted: Tensor | None = None,
+    ) -> Outcome:
+        """The sums of the loss as the result, or with targets to be right about a `Judged`."""
         last = () if weights is None else (weights,)
-        if not self.has_head:
-            return Outcome(self.loss(self.model(inputs), targets, *last))
+
+        def of_logits(logits: Tensor) -> Any:
+            output = self.loss(logits, targets, *last)
+            if wanted is None:
+                return output
+            return Judged(output.nats, right_in_logits(logits, wanted))
 
         def head(hidden: Tensor, projection: Projection) -> Any:
-            if self.from_hidden:
-                return self.loss.from_hidden(hidden, projection, targets, *last)
-            return self.loss(projection.logits(hidden), targets, *last)
+            if not self.from_hidden:
+                return of_logits(projection.logits(hidden))
+            output = self.loss.from_hidden(hidden, projection, targets, *last)
+            if wanted is None:
+                return output
+            return Judged(output.nats, right_in_hidden(hidden, projection, wanted))
 
+        if not self.has_head:
+            return Outcome(of_logits(self.model(inputs)))
         return self.model(inputs, head=head)
 
     def count(self, batch: Batch) -> Count:

@@ -4,23 +4,139 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from setpoint import __version__
 from setpoint.config import SetpointError
+from setpoint.config.fingerprint import fingerprint
+from setpoint.config.overridden import overridden
 from setpoint.config.record import CONFIG, record_files
 from setpoint.config.recorded import backup_name, recorded_schema
+from setpoint.config.verify import cautions_of
+from setpoint.config.walk import dropped
 from setpoint.data.corpus import Corpus
 from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
+from setpoint.track.events import EventLog
+from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts
 from setpoint.train.config import Job
-from setpoint.train.contract import Accepted, check_contract
+from setpoint.train.contract import (
+    Accepted,
+    check_contract,
+    describe_accepted,
+    describe_idle,
+)
+from setpoint.train.groups import rows_of
+from setpoint.train.utilization import Utilization
 
 ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a session begins.
+
+    Arguments:
+        job: what the run is of.
+        today: the job as it was given; another one where nothing is left to train.
+        known: what `compare_with_record` returned; None for a new run.
+        resumed_at: the step of the checkpoint; None without one.
+        over: whether nothing is left to train, so that what is accepted has no effect.
+        ended: why, where the duration is not over.
+        use: what MFU is computed from.
+    """
+
+    job: Job
+    today: Job
+    known: tuple[Accepted, dict[str, Any]] | None
+    resumed_at: int | None
+    over: bool
+    ended: str | None
+    use: Utilization
+
+
+def keep_record(
+    run: RunDirectory, parts: Parts, events: EventLog, progress: Progress, begun: Beginning
+) -> None:
+    """Write the record of a new run, or the event of a session more.
+
+    Arguments:
+        run: the directory, locked.
+        parts: for what the configuration does not say.
+        events: receives the start or the resume.
+        progress: shows what people should know of it.
+        begun: how the session begins.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    start = _facts(parts, begun)
+    for line in _notes(begun):
+        progress.note(line)
+    if begun.known is None:
+        for value in dropped(begun.today):
+            progress.note(f"dropped: {value}")
+        events.write("start", step=0, **start)
+        write_environment(run, parts)
+        write_config(run, begun.today)
+        return
+    accepted, environment = begun.known
+    if begun.over:
+        notes, kept = [*describe_idle(accepted), _finished(run, accepted, begun)], []
+    else:
+        notes, kept = describe_accepted(accepted), accepted.differences
+    for line in notes:
+        progress.note(line)
+    # Before the record changes: after a kill in between, the difference would be lost.
+    events.write(
+        "start" if begun.resumed_at is None else "resume",
+        step=begun.resumed_at or 0,
+        **start,
+        accepted=[difference.to_json() for difference in kept],
+        environment=keep_diffs(run, environment),
+    )
+
+
+def _facts(parts: Parts, begun: Beginning) -> dict[str, Any]:
+    """What the event of a start or a resume says of the job."""
+    facts: dict[str, Any] = {"fingerprint": fingerprint(begun.job), "version": __version__}
+    if parts.pretrained is not None:
+        facts["pretrained"] = parts.pretrained
+    facts["groups"] = [row.to_json() for row in rows_of(begun.today.optimizer, parts.model)]
+    facts["utilization"] = begun.use.record()
+    cautions = cautions_of(begun.job)
+    if cautions:
+        facts["cautions"] = [caution.to_json() for caution in cautions]
+    return facts
+
+
+def _notes(begun: Beginning) -> Iterator[str]:
+    """What people should know of the job before it trains."""
+    if begun.use.unknown is not None and begun.use.peak is not None:
+        yield f"mfu will be null: {begun.use.unknown}"
+    for caution in cautions_of(begun.job):
+        yield f"caution: {caution.line()}"
+    for line in overridden(begun.today):
+        yield f"overridden: {line}"
+
+
+def _finished(run: RunDirectory, accepted: Accepted, begun: Beginning) -> str:
+    """Where and why the run is finished, and what follows for this session."""
+    nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
+    finished = f"{run.path} is finished at step {begun.resumed_at}"
+    if begun.ended is not None:
+        finished += f": {begun.ended}"
+        nothing += (
+            "; to go on, raise evaluation.early_stopping.patience or set "
+            "evaluation.early_stopping to null"
+        )
+    return f"{finished}; {nothing}"
 
 
 def write_environment(run: RunDirectory, parts: Parts) -> None:

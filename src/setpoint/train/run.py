@@ -19,6 +19,7 @@ from setpoint.train.memory import enough_memory
 from setpoint.train.naming import run_directory_of
 from setpoint.train.seed import draw_seed
 from setpoint.train.session import Outcome, Session, check_resume
+from setpoint.train.settings import settings_of
 
 
 def train(job: Job, directory: str | Path | None = None, accept: Sequence[str] = ()) -> Outcome:
@@ -53,10 +54,11 @@ def train(job: Job, directory: str | Path | None = None, accept: Sequence[str] =
         if directory is not None:
             refuse_renaming(str(path), accepted)
     # Everything that may be refused is refused before the first byte is written.
-    with enough_memory(job):
-        parts = build_parts(job, fresh=not CheckpointStore(path / "checkpoints").steps)
-    with RunDirectory.create(path) as run, StopRequest() as stop:
-        return Session(job, parts, run, stop, accept).run()
+    with settings_of(job):
+        with enough_memory(job):
+            parts = build_parts(job, fresh=not CheckpointStore(path / "checkpoints").steps)
+        with RunDirectory.create(path) as run, StopRequest() as stop:
+            return Session(job, parts, run, stop, accept).run()
 
 
 def _refuse_ranks(job: Job) -> None:

@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from setpoint import __version__
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.config.added import added_sections
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.overridden import overridden
 from setpoint.config.record import read_record
-from setpoint.config.verify import cautions_of
-from setpoint.config.walk import dropped
-from setpoint.model.config import Transformer
-from setpoint.model.size import estimate_size
+from setpoint.optim.config import ImportedOptimizer
+from setpoint.precision.build import convert_state
 from setpoint.resilience.signals import StopRequest
-from setpoint.track.accelerators import peak_of
 from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
 from setpoint.track.progress import make_progress
 from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts
-from setpoint.train.callback import Callback
-from setpoint.train.callbacks.experts import ExpertsCallback
-from setpoint.train.callbacks.judge import JudgeCallback
-from setpoint.train.callbacks.log import LogCallback, Tracker
+from setpoint.train.callbacks.build import Surroundings, added_callbacks, build_callbacks
+from setpoint.train.callbacks.log import Tracker
 from setpoint.train.callbacks.record import RecordCallback
-from setpoint.train.callbacks.save import SaveCallback
 from setpoint.train.config import Job
-from setpoint.train.contract import Accepted, changed_options, describe_accepted, describe_idle
-from setpoint.train.evaluate import Score
+from setpoint.train.contract import Accepted, changed_options, state_formats_changed
+from setpoint.train.evaluation.config import HELD_OUT
+from setpoint.train.evaluation.score import Score, Scores, scores_in
+from setpoint.train.evaluation.standing import STATE, Standing, changes_measure, standing_of
+from setpoint.train.failure import in_words
 from setpoint.train.loop import Loop
 from setpoint.train.memory import enough_memory
 from setpoint.train.position import Position, is_over
-from setpoint.train.record import (
-    compare_with_record,
-    keep_diffs,
-    write_config,
-    write_environment,
-)
+from setpoint.train.record import Beginning, compare_with_record, keep_record, write_config
 from setpoint.train.state import restore
+from setpoint.train.utilization import Utilization, utilization_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +49,8 @@ class Outcome:
         job: what the run is of: the job as it was given, or that of the record where nothing was
             left to train and so nothing accepted.
         started, ended: the positions at the beginning and the end of this session.
-        score: the last evaluation of the run, if there was one.
+        scores: of the last evaluation by the name of the data set; empty if there was none.
+        reason: why training ended before its duration was over; None if it did not.
         parts: the objects at the end.
     """
 
@@ -71,8 +59,14 @@ class Outcome:
     job: Job
     started: Position
     ended: Position
-    score: Score | None
+    scores: Scores
+    reason: str | None
     parts: Parts
+
+    @property
+    def score(self) -> Score | None:
+        """How well held-out text is predicted at the end, if that was judged."""
+        return self.scores.get(HELD_OUT)
 
 
 def check_resume(job: Job, path: Path) -> None:
@@ -139,13 +133,13 @@ class Session:
             SetpointError: if the record or the checkpoint does not belong to this job.
             RunError: if the run itself fails.
         """
-        with ExitStack() as files:
+        with ExitStack() as ending:
             for opened in (self.events, self.progress):
-                files.callback(opened.close)
-            return self._run(files)
+                ending.callback(opened.close)
+            return self._run(ending)
 
-    def _run(self, files: ExitStack) -> Outcome:
-        added = self.added()
+    def _run(self, ending: ExitStack) -> Outcome:
+        added = added_callbacks(self.job, self.parts, self.directory)
         fresh = self.directory.is_new and not self.store.steps
         known = None
         if not fresh:
@@ -156,66 +150,137 @@ class Session:
                 f"the checkpoints of {self.directory.path} went away while the run was being set "
                 f"up, and without them it has no weights to go on with; run it again to start over"
             )
-        position, offset = Position(), 0
-        if checkpoint is not None:
-            renewed = changed_options(known[0]) if known else ()
-            position = restore(self.parts, checkpoint, renewed)
-            offset = checkpoint.state["metrics_offset"]
-            self.store.discard_after(checkpoint.step)
+        position, state = self.go_on(checkpoint, known)
+        standing, differs = standing_of(self.job, self.parts, state)
         over = is_over(self.job.duration, position)
-        resumed_at = None if checkpoint is None else checkpoint.step
+        ended = None if over else standing.ended(self.job.evaluation)
+        over = over or ended is not None
         job = self.job
         if over and known is not None and known[0].learned:
             # What is learned may differ by name, and is not learned any more.
             job = resolve(read_record(Job, str(self.directory.path))[0])
-        self.keep_record(job, known, resumed_at, changes=not over)
-        trackers = self.trackers(position, offset)
-        metrics = next((t for t in trackers if isinstance(t, JsonlWriter)), None)
-        if metrics is not None:
-            files.callback(metrics.close)
-        judge = JudgeCallback(trackers, self.progress)
-        experts = ExpertsCallback()
-        log = LogCallback(
-            trackers, self.progress, self.flops_per_token(), self.peak_flops(), experts.metrics
-        )
-        save = SaveCallback(self.store, metrics, self.events, judge, offset)
-        callbacks = [experts, log, judge, save, *added]
+        vocab_size = self.parts.tokenizer.vocab_size
+        use = utilization_of(self.job, self.parts.model, vocab_size, self.parts.device)
+        begun = Beginning(job, self.job, known, checkpoint and checkpoint.step, over, ended, use)
+        keep_record(self.directory, self.parts, self.events, self.progress, begun)
+        around = self.surroundings(position, state, standing, ending, use)
+        callbacks, judge = build_callbacks(around)
+        callbacks += added
         if known is not None and not over:
             # Before a checkpoint of what was trained with the change is saved.
-            callbacks.insert(0, RecordCallback(partial(self.change_record, known[0])))
+            anew = bool(differs) or (STATE not in state and changes_measure(known[0]))
+            callbacks.insert(0, RecordCallback(partial(self.change_record, anew)))
+            if differs:
+                changed = ", ".join(differs)
+                self.progress.note(f"the best is sought anew; its measure has changed: {changed}")
         loop = Loop(self.job, self.parts, callbacks, self.stop, position)
+        if ended is not None:
+            loop.end(ended)
+        self.train(loop)
+        status = self.status_of(loop)
+        scores = judge.scores or self.scores_at(loop.position.step)
+        return Outcome(
+            directory=self.directory.path,
+            status=status,
+            job=job,
+            started=position,
+            ended=loop.position,
+            scores=scores,
+            reason=loop.ended,
+            parts=self.parts,
+        )
+
+    def go_on(
+        self, checkpoint: Checkpoint | None, known: tuple[Accepted, dict[str, Any]] | None
+    ) -> tuple[Position, Mapping[str, Any]]:
+        """Bring the parts to where the run stands.
+
+        Arguments:
+            checkpoint: the newest; None for a run without.
+            known: what `compare_with_record` returned; None for a new run.
+
+        Returns:
+            the position, and the rest of what the checkpoint says; empty without one.
+        """
+        if checkpoint is None:
+            return Position(), {}
+        position = restore(
+            self.parts, checkpoint, changed_options(known[0], self.job.optimizer) if known else ()
+        )
+        if known and state_formats_changed(known[0]):
+            ours = not isinstance(self.job.optimizer, ImportedOptimizer)
+            convert_state(self.job.precision, self.parts.optimizer, ours)
+        self.store.discard_after(checkpoint.step)
+        return position, checkpoint.state
+
+    def surroundings(
+        self,
+        position: Position,
+        state: Mapping[str, Any],
+        standing: Standing,
+        ending: ExitStack,
+        use: Utilization,
+    ) -> Surroundings:
+        """Gather what callbacks have to do with, and open the trackers.
+
+        Arguments:
+            position: where the loop goes on.
+            state: what the checkpoint says.
+            standing: what the evaluations of the run have come to.
+            ending: closes what is put on it when the session ends.
+            use: what MFU is computed from.
+
+        Returns:
+            it all.
+        """
+        trackers = self.trackers(position, state.get("metrics_offset", 0))
+        for tracker in trackers:
+            if isinstance(tracker, JsonlWriter):
+                ending.callback(tracker.close)
+        return Surroundings(
+            job=self.job,
+            parts=self.parts,
+            run=self.directory,
+            store=self.store,
+            events=self.events,
+            progress=self.progress,
+            trackers=trackers,
+            state=state,
+            standing=standing,
+            use=use,
+        )
+
+    def train(self, loop: Loop) -> None:
+        """Run the loop, and record what ends it by force.
+
+        Arguments:
+            loop: at its beginning.
+        """
         try:
             with self.progress, enough_memory(self.job):
                 loop.run()
         except Exception as error:
-            reason = str(error) if isinstance(error, SetpointError) else repr(error)
+            told = in_words(error) or error
+            reason = str(told) if isinstance(told, SetpointError) else repr(told)
             self.events.write("fault", step=loop.position.step, error=reason)
+            if told is not error:
+                raise told from error
             raise
-        status = 0 if is_over(self.job.duration, loop.position) else self.stop.status
-        self.events.write("end", step=loop.position.step, status=status)
-        score = judge.score or self.score_at(loop.position.step)
-        path = self.directory.path
-        return Outcome(path, status, job, position, loop.position, score, self.parts)
 
-    def added(self) -> list[Callback]:
-        """Build what the sections describe that packages have added to the job.
+    def status_of(self, loop: Loop) -> int:
+        """Record how the session ended.
+
+        Arguments:
+            loop: at its end.
 
         Returns:
-            their callbacks, which run after Setpoint's own.
-
-        Raises:
-            SetpointError: if a section builds something else.
+            the exit status.
         """
-        built: list[Callback] = []
-        for name, section in added_sections(self.job).items():
-            callback = section.build(job=self.job, parts=self.parts, run=self.directory)
-            if not isinstance(callback, Callback):
-                raise SetpointError(
-                    f"{name}: an added section must build a setpoint.train.callback.Callback; "
-                    f"{type(section).__name__} built a {type(callback).__name__}"
-                )
-            built.append(callback)
-        return built
+        over = loop.ended is not None or is_over(self.job.duration, loop.position)
+        status = 0 if over else self.stop.status
+        why = {} if loop.ended is None else {"reason": loop.ended}
+        self.events.write("end", step=loop.position.step, status=status, **why)
+        return status
 
     def newest_checkpoint(self) -> Checkpoint | None:
         """Load the newest whole checkpoint, naming the damaged ones that are passed over.
@@ -239,64 +304,14 @@ class Session:
             self.progress.note(f"resuming {self.directory.path} at step {found.step}")
         return found
 
-    def keep_record(
-        self,
-        job: Job,
-        known: tuple[Accepted, dict[str, Any]] | None,
-        resumed_at: int | None,
-        changes: bool,
-    ) -> None:
-        """Write the record of a new run, or the event of a session more.
-
-        Arguments:
-            job: what the run is of.
-            known: what `compare_with_record` returned; None for a new run.
-            resumed_at: the step of the checkpoint; None without one.
-            changes: whether something is left to train, so that what is accepted has an effect.
-        """
-        start: dict[str, Any] = {"fingerprint": fingerprint(job), "version": __version__}
-        if self.parts.pretrained is not None:
-            start["pretrained"] = self.parts.pretrained
-        cautions = cautions_of(job)
-        for caution in cautions:
-            self.progress.note(f"caution: {caution.line()}")
-        for line in overridden(self.job):
-            self.progress.note(f"overridden: {line}")
-        if cautions:
-            start["cautions"] = [caution.to_json() for caution in cautions]
-        if known is None:
-            for value in dropped(self.job):
-                self.progress.note(f"dropped: {value}")
-            self.events.write("start", step=0, **start)
-            write_environment(self.directory, self.parts)
-            write_config(self.directory, self.job)
-            return
-        accepted, environment = known
-        if changes:
-            notes, kept = describe_accepted(accepted), accepted.differences
-        else:
-            nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
-            finished = f"{self.directory.path} is finished at step {resumed_at}; {nothing}"
-            notes, kept = [*describe_idle(accepted), finished], []
-        for line in notes:
-            self.progress.note(line)
-        # Before the record changes: after a kill in between, the difference would be lost.
-        self.events.write(
-            "start" if resumed_at is None else "resume",
-            step=resumed_at or 0,
-            **start,
-            accepted=[difference.to_json() for difference in kept],
-            environment=keep_diffs(self.directory, environment),
-        )
-
-    def change_record(self, accepted: Accepted) -> None:
+    def change_record(self, anew: bool) -> None:
         """Write today's configuration into the record of a run that has trained with it.
 
         Arguments:
-            accepted: what differs from the record so far.
+            anew: whether today's metric cannot be compared with that of the best checkpoint; the
+                next evaluation is the best then.
         """
-        if any(item.path == "evaluation.sequences" for item in accepted.differences):
-            # Losses on other sequences cannot be compared; the next evaluation is the best.
+        if anew:
             self.store.forget_best()
         write_config(self.directory, self.job)
 
@@ -320,44 +335,18 @@ class Session:
                 tracker.truncate(min(offset, tracker.offset))
         return built
 
-    def score_at(self, step: int) -> Score | None:
+    def scores_at(self, step: int) -> Scores:
         """Look up an evaluation of the sessions before, for a run that is finished already.
 
         Arguments:
             step: where the run stands.
 
         Returns:
-            the score; None if nothing was evaluated or logged there.
+            the scores; none if nothing was evaluated or logged there.
         """
         path = self.directory.metrics
         rows = read_jsonl(path) if path.exists() else []
         for row in reversed(rows):
             if row.get("kind") == "evaluation" and row["step"] == step:
-                loss, bits = row["held_out_loss"], row["held_out_bits_per_byte"]
-                return Score(loss, bits, row["held_out_tokens"])
-        return None
-
-    def flops_per_token(self) -> float | None:
-        """Compute how many operations it takes to train on a token.
-
-        Returns:
-            the number; None for models that do not say.
-        """
-        if not isinstance(self.job.model, Transformer):
-            return None
-        return estimate_size(
-            self.job.model,
-            vocab_size=self.parts.tokenizer.vocab_size,
-            sequence_length=self.job.batch.sequence_length,
-        ).flops_per_token
-
-    def peak_flops(self) -> float | None:
-        """Look up how many operations per second the device can do.
-
-        Returns:
-            the number; None where nobody promises any.
-        """
-        if self.parts.device.type != "cuda":
-            return None
-        peak = peak_of(torch.cuda.get_device_name(self.parts.device))
-        return peak.flops if peak else None
+                return scores_in(row)
+        return {}

@@ -13,30 +13,42 @@ from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optim
 from setpoint.checkpoint.rng import capture_rng, restore_rng
 from setpoint.checkpoint.weights import load_weights
 from setpoint.config import RunError
+from setpoint.train.averaging import TRAINING, go_on_from
 from setpoint.train.build import Parts
 from setpoint.train.position import Position
 
 Tensors = dict[str, Mapping[str, Tensor]]
 
 
-def capture(parts: Parts, position: Position) -> tuple[Tensors, dict[str, Any]]:
+def capture(
+    parts: Parts, position: Position, training: Mapping[str, Tensor] | None = None
+) -> tuple[Tensors, dict[str, Any]]:
     """Take all that the rest of the run depends on.
 
     Arguments:
         parts: the objects of the job.
         position: how far the run has come.
+        training: what `evaluation_point` gives, within which this is called.
 
     Returns:
-        tensors by file stem (`model`, `optimizer`, `rng`), and the rest as JSON has it.
+        tensors by file stem (`model`, `optimizer`, `rng`, `master` where the optimizer updates
+        other weights than the model's, and `training` where it updates them at another point),
+        and the rest as JSON has it.
     """
-    moments, optimizer = capture_optimizer(parts.optimizer, parts.model.named_parameters())
+    moments, optimizer = capture_optimizer(parts.optimizer, parts.weights.named_parameters())
     noise, rng = capture_rng()
     tensors: Tensors = {"model": parts.model.state_dict(), "optimizer": moments, "rng": noise}
+    if master := parts.weights.state():
+        # These are never used to judge, so that they can be those that are trained.
+        tensors["master"] = {**master, **(training or {})}
+    elif training:
+        tensors[TRAINING] = training
     state = {
         "position": asdict(position),
         "optimizer": optimizer,
         "rng": rng,
         "loader": parts.loader.state_dict(),
+        "schedule": parts.schedule.state_dict(),
         "scaler": parts.scaler.state_dict(),
     }
     return tensors, state
@@ -57,18 +69,20 @@ def restore(parts: Parts, checkpoint: Checkpoint, renewed: Sequence[str] = ()) -
         SetpointError: if the checkpoint belongs to another model, optimizer or data.
     """
     state = checkpoint.state
-    built = [dict(group) for group in parts.optimizer.param_groups]
     # The loader refuses other data before anything has been changed.
     parts.loader.load_state_dict(state["loader"])
     load_weights(parts.model, checkpoint)
+    parts.weights.load({**checkpoint.tensors["model"], **checkpoint.tensors.get("master", {})})
+    go_on_from(parts, checkpoint.tensors.get(TRAINING, {}))
     restore_optimizer(
         parts.optimizer,
-        parts.model.named_parameters(),
+        parts.weights.named_parameters(),
         checkpoint.tensors["optimizer"],
         state["optimizer"],
+        renewed,
     )
-    for group, fresh in zip(parts.optimizer.param_groups, built, strict=True):
-        group.update({name: fresh[name] for name in renewed if name in fresh})
+    # Checkpoints of older versions have none, and no schedule that would need it.
+    parts.schedule.load_state_dict(state.get("schedule", {}))
     parts.scaler.load_state_dict(state["scaler"])
     missing = restore_rng(checkpoint.tensors["rng"], state["rng"])
     if missing:

@@ -10,7 +10,7 @@ from setpoint.model.count import count_parameters
 from setpoint.track.console import short_time
 from setpoint.track.summary import print_table
 from setpoint.train.config import Job
-from setpoint.train.evaluate import judged_part
+from setpoint.train.evaluation.evaluate import judged_part
 from setpoint.train.run import Outcome
 
 ENDINGS = {
@@ -29,8 +29,9 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
         stream: standard output if None.
     """
     at, before = outcome.ended, outcome.started
+    state = ENDINGS[outcome.status]
     rows = [
-        ("state", ENDINGS[outcome.status]),
+        ("state", state if outcome.reason is None else f"{state} early: {outcome.reason}"),
         ("fingerprint", fingerprint(outcome.job)[:SHORT]),
         ("parameters", f"{count_parameters(outcome.parts.model):,}"),
         ("steps", f"{at.step:,}"),
@@ -41,8 +42,12 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     if at.seconds > before.seconds:
         speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
         rows.append(("tokens/s", f"{speed:,.0f}"))
-    if outcome.score is not None:
-        rows.append(("held-out loss", f"{outcome.score.loss:.4f}"))
+    rows += [
+        (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
+        for name, score in outcome.scores.items()
+        for metric, value in (("loss", score.loss), ("accuracy", score.accuracy))
+        if value is not None
+    ]
     print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
     if outcome.status:
         print("saved; the same command goes on", file=stream, flush=True)

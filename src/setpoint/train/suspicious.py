@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Caution
 from setpoint.model.config import Transformer
-from setpoint.optim.config import ImportedOptimizer
+from setpoint.optim.config import (
+    ImportedOptimizer,
+    InverseSqrt,
+    Lion,
+    Muon,
+    Piecewise,
+    Plateau,
+    ScheduleFreeAdamW,
+)
+from setpoint.optim.schedule.config import Decaying
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -18,18 +27,38 @@ NEVER_SAVED = "saved-only-at-the-end"
 HIGH_RATE = "learning-rate-high"
 UNTRAINED_POSITIONS = "positions-never-trained"
 MUP_WITHOUT_ADAM = "mup-without-adam"
+DECAYS_ANYWAY = "schedule-free-with-decay"
+LOW_MUON_RATE = "muon-learning-rate-low"
+MUON_RATE_FOR_ADAMW = "muon-rate-for-adamw"
+HIGH_LION_RATE = "lion-learning-rate-high"
+JUDGED_UNSAVED = "judged-but-not-saved"
+HOPELESS_PATIENCE = "patience-beyond-run"
+HOPELESS_PLATEAU = "plateau-beyond-run"
+WORST_IS_BEST = "best-is-the-worst"
 CAUTIONS = {
     WARMUP: "the warm-up is as long as the run, or longer",
     HORIZON: "the learning-rate curve ends before the run does, or after it",
     NEVER_SAVED: "a long run saves no checkpoint before its end",
     HIGH_RATE: "the peak learning rate is far above what is usual",
     UNTRAINED_POSITIONS: "some learned positions lie beyond every training sequence",
+    HOPELESS_PATIENCE: "the run is over before early stopping could end it",
+    HOPELESS_PLATEAU: "the run is over before a plateau could lower the learning rate",
+    WORST_IS_BEST: "what is kept as the best is the worst by its metric",
     MUP_WITHOUT_ADAM: "muP's learning rates are those for Adam, and the optimizer is another one",
+    DECAYS_ANYWAY: "the optimizer takes the place of a falling learning rate, and the rate falls",
+    LOW_MUON_RATE: "a learning rate for AdamW is Muon's, whose updates are of another size",
+    MUON_RATE_FOR_ADAMW: "AdamW gets the learning rate of Muon's matrices for what is not a matrix",
+    HIGH_LION_RATE: "a learning rate for AdamW is Lion's, whose updates are larger",
+    JUDGED_UNSAVED: "most evaluations judge weights that are not saved, so that none is the best",
 }
 
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
 UNUSUAL_RATE = 0.1
 LONG = 1000  # updates whose loss hurts
+# Published ones lie at 0.01 to 0.05; switching the type keeps the rate that AdamW had.
+LEAST_MUON_RATE = 5e-3
+# Lion's authors advise a third to a tenth of AdamW's (Chen et al., 2023).
+MOST_LION_RATE = 1e-3
 
 
 def suspicious(job: Job) -> Iterator[Caution]:
@@ -50,9 +79,11 @@ def suspicious(job: Job) -> Iterator[Caution]:
             f"{type(job.optimizer).__setpoint__.tag}",
         )
     yield from _suspicious_model(job)
+    yield from _suspicious_optimizer(job)
+    yield from _suspicious_best(job)
     if updates is None:
         return
-    warmup = getattr(job.schedule, "warmup_steps", 0)
+    warmup = job.schedule.warmup
     if warmup >= updates:
         yield Caution(
             WARMUP,
@@ -62,20 +93,9 @@ def suspicious(job: Job) -> Iterator[Caution]:
             valid=(str(updates // 20),),
             also=("duration",),
         )
-    horizon = getattr(job.schedule, "horizon_steps", updates)
-    if horizon != updates:
-        effect = (
-            f"the last {updates - horizon} train at the floor"
-            if horizon < updates
-            else "the learning rate never comes down to the floor"
-        )
-        yield Caution(
-            HORIZON,
-            "schedule.horizon_steps",
-            f"the curve ends at update {horizon} and the run at {updates}: {effect}",
-            valid=(str(updates),),
-            also=("duration",),
-        )
+    yield from _suspicious_end(job, updates)
+    yield from _suspicious_patience(job)
+    yield from _seldom_saved(job, updates)
     every = job.checkpoint.every
     in_steps = every.unit == "steps" and every.count >= updates
     if updates >= LONG and (in_steps or every.unit in ("last_step", "never")):
@@ -85,6 +105,142 @@ def suspicious(job: Job) -> Iterator[Caution]:
             f"nothing is saved before the end of {updates} updates; a crash would lose them all",
             valid=(f"{max(updates // 10, 1)} steps",),
             also=("duration",),
+        )
+
+
+def _suspicious_best(job: Job) -> Iterator[Caution]:
+    """A selection that goes the wrong way."""
+    best = job.evaluation.best if job.evaluation is not None else None
+    if best is not None and best.direction != best.usual_direction:
+        word = "less" if best.usual_direction == "min" else "more"
+        yield Caution(
+            WORST_IS_BEST,
+            "evaluation.best.direction",
+            f"{word} {best.metric} is better, and {best.direction} selects the worst model",
+            valid=(best.usual_direction,),
+            also=("evaluation.best.metric",),
+        )
+
+
+def _suspicious_patience(job: Job) -> Iterator[Caution]:
+    """Evaluations that are waited for and never come."""
+    section, cadence = job.evaluation, ("evaluation.every", "duration")
+    if section is not None and section.early_stopping is not None:
+        from setpoint.train.evaluation.fit import hopeless_patience
+
+        hopeless = hopeless_patience(job)
+        if hopeless is not None:
+            path = "evaluation.early_stopping.patience"
+            yield Caution(HOPELESS_PATIENCE, path, hopeless, also=cadence)
+    if isinstance(job.schedule, Plateau):
+        from setpoint.train.evaluation.fit import hopeless_plateau
+
+        hopeless = hopeless_plateau(job)
+        if hopeless is not None:
+            yield Caution(HOPELESS_PLATEAU, "schedule.patience", hopeless, also=cadence)
+
+
+def _seldom_saved(job: Job, updates: int) -> Iterator[Caution]:
+    """A best checkpoint that is chosen among few of the evaluations."""
+    section, saves = job.evaluation, job.checkpoint.every
+    if section is None or not job.checkpoint.keep_best:
+        return
+    judges = section.every
+    if (judges.unit, saves.unit) != ("steps", "steps"):
+        return
+    # The last update is judged and saved in any case.
+    each, period = int(judges.count), int(saves.count)
+    judged = range(each, updates, each)
+    saved = sum(step % period == 0 for step in judged)
+    multiple = period % each == 0 or each % period == 0
+    if multiple or 2 * saved >= len(judged):
+        return
+    yield Caution(
+        JUDGED_UNSAVED,
+        "checkpoint.every",
+        f"the best is one that is judged and saved, and of {len(judged)} evaluations before the "
+        f"end {saved} are of weights that are saved",
+        valid=(str(judges),),
+        also=("evaluation.every", "checkpoint.keep_best"),
+    )
+
+
+def _suspicious_end(job: Job, updates: int) -> Iterator[Caution]:
+    """A curve that ends where the run does not."""
+    section, end = job.schedule, job.schedule.end
+    if end is None or end == updates:
+        return
+    path, valid = "schedule.horizon_steps", (str(updates),)
+    if end > updates:
+        effect = "the learning rate never comes down to the floor"
+    else:
+        effect = f"the last {updates - end:g} train at the floor"
+    if isinstance(section, Piecewise):
+        if not section.phases:
+            return  # an error of its own
+        path, valid = "schedule.phases", ()
+        if end > updates:
+            effect = "the last target is never reached"
+        elif section.phases[-1].target:
+            return  # to stay somewhere after the last phase is what it is for
+        else:
+            effect = f"the last {updates - end:g} learn nothing, as the last target is 0"
+    yield Caution(
+        HORIZON,
+        path,
+        f"the curve ends at update {end:g} and the run at {updates}: {effect}",
+        valid=valid,
+        also=("duration",),
+    )
+
+
+def _suspicious_optimizer(job: Job) -> Iterator[Caution]:
+    """Rates that belong to another optimizer."""
+    optimizer, schedule = job.optimizer, job.schedule
+    decays = isinstance(schedule, Decaying | InverseSqrt | Plateau)
+    if isinstance(optimizer, ScheduleFreeAdamW) and decays:
+        yield Caution(
+            DECAYS_ANYWAY,
+            "schedule",
+            "schedule_free_adamw averages its weights instead of lowering the learning rate; "
+            "where the rate falls as well, the average moves ever less",
+            valid=("constant", "none"),
+            also=("optimizer",),
+        )
+    if isinstance(optimizer, Muon) and optimizer.adjust_lr == "original":
+        yield from _suspicious_muon(optimizer)
+    if isinstance(optimizer, Lion) and optimizer.lr > MOST_LION_RATE:
+        yield Caution(
+            HIGH_LION_RATE,
+            "optimizer.lr",
+            f"all elements move by lr, and rates are three to ten times below AdamW's; above "
+            f"{MOST_LION_RATE:g} is unusual",
+            valid=(f"{optimizer.lr / 10:g}",),
+            also=("optimizer",),
+        )
+
+
+def _suspicious_muon(optimizer: Muon) -> Iterator[Caution]:
+    """One of two rates that fits the other algorithm: updates are not adjusted to be alike."""
+    if optimizer.lr < LEAST_MUON_RATE:
+        keep = "" if optimizer.adamw_lr is not None else f" and adamw_lr to {optimizer.lr:g}"
+        yield Caution(
+            LOW_MUON_RATE,
+            "optimizer.lr",
+            f"Muon's updates are orthogonal matrices, and below {LEAST_MUON_RATE:g} they are "
+            f"small; with adjust_lr = match_rms_adamw they are as large as AdamW's",
+            valid=("0.02",),
+            also=("optimizer.adjust_lr", "optimizer.adamw_lr"),
+            hint=f"Set lr to 0.02{keep}, or adjust_lr to match_rms_adamw.",
+        )
+    elif optimizer.lr > LEAST_MUON_RATE and optimizer.adamw_lr is None:
+        yield Caution(
+            MUON_RATE_FOR_ADAMW,
+            "optimizer.adamw_lr",
+            f"embeddings, the output and norms are AdamW's, and {optimizer.lr:g} is a rate for "
+            f"orthogonal matrices; AdamW's is usually about a tenth",
+            valid=(f"{optimizer.lr / 10:g}",),
+            also=("optimizer.lr", "optimizer.adjust_lr"),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Caution, Problem, SetpointError
+from setpoint.config import Caution, Problem
 from setpoint.data.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
@@ -32,10 +32,7 @@ def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
         return BYTES_VOCABULARY
     from setpoint.data.vocabulary import vocabulary_size
 
-    try:
-        return vocabulary_size(tokenizer)
-    except SetpointError:
-        return None  # a check of the tokenizer's own says why
+    return vocabulary_size(tokenizer)
 
 
 def vocabulary_problems(job: Job) -> Iterator[Problem]:

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.model.attention.support import BACKENDS, able, chosen
+from setpoint.model.attention.support import BACKENDS, able, chosen, determinism_problems
 
 from ...snapshots import compare
 from ..small import small_config
@@ -63,3 +63,10 @@ def test_all_at_once():
     assert len(error.value.problems) == 2
     assert error.value.problems[0].valid == ("auto", "eager", "flash_attention")
     assert resolve(small_config(**{**fields, "attention_backend": "auto"})) is not None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_which_backend_cannot_be_deterministic(backend):
+    found = list(determinism_problems(small_config(attention_backend=backend, head_dim=8)))
+    wanted = ["model.attention_backend"] if backend == "sdpa_cudnn" else []
+    assert [problem.path for problem in found] == wanted

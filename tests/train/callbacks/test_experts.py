@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.config import ConfigError
+from setpoint.config import ConfigError, resolve
+from setpoint.precision.config import LossScale
+from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import build_parts
 from setpoint.train.callback import Callback
@@ -160,3 +162,26 @@ def test_two_ranks_balance_as_one_would() -> None:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
+    job = small_job(tmp_path, *SIGMOID, "duration=2 steps")
+    parts, counts = build_parts(job), list[Update]()
+    parts.scaler = LossScaler("cpu", resolve(LossScale(initial=2.0**127, backoff=2.0**-100)))
+    before = {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
+
+    class Updates(Callback):
+        def after_update(self, loop: Loop, update: Update) -> None:
+            counts.append(update)
+            if update.routing is None:
+                now = parts.model.state_dict()
+                assert all(torch.equal(now[name], before[name]) for name in before)
+
+    Loop(job, parts, [ExpertsCallback(), Updates()], StopRequest(), Position()).run()
+    assert [update.routing is None for update in counts] == [True, False]
+    assert parts.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_updates": 1}
+    now = parts.model.state_dict()
+    moved = {name for name in before if not torch.equal(now[name], before[name])}
+    assert any(name.endswith("router.bias") for name in moved)
+    # The position goes on, and with it the learning rate.
+    assert counts[1].lr < counts[0].lr

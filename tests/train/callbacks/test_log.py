@@ -69,7 +69,8 @@ def test_rows_hold_all_digits(tmp_path: Path) -> None:
 
 def test_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(small_job(tmp_path, "duration=2 steps", "tracking.progress=lines"))
-    lines = capsys.readouterr().out.splitlines()
+    memory, *lines = capsys.readouterr().out.splitlines()
+    assert memory.startswith("memory: parameters ")
     assert [line.split("  ")[0] for line in lines[:2]] == ["step 1/2", "step 2/2"]
     assert lines[1].split("  ")[-1] == "0:00 left"
     assert lines[2].startswith("step 2: held-out loss ")

@@ -89,6 +89,28 @@ def unplaced(name: Backend, device: str, compute: str, training: bool) -> str | 
     return None
 
 
+def determinism_problems(config: Transformer) -> Iterator[Problem]:
+    """Find whether a model's backend gives other sums in each run, although it must not.
+
+    The flash and memory-efficient kernels and the package flash-attn have deterministic backward
+    passes, which are taken then; those of eager, sdpa_math and flex are so by themselves, and sdpa
+    leaves cuDNN's kernel out.
+
+    Arguments:
+        config: a resolved configuration.
+
+    Returns:
+        a problem of model.attention_backend, or none.
+    """
+    if config.attention_backend == "sdpa_cudnn":
+        yield Problem(
+            "model.attention_backend",
+            "cuDNN's attention is not deterministic, and PyTorch refuses it",
+            valid=("auto", *able(config, EVERYWHERE)),
+            also=("deterministic",),
+        )
+
+
 def able(config: Transformer, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
     """Find the backends that can do what a model needs, on some device.
 

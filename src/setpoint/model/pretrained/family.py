@@ -75,25 +75,6 @@ PLAIN: Final[Mapping[str, object]] = {
 }
 """What fields that change the logits must be for a family that does not write them."""
 
-NOT_WRITTEN: Final = (
-    # How the weights lie in memory, and what computes them.
-    "merge_qkv",
-    "attention_backend",
-    "vocab_size",
-    "vocab_multiple_of",
-    # How ffn_dim was found, where the weights came from, and how they started.
-    "ffn_multiplier",
-    "ffn_multiple_of",
-    "pretrained",
-    "residual_init",
-    # Of training; written where a family has it.
-    "init_std",
-    "dropout",
-    "attention_dropout",
-    "embedding_dropout",
-)
-"""Fields that do not change the logits of finished weights."""
-
 
 SECTIONS: Final = {"MLA": "latent attention", "MoE": "a mixture of experts", "MuP": "muP"}
 """What the sections are called, of which there is one kind."""

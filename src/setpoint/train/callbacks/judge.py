@@ -1,4 +1,4 @@
-"""Judges the model on held-out text and remembers the best."""
+"""Judges the model on text that it does not learn from, and says when that gets no better."""
 
 from __future__ import annotations
 
@@ -7,52 +7,104 @@ from typing import TYPE_CHECKING
 
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import Tracker
-from setpoint.train.evaluate import Score, evaluate
-from setpoint.train.position import is_due
+from setpoint.train.evaluation.datasets import trained_on
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.score import Scores, row_of
+from setpoint.train.evaluation.standing import Standing, value_of
+from setpoint.train.position import is_due, is_over
 
 if TYPE_CHECKING:
+    from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
     from setpoint.train.loop import Loop, Update
 
 
 class JudgeCallback(Callback):
-    """Evaluates every so often and after the last update.
+    """Evaluates every so often and after the last update, on wish before the first one as well.
 
     Arguments:
         trackers: receive a row for each evaluation.
         progress: shows the result to people.
+        events: records that training has stopped getting better.
+        standing: what the evaluations of the run have come to.
     """
 
-    def __init__(self, trackers: Sequence[Tracker], progress: Progress) -> None:
+    def __init__(
+        self,
+        trackers: Sequence[Tracker],
+        progress: Progress,
+        events: EventLog,
+        standing: Standing,
+    ) -> None:
         self.trackers = trackers
         self.progress = progress
-        self.score: Score | None = None
-        # The step that `score` belongs to; a checkpoint of the same step carries its metric.
-        self.step = -1
+        self.events = events
+        self.standing = standing
+        # Those of `standing.step`, if this session has evaluated there.
+        self.scores: Scores = {}
+
+    def start(self, loop: Loop) -> None:
+        """Evaluate before the first update on wish."""
+        section = loop.job.evaluation
+        if section is None:
+            return
+        if loop.ended is not None or is_over(loop.job.duration, loop.position):
+            return
+        for line in trained_on(loop.parts.train, loop.parts.judged):
+            self.progress.note(line)
+        if section.before_training and loop.position.step == 0 and self.standing.step < 0:
+            self.judge(loop, counts=True)
 
     def after_update(self, loop: Loop, update: Update) -> None:
         """Evaluate if it is due."""
         section = loop.job.evaluation
         if section is None:
             return
-        if not (loop.last or is_due(section.every, loop.before, loop.position, loop.last)):
-            return
-        self.score = evaluate(loop.job, loop.parts)
-        self.step = loop.position.step
+        due = is_due(section.every, loop.before, loop.position, loop.last)
+        if due or loop.last:
+            # What only the end asks for is not counted: a longer run would not have it.
+            self.judge(loop, counts=due)
+
+    def finish(self, loop: Loop) -> None:
+        """Evaluate where the loop was ended after its last update."""
+        section = loop.job.evaluation
+        if section is not None and loop.ended and self.standing.step != loop.position.step:
+            self.judge(loop, counts=False)
+
+    def judge(self, loop: Loop, counts: bool) -> None:
+        """Evaluate, tell, and end the loop if that was the last hope.
+
+        Arguments:
+            loop: at its present position.
+            counts: whether the evaluation is one of those at which patience is lost and a plateau
+                is seen.
+        """
+        section, step = loop.job.evaluation, loop.position.step
+        assert section is not None
+        self.scores = evaluate(loop.job, loop.parts)
+        self.standing.step = step
         row = {
             "kind": "evaluation",
-            "step": loop.position.step,
+            "step": step,
             "tokens": loop.position.tokens,
-            "held_out_loss": self.score.loss,
-            "held_out_bits_per_byte": self.score.bits_per_byte,
-            "held_out_tokens": self.score.tokens,
+            **row_of(self.scores),
         }
         for tracker in self.trackers:
             tracker.write(row)
-        self.progress.note(
-            f"step {loop.position.step}: held-out loss {self.score.loss:.4f}, "
-            f"{self.score.bits_per_byte:.4f} bits per byte"
+        for name, score in self.scores.items():
+            self.progress.note(f"step {step}: {name.replace('_', '-')} {score.in_words()}")
+        if not counts:
+            return
+        loop.parts.schedule.observe(self.scores)
+        stopping = section.early_stopping
+        self.standing.observe(
+            value_of(section, self.scores), stopping.least_gain if stopping is not None else 0.0
         )
+        reason = self.standing.ended(section)
+        if reason is not None and not loop.last:
+            self.events.write("early_stop", step=step, reason=reason)
+            self.progress.note(f"step {step}: training ends early: {reason}")
+            loop.end(reason)
 
     def metric_at(self, loop: Loop) -> float | None:
         """What selects the best checkpoint.
@@ -63,6 +115,7 @@ class JudgeCallback(Callback):
         Returns:
             the metric of this very step, lower is better; None if it was not evaluated.
         """
-        if self.score is None or self.step != loop.position.step:
+        section = loop.job.evaluation
+        if section is None or not self.scores or self.standing.step != loop.position.step:
             return None
-        return self.score.loss
+        return value_of(section, self.scores)

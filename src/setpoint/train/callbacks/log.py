@@ -54,6 +54,7 @@ class LogCallback(Callback):
         self.peak_flops = peak_flops
         self.more = more
         self.logged: Position | None = None
+        self.pending: Update | None = None
 
     def start(self, loop: Loop) -> None:
         """Measure speed from where the session begins."""
@@ -63,9 +64,25 @@ class LogCallback(Callback):
         """Write a row if one is due; the bar moves at each update."""
         at, every = loop.position, loop.job.tracking.every
         due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
-        if not due:
+        self.pending = None if due or every.unit == "never" else update
+        if due:
+            self.write(loop, update)
+        else:
             self.progress.advance(at.step)
-            return
+
+    def finish(self, loop: Loop) -> None:
+        """Write the row of the last update where the loop was ended after it."""
+        if loop.ended and self.pending is not None:
+            self.write(loop, self.pending)
+
+    def write(self, loop: Loop, update: Update) -> None:
+        """Write a row and show it.
+
+        Arguments:
+            loop: at its present position.
+            update: the one that led there.
+        """
+        at = loop.position
         row = self.row(at, update)
         self.logged = at
         for tracker in self.trackers:

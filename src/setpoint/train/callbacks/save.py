@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from setpoint.config.record import record_files
+from setpoint.train.averaging import evaluation_point
 from setpoint.train.callback import Callback
+from setpoint.train.evaluation.standing import STATE
 from setpoint.train.position import is_due
 from setpoint.train.state import capture
 
@@ -27,7 +29,7 @@ class SaveCallback(Callback):
         store: where checkpoints lie.
         metrics: the metrics file, if the run has one; its length becomes part of the checkpoint.
         events: records each save.
-        judge: knows the metric of the present step.
+        judge: knows the metric of the present step, and what evaluations have come to.
         metrics_offset: the length that checkpoints name while nothing is logged: where the rows
             ended that an earlier session logged.
     """
@@ -45,7 +47,7 @@ class SaveCallback(Callback):
         self.events = events
         self.judge = judge
         self.metrics_offset = metrics_offset
-        self.saved = -1
+        self.saved: tuple[int, int, float | None] | None = None
         self.record: dict[str, str] = {}
 
     def start(self, loop: Loop) -> None:
@@ -53,7 +55,7 @@ class SaveCallback(Callback):
 
         A kill before the first period then loses nothing that was logged.
         """
-        self.saved = loop.position.step
+        self.saved = self.progress_of(loop)
         # Weights mean something only with the configuration they were trained with, so that each
         # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
         self.record = record_files(loop.job)
@@ -66,9 +68,21 @@ class SaveCallback(Callback):
             self.save(loop)
 
     def finish(self, loop: Loop) -> None:
-        """Save what has not been saved yet."""
-        if self.saved != loop.position.step:
+        """Save what has not been saved yet, be it a row or a score of the last step."""
+        if self.saved != self.progress_of(loop):
             self.save(loop)
+
+    def progress_of(self, loop: Loop) -> tuple[int, int, float | None]:
+        """What a checkpoint would hold now that the last one may lack.
+
+        Arguments:
+            loop: at its present position.
+
+        Returns:
+            the step, the length of the metrics, and the metric of the step.
+        """
+        offset = self.metrics.offset if self.metrics else self.metrics_offset
+        return loop.position.step, offset, self.judge.metric_at(loop)
 
     def save(self, loop: Loop) -> None:
         """Save the present state.
@@ -76,9 +90,11 @@ class SaveCallback(Callback):
         Arguments:
             loop: at its present position.
         """
-        tensors, state = capture(loop.parts, loop.position)
-        state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
-        metric = self.judge.metric_at(loop)
-        path = self.store.save(loop.position.step, tensors, state, metric, self.record)
-        self.saved = loop.position.step
+        with evaluation_point(loop.parts) as training:
+            tensors, state = capture(loop.parts, loop.position, training)
+            state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
+            state[STATE] = self.judge.standing.to_state()
+            metric = self.judge.metric_at(loop)
+            path = self.store.save(loop.position.step, tensors, state, metric, self.record)
+        self.saved = self.progress_of(loop)
         self.events.write("save", step=loop.position.step, checkpoint=path.name)

@@ -32,15 +32,6 @@ FIXED = {
 }
 """What a mixture must be, where the family has no keys for it."""
 
-NOT_WRITTEN = (
-    "sequence_balance_loss",
-    "router_z_loss",
-    "gradient_scale",
-    "packed",
-    "implementation",
-)
-"""Fields of a mixture that do not change the logits of finished weights."""
-
 
 class Qwen3Moe(Family):
     """Qwen 3 with experts."""

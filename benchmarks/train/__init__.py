@@ -1,0 +1,1 @@
+"""Training loops beside each other, and the scripts for one H200."""

@@ -1,0 +1,232 @@
+"""Tokens per second and peak memory of one training job, beside PyTorch and four frameworks.
+
+    cd benchmarks && python -m train.loops [--models tiny 18M] [--precisions fp32 bf16]
+
+Every side trains the same model, of the same weights, on the same batches, with the same AdamW,
+schedule and clipping at 1.0. Each lives in a process of its own, as frameworks own their loops and
+set what is global; they take turns, a block of updates each, in an order that turns round (A B C,
+C B A), so that whatever else the machine does hits all. The losses of all updates must agree: a
+speed without equal loss is void. Leaves with status 1 if they do not, or if Setpoint is below 0.98
+of the bare loop's speed or behind a framework.
+
+The sides that need Lightning are left out where it is not installed; `make bench-train` installs
+it into an environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from train.work import MODELS  # before torch, whose threads it prepares
+
+# isort: split
+import torch
+
+from setpoint.cli.style import table
+from support.turns import Clocks, misses, ratio
+
+OURS, BARE = "setpoint", "bare"
+# By name: the module, the package it needs, and the least ratio of speeds that Setpoint must have.
+SIDES = {
+    OURS: ("setpoint_loop", "torch", 1.0),
+    BARE: ("bare", "torch", 0.98),
+    "HF Trainer": ("hf_trainer", "accelerate", 1.0),
+    "Lightning": ("lightning_trainer", "lightning", 1.0),
+    "KempnerForge-like": ("forge_like", "torch", 1.0),
+    "litgpt-like": ("litgpt_like", "lightning", 1.0),
+}
+# Updates in a block of each model; a block should take long beside a line through a pipe.
+STEPS = {"tiny": 10, "18M": 2, "dust": 20}
+# How far losses may lie apart: rounding, which grows with the updates in bf16.
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
+HEADINGS = ("side", "tokens/s", "setpoint / side", "by CPU time", "peak MiB", "last loss", "apart")
+
+
+@dataclass
+class Worker:
+    """A side's process.
+
+    Arguments:
+        process: that answers each line with a line.
+        wall, cpu: seconds of each block.
+        losses: of all updates, at the end.
+        peak: bytes, at the end.
+    """
+
+    process: subprocess.Popen[str]
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    peak: int = 0
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for a line.
+
+        Returns:
+            what it says.
+
+        Raises:
+            RuntimeError: if the process has ended.
+        """
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.process.args} ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the process, if it still runs."""
+        with self.process:
+            self.process.kill()
+
+    def turn(self) -> None:
+        """Let a block run."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        said = self.answer()
+        self.wall.append(said["wall"])
+        self.cpu.append(said["cpu"])
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the benchmark.
+
+    Arguments:
+        given: the command line; that of the process if None.
+
+    Returns:
+        0 if the losses agree and all bounds are kept, else 1.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=["tiny", "18M"])
+    parser.add_argument("--precisions", nargs="+", choices=tuple(TOLERANCE), default=[*TOLERANCE])
+    parser.add_argument("--blocks", type=int, default=12, help="measured blocks of each side")
+    parser.add_argument("--sides", nargs="+", choices=tuple(SIDES), default=[*SIDES])
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    arguments = parser.parse_args(given)
+    there = [s for s in SIDES if s in arguments.sides or s in (OURS, BARE)]
+    lacking = [name for name in there if importlib.util.find_spec(SIDES[name][1]) is None]
+    sides = [name for name in there if name not in lacking]
+    failed: list[str] = []
+    for model in arguments.models:
+        for precision in arguments.precisions:
+            failed += _compare(model, precision, sides, max(2, arguments.blocks), arguments.device)
+    for name in lacking:
+        print(f"left out: {name}, as {SIDES[name][1]} is not installed; see `make bench-train`")
+    good = "ok: losses agree; at least 0.98 of the bare loop, and behind no framework"
+    print("\n".join(failed) or good)
+    return 1 if failed else 0
+
+
+def _compare(
+    model: str, precision: str, sides: Sequence[str], blocks: int, device: str
+) -> list[str]:
+    """Measure one model in one precision and print the table; the bounds that were missed."""
+    steps = STEPS[model]
+    updates = (blocks + 1) * steps
+    workers: dict[str, Worker] = {}
+    try:
+        for name in sides:
+            words = (SIDES[name][0], model, precision, str(steps), str(updates), device)
+            command = [sys.executable, "-m", "train.worker", *words]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            workers[name] = Worker(subprocess.Popen(command, **pipes))
+            # One after the other, so that no two build at once.
+            assert workers[name].answer()["ready"]
+        for block in range(blocks + 1):
+            for name in sides if block % 2 == 0 else reversed(sides):
+                workers[name].turn()
+        for worker in workers.values():
+            said = worker.answer()
+            worker.losses, worker.peak = said["losses"], said["peak"]
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return _table(model, precision, workers, steps, device)
+
+
+def _table(
+    model: str, precision: str, workers: dict[str, Worker], steps: int, device: str
+) -> list[str]:
+    # The first block of each side warms up.
+    clocks = Clocks(
+        {name: worker.wall[1:] for name, worker in workers.items()},
+        {name: worker.cpu[1:] for name, worker in workers.items()},
+    )
+    cuda = device != "cpu" and torch.cuda.is_available()
+    on = torch.device("cuda" if cuda else "cpu")
+    rows: list[list[str]] = []
+    failed: list[str] = []
+    ours = workers[OURS]
+    tokens = steps * tokens_per_update(model)
+    for name, worker in workers.items():
+        apart = furthest(ours.losses, worker.losses)
+        cells = ["", ""]
+        if name != OURS:
+            found = ratio(clocks.wall, OURS, name)
+            cells = [str(found), f"{ratio(clocks.cpu, OURS, name).median:.3f}"]
+            if misses(clocks, OURS, name, SIDES[name][2], on):
+                bound = SIDES[name][2]
+                failed.append(
+                    f"FAILED {model} {precision}: {found.median:.3f} of {name}, below {bound}"
+                )
+        if not apart <= TOLERANCE[precision]:
+            failed.append(
+                f"FAILED {model} {precision}: the losses of {name} are {apart:.1e} apart from "
+                f"Setpoint's, above {TOLERANCE[precision]}; its speed is void"
+            )
+        speed = f"{tokens / statistics.median(clocks.wall[name]):,.0f}"
+        memory = f"{worker.peak / 2**20:,.0f}"
+        rows.append([name, speed, *cells, memory, f"{worker.losses[-1]:.4f}", f"{apart:.1e}"])
+    blocks = len(clocks.wall[OURS])
+    print(
+        f"{model}, {precision}, {on.type}, {torch.get_num_threads()} threads, {blocks} blocks of "
+        f"{steps} updates of each side in turn; ratios of speeds: median (10 %-90 %)\n"
+    )
+    print(table(rows, headings=HEADINGS) + "\n", flush=True)
+    return failed
+
+
+def furthest(one: Sequence[float], other: Sequence[float]) -> float:
+    """How far the losses of two sides lie apart.
+
+    Arguments:
+        one: of each update.
+        other: the same.
+
+    Returns:
+        the largest difference; infinity where one has others than the other, or no numbers.
+    """
+    if len(one) != len(other) or not all(map(math.isfinite, (*one, *other))):
+        return math.inf
+    return max((abs(a - b) for a, b in zip(one, other, strict=True)), default=math.inf)
+
+
+def tokens_per_update(model: str) -> int:
+    """How many tokens an update has.
+
+    Arguments:
+        model: one of `MODELS`.
+
+    Returns:
+        sequences times their length.
+    """
+    from setpoint.config.compose import compose
+    from setpoint.train.config import Job
+
+    job = compose(Job, "tiny", flags=[f"--{flag}" for flag in MODELS[model]]).resolve()
+    return job.batch.global_size * job.batch.sequence_length
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The sides of `train.loops`: each has a function `run(work, turns)`."""

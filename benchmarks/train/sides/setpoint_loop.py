@@ -1,0 +1,54 @@
+"""The loop of `setpoint train` with its callbacks, logging every 10 updates."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from setpoint.train.callback import Callback
+from setpoint.train.loop import Loop, Update
+from support.session import training_loop
+from train.turns import Turns
+from train.work import Work
+
+
+class Turn(Callback):
+    """Gives the turn away after a block.
+
+    Arguments:
+        turns: with the other sides.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.losses: list[float] = []
+
+    def start(self, loop: Loop) -> None:
+        """See `Callback.start`."""
+        self.turns.begin()
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """See `Callback.after_update`."""
+        self.losses.append(update.loss)
+        self.turns.after_update()
+
+
+def run(work: Work, turns: Turns) -> list[float]:
+    """Train.
+
+    Arguments:
+        work: the job.
+        turns: with the other sides.
+
+    Returns:
+        the loss of each update.
+    """
+    turn = Turn(turns)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open(os.devnull, "w") as nowhere,
+        training_loop(work.job, work.parts, Path(folder) / "run", nowhere, [turn]) as loop,
+    ):
+        loop.run()
+    return turn.losses

@@ -1,0 +1,209 @@
+"""What all sides of `train.loops` have in common: model, data, optimizer, schedule, loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from setpoint.train.threads import prepare_threads
+
+prepare_threads()  # as `setpoint train` does, before torch is imported
+
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
+from torch.utils.data import Dataset  # noqa: E402
+
+import setpoint.presets  # noqa: E402, F401 - registers the preset
+from setpoint.config.compose import compose  # noqa: E402
+from setpoint.data.mix import permutation  # noqa: E402
+from setpoint.model.config import Transformer  # noqa: E402
+from setpoint.optim.config import AdamW, Cosine  # noqa: E402
+from setpoint.train.build import Parts, build_parts  # noqa: E402
+from setpoint.train.config import Job  # noqa: E402
+
+FIXED = (
+    "checkpoint.every=never",
+    "evaluation=null",
+    "tracking.every=10 steps",
+    "optimizer.clip_norm=1.0",
+)
+MODELS: dict[str, tuple[str, ...]] = {
+    "tiny": (),
+    "18M": ("model.dim=512", "model.layers=6", "model.heads=8"),
+    # Next to no arithmetic, so that a test can run it.
+    "dust": ("model.dim=16", "model.layers=1", "model.heads=2", "batch.sequence_length=16"),
+}
+LOG_EVERY = 10
+
+
+class Windows(Dataset[Tensor]):
+    """The text in windows of S + 1 tokens, in the order in which Setpoint's loader draws them.
+
+    Arguments:
+        tokens: (T,) the training text.
+        order: numbers of windows.
+        length: S.
+    """
+
+    def __init__(self, tokens: Tensor, order: list[int], length: int) -> None:
+        self.tokens, self.order, self.length = tokens, order, length
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> Tensor:
+        start = self.order[index] * (self.length + 1)
+        return self.tokens[start : start + self.length + 1]
+
+
+class WithLoss(nn.Module):
+    """A model that gives its loss, as frameworks like it.
+
+    Arguments:
+        model: maps (B, S) tokens to (B, S, V) logits.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.losses: list[Tensor] = []
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """The mean cross-entropy of (B, S + 1) windows, which is kept for the check."""
+        logits = self.model(windows[:, :-1])
+        loss = F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
+        self.losses.append(loss.detach())
+        return loss
+
+
+@dataclass
+class Work:
+    """One training job.
+
+    Arguments:
+        job: its configuration.
+        parts: what Setpoint builds of it.
+        updates: how many there are.
+        windows: the data of all updates in order.
+    """
+
+    job: Job
+    parts: Parts
+    updates: int
+    windows: Windows
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences in an update."""
+        return self.job.batch.global_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lies."""
+        return self.parts.device
+
+    @property
+    def is_bf16(self) -> bool:
+        """Whether it computes in bf16 by autocast."""
+        return self.job.precision.compute == "bf16"
+
+    @property
+    def optimizer_options(self) -> AdamW:
+        """Of AdamW."""
+        assert isinstance(self.job.optimizer, AdamW)
+        return self.job.optimizer
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Torch's AdamW with Setpoint's groups.
+
+        Arguments:
+            parameters: of the model.
+
+        Returns:
+            the fused one.
+        """
+        options, every = self.optimizer_options, list(parameters)
+        groups: list[dict[str, Any]] = [
+            {
+                "params": [p for p in every if p.ndim >= 2],
+                "weight_decay": options.weight_decay,
+            },
+            {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(
+            groups, lr=options.lr, betas=options.betas, eps=options.eps, fused=True
+        )
+
+    def factor(self, step: int) -> float:
+        """Of the learning rate: a linear warm-up, then half a cosine.
+
+        Arguments:
+            step: updates done.
+
+        Returns:
+            the factor on the peak.
+        """
+        schedule = self.job.schedule
+        assert isinstance(schedule, Cosine)
+        warmup, horizon = schedule.warmup_steps, schedule.horizon_steps
+        if step < warmup:
+            return (step + 1) / warmup
+        done = min(1.0, (step - warmup) / (horizon - warmup))
+        cosine = 0.5 * (1 + math.cos(math.pi * done))
+        return schedule.floor + (1 - schedule.floor) * cosine
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
+        """The same as torch has it.
+
+        Arguments:
+            optimizer: whose rates it sets.
+
+        Returns:
+            the scheduler, to be stepped after each update.
+        """
+        return LambdaLR(optimizer, self.factor)
+
+    def autocast(self) -> torch.autocast:
+        """The context that a forward pass runs in.
+
+        Returns:
+            one that does nothing in fp32.
+        """
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_bf16)
+
+
+Side = Callable[[Work, Any], list[float]]
+
+
+def make_work(model: str, precision: str, updates: int, device: str = "auto") -> Work:
+    """Build what a side trains.
+
+    Arguments:
+        model: one of `MODELS`.
+        precision: "fp32" or "bf16".
+        updates: how many there will be.
+        device: as `parallel.device`.
+
+    Returns:
+        the same for all sides, to the bit.
+    """
+    given = (
+        *FIXED,
+        *MODELS[model],
+        f"duration={updates} steps",
+        f"precision.compute={precision}",
+        f"parallel.device={device}",
+    )
+    job = compose(Job, "tiny", flags=[f"--{flag}" for flag in given]).resolve()
+    assert isinstance(job.model, Transformer) and job.batch.accumulation == 1
+    parts = build_parts(job)
+    count = parts.loader.windows_per_epoch
+    epochs = range(math.ceil(updates * job.batch.global_size / count))
+    order = [w for e in epochs for w in permutation(f"windows/{job.seed}/{e}", count).tolist()]
+    tokens = torch.from_numpy(parts.train.tokens.astype("int64"))
+    wanted = order[: updates * job.batch.global_size]
+    return Work(job, parts, updates, Windows(tokens, wanted, job.batch.sequence_length))

@@ -1,0 +1,105 @@
+"""What `setpoint check --plan` shows of a job beside its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from setpoint.cli.style import bold, table
+from setpoint.memory.units import in_units
+from setpoint.optim.report import GroupRow
+from setpoint.plan.memory import MemoryPlan
+from setpoint.train.config import Job
+
+
+class Plan:
+    """What a run would be made of.
+
+    Arguments:
+        groups: of parameters, as the optimizer gets them.
+        memory: how much each part takes.
+    """
+
+    __slots__ = ("groups", "memory")
+
+    def __init__(self, groups: Sequence[GroupRow], memory: MemoryPlan) -> None:
+        self.groups, self.memory = groups, memory
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan for machines.
+
+        Returns:
+            a mapping of plain values.
+        """
+        groups = [row.to_json() for row in self.groups]
+        return {"groups": groups, "memory": self.memory.to_json()}
+
+    def render(self) -> str:
+        """The plan for people.
+
+        Returns:
+            several lines, without a trailing newline.
+        """
+        groups = [bold("groups of parameters"), _groups(self.groups)]
+        return "\n".join([*groups, "", bold("memory"), _memory(self.memory)])
+
+
+def make_plan(job: Job) -> Plan:
+    """Plan a job without building it, as far as that is possible.
+
+    Arguments:
+        job: the resolved configuration, without problems.
+
+    Returns:
+        the plan.
+
+    Raises:
+        SetpointError: what decides it is not here, or the model cannot be built.
+    """
+    from setpoint.plan.groups import planned_groups, vocabulary_of
+    from setpoint.plan.memory import planned_memory
+
+    return Plan(planned_groups(job), planned_memory(job, vocabulary_of(job)))
+
+
+def _groups(rows: Sequence[GroupRow]) -> str:
+    headings = ("  group", "lr", "decay", "tensors", "parameters", "options", "first names")
+    cells: list[tuple[str, ...]] = []
+    for row in rows:
+        options = ", ".join(f"{name} = {_shown(value)}" for name, value in row.options.items())
+        more = ", ..." if row.tensors > len(row.names) else ""
+        cells.append(
+            (
+                f"  {row.name}",
+                f"{row.lr:g}",
+                f"{row.weight_decay:g}",
+                f"{row.tensors:,}",
+                f"{row.parameters:,}",
+                options or "-",
+                ", ".join(row.names) + more,
+            )
+        )
+    return table(cells, headings)
+
+
+def _memory(plan: MemoryPlan) -> str:
+    held, state = plan.activations, plan.optimizer_state
+    sizes = {
+        "parameters": plan.parameters,
+        "master weights": plan.masters,
+        "gradients": plan.gradients,
+        "optimizer state": state,
+        "of it on the host": plan.on_host,
+        "a copy while averages are judged": plan.averaged,
+        "activations of a micro-batch": None if held is None else held.kept,
+        "a layer computed again": 0 if held is None else held.again,
+        "logits and their loss": None if held is None else held.logits,
+    }
+    known = [(f"  {what}", in_units(size)) for what, size in sizes.items() if size]
+    unknown = [(f"  {what}", "not known here") for what, size in sizes.items() if size is None]
+    more = "" if not unknown else ", without what is not known"
+    return table([*known, *unknown, ("  together at most", in_units(plan.total) + more)])
+
+
+def _shown(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)

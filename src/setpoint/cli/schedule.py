@@ -1,0 +1,156 @@
+"""`setpoint schedule`: the learning rate over the updates, drawn before anything is trained."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.source import open_source
+from setpoint.cli.style import table
+from setpoint.config import Config, SetpointError
+from setpoint.plan.curve import Curve, Point, draw_curve
+
+if TYPE_CHECKING:
+    from setpoint.report.series import Plot
+    from setpoint.train.config import Job
+
+COMMAND = Command(
+    "schedule",
+    "SOURCE... [OVERRIDES]",
+    "Draw the learning rate of a configuration over its updates, without training it; of several\n"
+    "sources, all in one drawing. OVERRIDES apply to each of them. The learning rate is that of\n"
+    "parameters that are in no group with a multiplier of its own.\n" + SOURCE_HELP,
+    [
+        Option("--steps", "Draw this many updates, instead of those of the run.", "N"),
+        Option("--every", "Print a row for each N-th update, instead of a drawing.", "N"),
+        Option("--plot", "Draw into a .png or .svg file, instead of the terminal.", "FILE"),
+        WITH,
+        FILE,
+        IMPORT,
+        JSON,
+    ],
+    [
+        ("setpoint schedule tiny", "the preset's"),
+        ("setpoint schedule tiny --schedule wsd --every 50", "another one, in numbers"),
+        ("setpoint schedule a.toml b.toml --plot rates.png", "two in a picture"),
+    ],
+    positional=(1, sys.maxsize),
+)
+FOR_MACHINES = 100  # rows of JSON, unless --every says otherwise
+BARS, LENGTH = 16, 40  # rows of the plain drawing, and signs of its longest bar
+
+
+def run(arguments: Arguments) -> int:
+    """Draw, or print the numbers.
+
+    Arguments:
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
+    path, every = arguments.value("--plot"), arguments.integer("--every") or 0
+    if path is not None:
+        for other in ("--json", "--every"):
+            if arguments.has(other):
+                raise SetpointError(f"--plot FILE has no rows; leave {other} or --plot out")
+        from setpoint.report.figure import refuse_suffix
+
+        refuse_suffix(path)
+    most = FOR_MACHINES if arguments.has("--json") else 1000
+    shown: list[tuple[str, Job, Curve]] = []
+    for source in arguments.positional:
+        composition = open_source(source, arguments)
+        job = composition.resolve()
+        curve = draw_curve(job, arguments.integer("--steps"), every, most)
+        shown.append((composition.label, job, curve))
+    if arguments.has("--json"):
+        import json
+
+        print(json.dumps({"curves": [_facts(*each) for each in shown]}, indent=2))
+        return 0
+    print("\n".join(_heading(*each) for each in shown))
+    if every:
+        for label, _, curve in shown:
+            above = f"\n{label}\n" if len(shown) > 1 else "\n"
+            print(above + table(_rows(curve.points), ["update", "factor", "learning rate"]))
+    elif path is not None:
+        from setpoint.report.figure import save
+
+        save(_plot(shown), path)
+        print(f"drawn into {path}")
+    else:
+        print("\n" + _drawing(shown))
+    sys.stdout.flush()
+    for label, _, curve in shown:
+        for note in curve.notes:
+            print(f"note: {label}: {note}", file=sys.stderr)
+    _print_cautions(shown)
+    return 0
+
+
+def _print_cautions(shown: list[tuple[str, Job, Curve]]) -> None:
+    """What `check` would say, so that a curve that is seldom meant does not look usual."""
+    from setpoint.cli.notes import print_cautions
+    from setpoint.config.verify import cautions_of
+
+    for _, job, _ in shown:
+        print_cautions(cautions_of(job))
+
+
+def _tag(section: Config) -> str:
+    return str(type(section).__setpoint__.tag)
+
+
+def _heading(label: str, job: Job, curve: Curve) -> str:
+    first, high, last = curve.points[0], curve.highest, curve.points[-1]
+    return (
+        f"{label}: {_tag(job.schedule)}, {curve.updates:,} updates; {first.lr:.4g} at first, "
+        f"{high.lr:.4g} at most (update {high.step:,}), {last.lr:.4g} at last"
+    )
+
+
+def _facts(label: str, job: Job, curve: Curve) -> dict[str, Any]:
+    return {
+        "source": label,
+        "type": _tag(job.schedule),
+        "lr": job.optimizer.lr,
+        "updates": curve.updates,
+        "notes": list(curve.notes),
+        "rows": [point._asdict() for point in curve.points],
+    }
+
+
+def _rows(points: Sequence[Point]) -> list[list[str]]:
+    return [[f"{p.step:,}", f"{p.factor:.6f}", f"{p.lr:.6g}"] for p in points]
+
+
+def _plot(shown: list[tuple[str, Job, Curve]]) -> Plot:
+    from setpoint.report.series import Plot, Series
+
+    series = [
+        Series(f"{label} ({_tag(job.schedule)})", [(p.step, p.lr) for p in curve.points])
+        for label, job, curve in shown
+    ]
+    return Plot("learning rate over the updates", "update", "learning rate", series, linear=True)
+
+
+def _drawing(shown: list[tuple[str, Job, Curve]]) -> str:
+    from setpoint.report.terminal import chart
+
+    try:
+        return chart(_plot(shown), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    except SetpointError:  # the package that draws lines is not installed
+        return "\n\n".join(_bars(label, curve) for label, _, curve in shown)
+
+
+def _bars(label: str, curve: Curve) -> str:
+    """A plain drawing: a bar for some of the updates."""
+    points, top = curve.points, curve.highest.lr or 1.0
+    count = min(BARS, len(points))
+    chosen = [points[round(i * (len(points) - 1) / max(count - 1, 1))] for i in range(count)]
+    rows = [[f"{p.step:,}", f"{p.lr:.4g}", "#" * round(LENGTH * p.lr / top)] for p in chosen]
+    return table(rows, ["update", "learning rate", label])

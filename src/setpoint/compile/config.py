@@ -1,0 +1,90 @@
+"""The section `[compile]`: what torch.compile makes of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from setpoint.config import RUNTIME, Config, Free, Problem, check, field
+
+
+class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"):
+    """The model is compiled by torch.compile; without the section it runs as it is written."""
+
+    scope: Literal["block", "model"] = field(default="block")
+    """Compile each layer, once for all that are alike, or the whole model as one."""
+
+    backend: str = field(default="inductor", also_called=("torch_compile_backend",))
+    """The compiler, by its name in torch.compiler.list_backends(); eager and aot_eager, which make
+    no faster code, show what is captured."""
+
+    mode: (
+        Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
+    ) = field(default=None, also_called=("torch_compile_mode",))
+    """What inductor favours; null: its default."""
+
+    fullgraph: bool = False
+    """Fail where a part cannot be compiled, in place of running that part as it is written."""
+
+    dynamic: bool | None = None
+    """Compile for all sizes, true, or for each size anew, false; null: for all from the second size
+    on."""
+
+    options: Free = field(factory=Free)
+    """Options of the backend, by its own names, nested or dotted: triton.cudagraphs; instead of
+    mode."""
+
+    cache: Path | None = field(
+        default=None, also_called=("precompile_artifact_dir", "cache_dir", "inductor_cache_dir")
+    )
+    """Folder that inductor keeps compiled code in, for the next run; null: where PyTorch keeps
+    it."""
+
+    recompile_limit: int = field(default=8, ge=1, also_called=("cache_size_limit",))
+    """How often a function may be compiled anew before it runs as it is written."""
+
+    fallback: Literal["report", "fail"] = "report"
+    """What happens when a part runs as it is written although it was to be compiled: a note and an
+    event, or the end of the run."""
+
+    @check(needs="files")
+    def _check_cache(self) -> Iterator[Problem]:
+        """Whether compiled code can be kept in the folder."""
+        if self.cache is not None:
+            from setpoint.compile.folder import why_unfit
+
+            reason = why_unfit(self.cache)
+            if reason is not None:
+                yield Problem("cache", reason)
+
+    @check(needs="torch")
+    def _check_names(self) -> Iterator[Problem]:
+        """Whether PyTorch has the backend and its options."""
+        from setpoint.compile.known import name_problems
+
+        yield from name_problems(self)
+
+    @check
+    def _check_options(self) -> Iterator[Problem]:
+        if self.options.dump() and self.mode is not None:
+            yield Problem(
+                "options",
+                "contradicts mode, which is a set of options",
+                also=("mode",),
+                hint="Remove one of the two.",
+            )
+        if self.mode is not None and self.backend != "inductor":
+            yield Problem(
+                "mode",
+                f"is inductor's, and the backend is {self.backend}",
+                valid=("null",),
+                also=("backend",),
+            )
+        if self.cache is not None and self.backend != "inductor":
+            yield Problem(
+                "cache",
+                f"has no effect: the code in it is inductor's, and the backend is {self.backend}",
+                valid=("null",),
+                also=("backend",),
+            )

@@ -1,0 +1,46 @@
+"""The folder that compiled code is kept in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setpoint.config import SetpointError
+
+
+def why_unfit(folder: Path) -> str | None:
+    """Find why nothing can be kept in a folder.
+
+    Arguments:
+        folder: that need not be there.
+
+    Returns:
+        the reason in words; None if something can.
+    """
+    there = folder.absolute()
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is no folder"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} cannot be written to: no permission"
+    return None
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder, unless it is there.
+
+    Arguments:
+        folder: with all above it.
+
+    Raises:
+        SetpointError: it cannot be made or written to.
+    """
+    reason = why_unfit(folder)
+    if reason is None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # it has changed since, or the disk does not take it
+            reason = f"it cannot be made: {error.strerror}"
+    if reason is not None:
+        raise SetpointError(f"compile.cache = {folder}: {reason}")

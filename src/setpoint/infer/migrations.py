@@ -1,0 +1,21 @@
+"""What changed between the schemas of an inference job; see `setpoint.config.migrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from setpoint.config import RUNTIME
+from setpoint.config.migrate import Added, Operation, migration
+
+
+@migration(to=2)
+def passes() -> Iterable[Operation]:
+    """Passes through the model are profiled, and garbage is collected at a pace.
+
+    Returns:
+        the changes from schema 1.
+    """
+    return [
+        Added("profiling", None, role=RUNTIME),
+        Added("resilience", {"gc": None}, role=RUNTIME),
+    ]

@@ -1,0 +1,115 @@
+"""What is done between two passes through a model: profiles are taken, and garbage collected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from setpoint.infer.profiles import Profiles, folder_of
+from setpoint.profile.profiler import UpdateProfiler
+from setpoint.resilience.gc import PacedCollection
+
+if TYPE_CHECKING:
+    from setpoint.infer.config import Inference
+    from setpoint.infer.load import Loaded
+
+RANK = "rank-0"
+
+
+class Passes:
+    """Counts what goes through a model, and does what is due in between.
+
+    A pass is over when the next one begins, so that what is made of its result belongs to it.
+
+    Arguments:
+        job: complete and resolved.
+        loaded: its model, the device of which is profiled.
+    """
+
+    def __init__(self, job: Inference, loaded: Loaded) -> None:
+        self.count = 0
+        self.profiles: Profiles | None = None
+        self._profiler: UpdateProfiler | None = None
+        section, gc = job.profiling, job.resilience.gc
+        if section is not None:
+            self.profiles = Profiles(wanted=section.repeat)
+            keep, folder = self.profiles.cycles.append, folder_of(job) / RANK
+            self._profiler = UpdateProfiler(section, folder, loaded.device, keep, unit="passes")
+        self._every = None if gc is None else gc.every
+        self._garbage = None if gc is None else PacedCollection(gc)
+        self._begun = time.monotonic()
+        self._seconds = 0.0
+
+    def start(self) -> None:
+        """Take the collection of garbage over."""
+        if self._garbage is not None:
+            self._garbage.start()
+
+    def begin(self, *_: object) -> None:
+        """Take notice of a pass that begins; a hook of the model."""
+        if self.count:
+            self._after()
+        elif self._profiler is not None:
+            # Not before: what is read and tokenized first would be a part of the first pass.
+            self._profiler.start(0)
+        self.count += 1
+
+    def finish(self) -> None:
+        """Take notice of the end of the last pass."""
+        if self.count:
+            self._after()
+        if self.profiles is not None:
+            self.profiles.passes = self.count
+
+    def close(self) -> None:
+        """Keep what was recorded, and let Python collect as before; also after an error."""
+        if self._profiler is not None:
+            self._profiler.close()
+        if self._garbage is not None:
+            self._garbage.close()
+
+    def _after(self) -> None:
+        # What is collected is no part of the pass.
+        if self._profiler is not None:
+            self._profiler.after_update(self.count)
+        if self._garbage is not None and self._is_due():
+            self._garbage.collect()
+
+    def _is_due(self) -> bool:
+        every, before = self._every, self._seconds
+        self._seconds = time.monotonic() - self._begun
+        if every is None or every.unit == "never":
+            return False
+        if every.unit == "steps":
+            return self.count % every.count == 0
+        return self._seconds // every.count > before // every.count
+
+
+@contextmanager
+def watching(job: Inference, loaded: Loaded) -> Iterator[Passes]:
+    """Do what a job asks for between passes through its model.
+
+    Arguments:
+        job: complete and resolved.
+        loaded: its model; it has no hook of ours where nothing is asked for, and none afterwards.
+
+    Returns:
+        a context around the tasks; the profiles are complete when it is over.
+
+    Raises:
+        RunError: the folder of the traces cannot be made.
+    """
+    passes = Passes(job, loaded)
+    if job.profiling is None and job.resilience.gc is None:
+        yield passes
+        return
+    hook = loaded.model.register_forward_pre_hook(passes.begin)
+    try:
+        passes.start()
+        yield passes
+        passes.finish()
+    finally:
+        hook.remove()
+        passes.close()

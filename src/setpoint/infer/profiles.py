@@ -1,0 +1,90 @@
+"""What was profiled of an inference job, for people and for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setpoint.profile.profiler import Cycle
+from setpoint.profile.trace import traces_of
+
+if TYPE_CHECKING:
+    from setpoint.infer.config import Inference
+
+
+@dataclass(slots=True)
+class Profiles:
+    """What was profiled of a job.
+
+    Arguments:
+        passes: how many there were.
+        cycles: what each cycle left behind.
+        wanted: how many cycles were asked for; None: as many as there are.
+    """
+
+    passes: int = 0
+    cycles: list[Cycle] = field(default_factory=list)
+    wanted: int | None = None
+
+    def to_json(self, output: Path | None) -> dict[str, Any]:
+        """The same as JSON can hold it.
+
+        Arguments:
+            output: the directory of the results, which names of files start from.
+
+        Returns:
+            the passes, and for each cycle its files or what is lost.
+        """
+        output = None if output is None else output.expanduser()
+        rows: list[dict[str, Any]] = []
+        for cycle in self.cycles:
+            files = {"trace": cycle.trace, "table": cycle.table_path, "snapshot": cycle.snapshot}
+            named = {k: _name(path, output) for k, path in files.items() if path is not None}
+            lost = {} if cycle.lost is None else {"lost": cycle.lost}
+            rows.append({"first": cycle.first, "last": cycle.last, **named, **lost})
+        return {"passes": self.passes, "cycles": rows}
+
+    def in_words(self) -> list[str]:
+        """The same for people.
+
+        Returns:
+            lines: the table of each cycle, where its trace lies, and which cycles are missing.
+        """
+        lines: list[str] = []
+        for cycle in self.cycles:
+            lines += cycle.table.splitlines()
+            what = f"profile of passes {cycle.first} to {cycle.last}"
+            if cycle.trace is not None:
+                lines.append(f"{what}: {cycle.trace}")
+            if cycle.lost is not None:
+                lines.append(f"{what} could not be written: {cycle.lost}")
+        whole = sum(cycle.whole for cycle in self.cycles)
+        if whole < (self.wanted or 1):
+            of = "" if self.wanted is None else f" of {self.wanted}"
+            lines.append(
+                f"profiling: the job was over after {self.passes} passes through the model, when "
+                f"{whole}{of} cycles were whole"
+            )
+        return lines
+
+
+def folder_of(job: Inference) -> Path:
+    """Where the traces of a job lie.
+
+    Arguments:
+        job: its profiling is not null; without an output the directory of that is absolute.
+
+    Returns:
+        the folder, as for a run.
+    """
+    assert job.profiling is not None
+    if job.output is None:
+        return job.profiling.directory.expanduser()
+    return traces_of(job.profiling, job.output.expanduser())
+
+
+def _name(path: Path, output: Path | None) -> str:
+    return str(
+        path if output is None or not path.is_relative_to(output) else path.relative_to(output)
+    )

@@ -1,0 +1,63 @@
+"""How often the most probable token is the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, cast
+
+import torch
+from torch import Tensor
+
+from setpoint.loss.projection import Projection
+
+_P = ParamSpec("_P")
+CHUNK = 1024  # tokens whose logits are held at once
+
+
+def right_in_logits(logits: Tensor, targets: Tensor) -> Tensor:
+    """Count the targets that have the highest logit; of equal ones the first counts.
+
+    Arguments:
+        logits: (..., V) in any floating point dtype, which is the one they are compared in.
+        targets: (...) int64; IGNORE_INDEX marks positions that do not count.
+
+    Returns:
+        int64 scalar.
+    """
+    # IGNORE_INDEX is below 0 and so is never the place of the highest one.
+    return (logits.argmax(dim=-1) == targets).sum()
+
+
+def _eager(function: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
+    """As with losses that take hidden states: the graph of a compiled model ends before it."""
+    return cast("Callable[_P, Tensor]", torch.compiler.disable(function))
+
+
+@_eager
+def right_in_hidden(
+    hidden: Tensor, projection: Projection, targets: Tensor, chunk: int = CHUNK
+) -> Tensor:
+    """Count the targets that have the highest logit, without holding the logits of all tokens.
+
+    Arguments:
+        hidden: (B, S, D) what the output matrix is applied to.
+        projection: the way from there to logits.
+        targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
+        chunk: tokens whose logits are held at once.
+
+    Returns:
+        int64 scalar.
+    """
+    states, wanted = hidden.flatten(0, 1), targets.flatten()
+    device, format = hidden.device.type, hidden.dtype
+    if torch.is_autocast_enabled(device):
+        format = torch.get_autocast_dtype(device)
+    # Cast once, not for each chunk.
+    matrix = projection.weight.to(format)
+    right = torch.zeros((), dtype=torch.int64, device=hidden.device)
+    with torch.autocast(device, enabled=False):
+        for start in range(0, len(wanted), chunk):
+            part = slice(start, start + chunk)
+            logits = projection.logits(states[part].to(format), matrix)
+            right += right_in_logits(logits, wanted[part])
+    return right

@@ -1,0 +1,38 @@
+"""What a loss may be able to do beside being called with logits and targets."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from setpoint.loss.projection import Projection
+from setpoint.loss.weighing import Weigher
+
+
+@runtime_checkable
+class FromHidden(Protocol):
+    """A loss that takes hidden states and the way to logits, so that it need not hold them all."""
+
+    def from_hidden(
+        self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
+    ) -> Any:
+        """Compute the loss of a micro-batch.
+
+        Arguments:
+            hidden: (B, S, dim), behind the last norm.
+            projection: from hidden states to logits.
+            targets: (B, S) int64.
+            weights: (B, S) fp32, from the data; None: all weigh 1.
+
+        Returns:
+            A `LossOutput`.
+        """
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A loss that leaves targets out or weighs them by itself, and takes weights of the data."""
+
+    weigh: Weigher

@@ -1,0 +1,134 @@
+"""The section `[memory]`: what is computed again in place of being kept, and what is kept where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from setpoint.config import RUNTIME, ByteSize, Config, Period, Problem, check, field
+
+SAVE = ("matmul", "attention")
+
+
+class CheckpointingConfig(Config, role=RUNTIME):
+    """What all kinds of activation checkpointing share."""
+
+    every: int = field(default=1, ge=1, also_called=("every_n", "selective_ac_option"))
+    """Which layers: each n-th, from the first on; 1: all."""
+
+
+class Full(
+    CheckpointingConfig, type="full", owner="setpoint.memory.checkpointing:full", role=RUNTIME
+):
+    """Keep only the input of a layer, and compute the layer again in the backward pass."""
+
+    reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
+    """Use PyTorch's older implementation, which runs the backward pass within the backward pass."""
+
+
+class Parts(
+    CheckpointingConfig, type="parts", owner="setpoint.memory.checkpointing:parts", role=RUNTIME
+):
+    """The same for parts of layers: what lies between them is kept."""
+
+    parts: tuple[Literal["attention", "feed_forward"], ...] = field(
+        factory=lambda: ("attention",), also_called=("recompute_modules",)
+    )
+    """The parts that are computed again."""
+
+    reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
+    """Use PyTorch's older implementation, which runs the backward pass within the backward pass."""
+
+    @check
+    def _check_parts(self) -> Iterator[Problem]:
+        if not self.parts:
+            yield Problem(
+                "parts",
+                "is empty, and nothing would be computed again",
+                valid=("[attention]", "[attention, feed_forward]"),
+            )
+
+
+class Operators(
+    CheckpointingConfig,
+    type="operators",
+    owner="setpoint.memory.checkpointing:operators",
+    role=RUNTIME,
+):
+    """Keep the results of costly operators, and compute the cheap ones again."""
+
+    save: tuple[Literal["matmul", "attention"], ...] = field(factory=lambda: SAVE)
+    """The operators whose results are kept: matrix products, or attention. Unless it is changed,
+    attention that cannot be kept is computed again."""
+
+    matmul_every: int = field(default=1, ge=1)
+    """Keep each n-th matrix product of a layer; 1: all, 2 is every other one."""
+
+    @check
+    def _check_save(self) -> Iterator[Problem]:
+        if not self.save:
+            yield Problem(
+                "save",
+                "is empty; to compute whole layers again, use type = full",
+                valid=("[matmul]", "[matmul, attention]"),
+            )
+        elif self.matmul_every != 1 and "matmul" not in self.save:
+            yield Problem(
+                "matmul_every",
+                "has no effect: save names no matmul",
+                also=("save",),
+                hint="Remove it.",
+            )
+
+
+class ActivationOffload(Config, role=RUNTIME):
+    """Activations that the backward pass needs wait in the host's memory."""
+
+    limit: ByteSize = field(default=ByteSize(0), also_called=("activation_gpu_limit", "gpu_limit"))
+    """How much of them may stay on the device; 0: nothing."""
+
+    smallest: ByteSize = field(default=ByteSize(2**20))
+    """Smaller tensors stay, as moving them gains little."""
+
+
+class OptimizerOffload(Config, role=RUNTIME):
+    """The optimizer's state waits in the host's memory, and comes to the device piece by piece."""
+
+    limit: ByteSize = field(default=ByteSize(2**30))
+    """How much of it is on the device at once, at least one parameter's."""
+
+
+class Memory(Config, role=RUNTIME):
+    """What is computed again in place of being kept, and what is kept where."""
+
+    activation_checkpointing: CheckpointingConfig | None = field(
+        default=None,
+        also_called=(
+            "gradient_checkpointing",
+            "enable_gradient_checkpointing",
+            "recompute",
+            "recompute_granularity",
+        ),
+    )
+    """What the backward pass computes again; null: nothing."""
+
+    activation_offload: ActivationOffload | None = field(
+        default=None, also_called=("enable_activation_offload", "cpu_offload_activations")
+    )
+    """Activations in the host's memory; null: all on the device."""
+
+    optimizer_offload: OptimizerOffload | None = field(
+        default=None, also_called=("offload_optimizer", "cpu_offload_optimizer", "cpu_offload")
+    )
+    """Optimizer state in the host's memory; null: all on the device."""
+
+    empty_cache: Period = field(
+        default=Period("never"), also_called=("empty_cache_steps", "torch_empty_cache_steps")
+    )
+    """How often what PyTorch's allocator keeps of a GPU's memory is given back."""
+
+    @property
+    def spares_device(self) -> bool:
+        """Whether it asks for something that only a device with memory of its own can have."""
+        offload = self.activation_offload is not None or self.optimizer_offload is not None
+        return offload or self.empty_cache.unit != "never"

@@ -1,0 +1,96 @@
+"""Which operators' results are kept when a layer is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
+
+MATMUL = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::_grouped_mm",
+        "aten::_scaled_mm",
+        "aten::_scaled_mm_v2",
+        "aten::_scaled_grouped_mm",
+        "aten::_scaled_grouped_mm_v2",
+        "setpoint::looped_product",
+    }
+)
+"""Products of matrices, by the names that PyTorch has for them; ours takes one per expert."""
+
+ATTENTION = frozenset(
+    {
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_fused_attention_overrideable",
+        "torch_attn::_varlen_attn",
+        "flash_attn::_flash_attn_forward",
+        "flash_attn::_flash_attn_varlen_forward",
+        "flex_attention",
+    }
+)
+"""Attention as one operator. Where it is composed, its matrix products count as such."""
+
+
+def contexts(save: Collection[str], matmul_every: int) -> tuple[Any, Any]:
+    """Make the contexts of one pass through a layer: for the first time, and for the second.
+
+    Arguments:
+        save: kinds of operators, `matmul` or `attention`.
+        matmul_every: each n-th product in the layer is kept, from the first on.
+
+    Returns:
+        what `torch.utils.checkpoint` takes from a context_fn.
+    """
+    return create_selective_checkpoint_contexts(partial(_policy, save, matmul_every, [0, 0]))
+
+
+def _policy(
+    save: Collection[str],
+    matmul_every: int,
+    counts: list[int],
+    context: SelectiveCheckpointContext,
+    operator: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> CheckpointPolicy:
+    # Counted apart in the two passes, which some versions of PyTorch both ask for.
+    name = _name(operator)
+    kept = False
+    if name in MATMUL and "matmul" in save:
+        kept = counts[context.is_recompute] % matmul_every == 0
+        counts[context.is_recompute] += 1
+    elif name in ATTENTION and "attention" in save:
+        # With dropout it draws random numbers. Unless it draws them again, those behind it in the
+        # layer get others than the first time.
+        kept = not _dropout(operator, args, kwargs)
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _name(operator: Any) -> str:
+    schema = getattr(operator, "_schema", None)
+    return operator.name() if schema is None else schema.name
+
+
+def _dropout(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+    """The probability that an attention operator drops a weight with."""
+    schema = getattr(operator, "_schema", None)
+    if schema is None:
+        return 0.0  # flex attention has none
+    for place, argument in enumerate(schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            return float(given or 0.0)
+    return 0.0

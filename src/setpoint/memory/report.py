@@ -1,0 +1,153 @@
+"""Where the memory of a training went, part by part."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from setpoint.memory.units import in_units
+
+
+class MemoryReport(NamedTuple):
+    """Bytes by what they are for, on this rank.
+
+    Arguments:
+        parameters: of the model.
+        masters: second copies of them, which the optimizer updates.
+        gradients: of all that is trained, as the optimizer gets them.
+        optimizer_state: on the device and on the host.
+        on_host: what of the state lies on the host, where the model lies on another device.
+        buffers: of the model.
+        peak: on a GPU, the most that tensors took in the first update; on a CPU, the most that
+            the process has taken so far, with the interpreter, libraries and data.
+        rest: on a GPU, what of the peak was none of the above: activations, logits, and what is
+            needed for a moment. None on a CPU, where nobody counts it.
+    """
+
+    parameters: int
+    masters: int
+    gradients: int
+    optimizer_state: int
+    on_host: int
+    buffers: int
+    peak: int
+    rest: int | None
+
+    def line(self) -> str:
+        """Say it on one line.
+
+        Returns:
+            the parts that there are, and the peak.
+        """
+        named = {
+            "parameters": self.parameters,
+            "masters": self.masters,
+            "gradients": self.gradients,
+            "optimizer state": self.optimizer_state,
+            "buffers": self.buffers,
+        }
+        parts = [f"{name} {in_units(size)}" for name, size in named.items() if size]
+        if self.on_host:
+            parts.append(f"{in_units(self.on_host)} of these on the host")
+        if self.rest is None:
+            parts.append(f"the process took {in_units(self.peak)} at most")
+        else:
+            parts.append(f"activations and the rest {in_units(self.rest)}")
+            parts.append(f"{in_units(self.peak)} at the peak")
+        return "memory: " + ", ".join(parts)
+
+
+def measure(
+    model: nn.Module,
+    weights: Mapping[str, nn.Parameter],
+    optimizer: Optimizer,
+    device: torch.device,
+) -> MemoryReport:
+    """Add up what lies where after an update, and look up the peak.
+
+    Arguments:
+        model: as it is trained.
+        weights: what the optimizer was built over, by the names of the model's parameters.
+        optimizer: after an update.
+        device: where the model lies; for a GPU the peak is that since `begin`.
+
+    Returns:
+        the report.
+    """
+    own = dict(model.named_parameters())
+    masters = [held for name, held in weights.items() if _lies_apart(held, own[name])]
+    state = [
+        leaf
+        for leaf in pytree.tree_leaves(list(optimizer.state.values()))
+        if isinstance(leaf, Tensor)
+    ]
+    parts = {
+        "parameters": _bytes(own.values()),
+        "masters": _bytes(masters),
+        "gradients": sum(
+            _gradient(own[name], held) for name, held in weights.items() if held.requires_grad
+        ),
+        "optimizer_state": _bytes(state),
+        "on_host": 0 if device.type == "cpu" else _bytes(s for s in state if s.is_cpu),
+        "buffers": _bytes(model.buffers()),
+    }
+    if device.type != "cuda":
+        return MemoryReport(**parts, peak=process_peak(), rest=None)
+    peak = torch.cuda.max_memory_allocated(device)
+    here = sum(parts.values()) - 2 * parts["on_host"]
+    return MemoryReport(**parts, peak=peak, rest=max(0, peak - here))
+
+
+def begin(device: torch.device) -> None:
+    """Forget the peak so far.
+
+    Arguments:
+        device: whose; nothing happens for a CPU.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def process_peak() -> int:
+    """Look up the most memory that this process has taken so far.
+
+    Returns:
+        bytes; 0 where the system does not say.
+    """
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+@runtime_checkable
+class _Sharded(Protocol):
+    """A DTensor, of which only a part lies here."""
+
+    def to_local(self) -> Tensor: ...
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in map(_local, tensors))
+
+
+def _gradient(weight: Tensor, held: Tensor) -> int:
+    """Gradients have their own format before they are brought to the optimizer."""
+    wanted: Any = getattr(weight, "grad_dtype", None) or weight.dtype
+    return _local(held).numel() * max(wanted.itemsize, held.dtype.itemsize)
+
+
+def _lies_apart(held: Tensor, weight: Tensor) -> bool:
+    return held is not weight and _local(held).data_ptr() != _local(weight).data_ptr()
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, _Sharded) else tensor

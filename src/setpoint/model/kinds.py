@@ -1,0 +1,125 @@
+"""What each parameter of a model is for: which decay, and which an optimizer treats in its way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from setpoint.model.moe.experts import PackedExperts
+from setpoint.model.moe.router import Router
+from setpoint.optim.config import Kind
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
+# `LlamaRMSNorm`, `BatchNorm1d`, `RMSNormGated`; not `NormalizedLinear`.
+_NORM = re.compile(r"Norm(?![a-z])")
+_ROUTER = re.compile(r"Router(?![a-z])")
+_BIAS = re.compile(r"bias$|(^|_)bias_")
+_OUTPUTS = ("output", "lm_head", "embed_out", "unembed", "unembedding")
+_GATES = ("gate", "router", "shared_expert_gate")
+
+
+def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
+    """Say what each parameter of a model is for.
+
+    It goes by the modules, and by their names where they are others' than PyTorch's and ours: the
+    weight of an `nn.Embedding` is an embedding, also where it is the output matrix too; all
+    parameters of a norm are norm; the output is what `get_output_embeddings()` gives, or a linear
+    layer at the top that is named as an output; a router is a module named as one, or a gate that
+    stands beside experts.
+
+    Arguments:
+        model: any module; on the meta device, too.
+
+    Returns:
+        a kind for each name in `model.named_parameters()`.
+    """
+    outputs = {id(weight) for weight in _output_weights(model)}
+    owners = dict(model.named_modules())
+    kinds: dict[str, Kind] = {}
+    for name, parameter in model.named_parameters():
+        path, _, own = name.rpartition(".")
+        module = owners[path]
+        if _is_norm(module, parameter.ndim):
+            kinds[name] = "norm"
+        elif _BIAS.search(own):
+            kinds[name] = "bias"
+        elif isinstance(module, nn.Embedding):
+            kinds[name] = "embedding"
+        elif id(parameter) in outputs and parameter.ndim >= 2:
+            kinds[name] = "output"
+        elif _is_router(owners, path):
+            kinds[name] = "router"
+        else:
+            kinds[name] = _by_dimensions(module, parameter.ndim)
+    return kinds
+
+
+def inputs_first(model: nn.Module) -> set[str]:
+    """Find the matrices that are (inputs, outputs), as `Conv1D` of transformers (GPT-2) has them.
+
+    Arguments:
+        model: any module; on the meta device, too.
+
+    Returns:
+        their names in `model.named_parameters()`.
+    """
+    return {
+        f"{path}.weight" if path else "weight"
+        for path, module in model.named_modules()
+        if any(_is_conv1d(each) for each in type(module).__mro__)
+    }
+
+
+def _is_conv1d(cls: type) -> bool:
+    """Whether it is the linear layer of transformers by that name, which convolves nothing."""
+    return cls.__name__ == "Conv1D" and cls.__module__.startswith("transformers.")
+
+
+def _by_dimensions(module: nn.Module, dims: int) -> Kind:
+    """What a parameter is that no other word fits."""
+    if dims > 2 and not isinstance(module, PackedExperts):
+        # A convolution, or somebody's experts: which dimensions are matrices, only they know.
+        return "tensor"
+    return "matrix" if dims >= 2 else "vector"
+
+
+def _is_norm(module: nn.Module, dims: int) -> bool:
+    if isinstance(module, _NORMS):
+        return True
+    title = type(module).__name__
+    # A linear layer whose weight is kept at some norm has the word in its name as well.
+    return title.endswith("Norm") or (dims < 2 and _NORM.search(title) is not None)
+
+
+def _is_router(owners: dict[str, nn.Module], path: str) -> bool:
+    parent, _, own = path.rpartition(".")
+    if not path:
+        return False
+    if isinstance(owners[path], Router) or _ROUTER.search(type(owners[path]).__name__):
+        return True
+    # Some routers are modules with a linear layer inside.
+    if parent and _ROUTER.search(type(owners[parent]).__name__):
+        return True
+    return own in _GATES and hasattr(owners[parent], "experts")
+
+
+def _output_weights(model: nn.Module) -> Iterator[Any]:
+    """The weights of what gives logits, of the model or of the one that it wraps."""
+    for module in (model, *model.children()):
+        found = getattr(module, "get_output_embeddings", None)
+        try:
+            head = found() if callable(found) else None
+        except (AttributeError, RuntimeError):  # which models without any raise
+            head = None
+        weight = getattr(head, "weight", None)
+        if weight is not None:
+            yield weight
+            return
+    for name in _OUTPUTS:
+        head = getattr(model, name, None)
+        if isinstance(head, nn.Linear):
+            yield head.weight

@@ -1,0 +1,126 @@
+"""A step of AdamW whose weights, gradients and state may be in different number formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from setpoint.optim.implementation import can_fuse
+from setpoint.optim.shards import shard_of
+
+Store = Callable[[Tensor, Tensor], object]
+"""Writes a value into a tensor of fewer digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """One parameter and what AdamW needs for it.
+
+    Arguments:
+        parameter: updated in place.
+        gradient: of it.
+        exp_avg, exp_avg_sq: running means of the gradient and of its square, updated in place.
+        step: updates so far, an fp32 scalar, updated in place.
+    """
+
+    parameter: Tensor
+    gradient: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step: Tensor
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The four of the shape of the parameter."""
+        return self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq
+
+
+def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None) -> Adam:
+    """Gather what AdamW needs for a parameter, of what lies on this rank.
+
+    Arguments:
+        parameter: with a gradient.
+        state: of the optimizer for it; where it is empty, it is made as torch.optim.AdamW makes it.
+        dtype: of new running means; None: that of the parameter.
+
+    Returns:
+        the tensors.
+    """
+    assert parameter.grad is not None
+    if not state:
+        state["step"] = torch.zeros((), dtype=torch.float32)
+        state["exp_avg"] = torch.zeros_like(parameter, dtype=dtype)
+        state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=dtype)
+    if can_fuse([parameter]):
+        # A fused kernel reads the step where the weights are, others on the CPU. What a checkpoint
+        # or the host held comes from the CPU: torch moves it for groups that say `fused` only.
+        state["step"] = state["step"].to(parameter.device)
+    return Adam(
+        shard_of(parameter, parameter),
+        shard_of(parameter.grad, parameter),
+        shard_of(state["exp_avg"], parameter),
+        shard_of(state["exp_avg_sq"], parameter),
+        state["step"],
+    )
+
+
+def adam_step(held: Sequence[Adam], group: dict[str, Any], store: Store = Tensor.copy_) -> None:
+    """Take a step of AdamW (Loshchilov and Hutter, 2019) with decoupled decay.
+
+    Where all is in one format of at least 32 bits, it is PyTorch's own step, in the fused kernel
+    if there is one. Else each parameter is computed in the widest of its formats, at least fp32,
+    and rounded once at the end, as the fused kernel does it to the nearest number by itself.
+
+    Arguments:
+        held: the parameters with gradients.
+        group: `lr`, `betas`, `eps` and `weight_decay`.
+        store: rounds what was computed into weights and state of fewer digits.
+    """
+    nearest = store is Tensor.copy_
+    _torchs_step([one for one in held if _is_plain(one, nearest)], group)
+    for one in held:
+        if _is_plain(one, nearest):
+            continue
+        wide = torch.float32
+        for tensor in one.tensors:
+            wide = torch.promote_types(wide, tensor.dtype)
+        parameter, gradient, exp_avg, exp_avg_sq = (each.to(wide) for each in one.tensors)
+        twin = Adam(parameter, gradient, exp_avg, exp_avg_sq, one.step)
+        _torchs_step([twin], group)
+        for mine, value in zip(one.tensors, twin.tensors, strict=True):
+            if value is not mine and mine is not one.gradient:
+                store(mine, value)
+
+
+def _is_plain(one: Adam, nearest: bool) -> bool:
+    """Whether PyTorch's own step is the one that is wanted."""
+    formats = {tensor.dtype for tensor in one.tensors}
+    exact = one.parameter.dtype.itemsize >= 4 or (nearest and can_fuse([one.parameter]))
+    return len(formats) == 1 and exact
+
+
+def _torchs_step(held: Sequence[Adam], group: dict[str, Any]) -> None:
+    if not held:
+        return
+    beta1, beta2 = group["betas"]
+    adamw(
+        [one.parameter for one in held],
+        [one.gradient for one in held],
+        [one.exp_avg for one in held],
+        [one.exp_avg_sq for one in held],
+        [],
+        [one.step for one in held],
+        fused=can_fuse(one.parameter for one in held) or None,
+        amsgrad=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+    )

@@ -1,0 +1,102 @@
+"""Lion: the sign of a running mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from setpoint.optim.given import Given, given_groups
+from setpoint.optim.shards import shard_of
+from setpoint.optim.steps import GroupedOptimizer, together
+
+if TYPE_CHECKING:
+    from setpoint.optim.config import Lion as LionConfig
+
+
+# Its operations on lists are not among the names that it exports.
+_torch: Any = torch
+
+
+class Lion(GroupedOptimizer):
+    """Chen et al., 2023 (https://arxiv.org/abs/2302.06675), algorithm 2.
+
+    With the running mean m and the gradient g: u = sign(b1 m + (1 - b1) g), then p = p (1 - lr
+    decay) - lr u, then m = b2 m + (1 - b2) g.
+
+    Arguments:
+        parameters: groups or parameters, as torch takes them.
+        lr: learning rate.
+        betas: b1 and b2.
+        weight_decay: decoupled.
+        state_dtype: of m; None: that of the parameter.
+    """
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        self.state_dtype = state_dtype
+
+    def update(self, group: dict[str, Any]) -> None:
+        """See `GroupedOptimizer.update`."""
+        held = [p for p in group["params"] if p.grad is not None]
+        for p in held:
+            if not self.state[p]:
+                self.state[p]["exp_avg"] = torch.zeros_like(p, dtype=self.state_dtype)
+        for some in together(held):
+            _update(
+                [shard_of(p, p) for p in some],
+                [shard_of(p.grad, p) for p in some if p.grad is not None],
+                [shard_of(self.state[p]["exp_avg"], p) for p in some],
+                group,
+            )
+
+
+def _update(
+    parameters: list[Tensor], gradients: list[Tensor], means: list[Tensor], group: dict[str, Any]
+) -> None:
+    """One step of one group."""
+    lr, (beta1, beta2) = group["lr"], group["betas"]
+    # A mean kept in fewer digits is computed in those of its gradient.
+    pairs = zip(means, gradients, strict=True)
+    exact = [mean.to(torch.promote_types(mean.dtype, g.dtype)) for mean, g in pairs]
+    updates = _torch._foreach_mul(exact, beta1)
+    _torch._foreach_add_(updates, gradients, alpha=1 - beta1)
+    _torch._foreach_sign_(updates)
+    _torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+    _torch._foreach_add_(parameters, updates, alpha=-lr)
+    _torch._foreach_mul_(exact, beta2)
+    _torch._foreach_add_(exact, gradients, alpha=1 - beta2)
+    for mean, value in zip(means, exact, strict=True):
+        if value is not mean:
+            mean.copy_(value)
+
+
+def build_lion(
+    config: LionConfig, parameters: Given, state_dtype: torch.dtype | None = None
+) -> Lion:
+    """Make the optimizer of a `lion` section.
+
+    Arguments:
+        config: the resolved section.
+        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
+            of which decay.
+        state_dtype: of the running mean; None: that of the parameters.
+
+    Returns:
+        An optimizer at its start.
+    """
+    return Lion(
+        given_groups(parameters),
+        lr=config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        state_dtype=state_dtype,
+    )

@@ -1,0 +1,1 @@
+"""Learning-rate schedules: pure functions of the update's number, and their configuration."""

@@ -1,0 +1,139 @@
+"""Schedule-free AdamW: an average of the weights in place of a falling learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from setpoint.optim.given import Given, given_groups
+from setpoint.optim.shards import shard_of
+from setpoint.optim.steps import GroupedOptimizer, together
+
+if TYPE_CHECKING:
+    from setpoint.optim.config import ScheduleFreeAdamW as ScheduleFreeConfig
+
+
+# Its operations on lists are not among the names that it exports.
+_torch: Any = torch
+
+
+class ScheduleFreeAdamW(GroupedOptimizer):
+    """Defazio et al., 2024 (https://arxiv.org/abs/2405.15682), with the mean square of AdamW.
+
+    Three points: z takes the steps, x is their weighted average, and gradients are taken at
+    y = b1 x + (1 - b1) z, which the parameters hold. With d = g / (sqrt(v / (1 - b2^k)) + eps) +
+    decay y: z = z - lr d, and x = (1 - c) x + c z, where c is the share of the step's weight
+    k^step_power lr_max^lr_power in the sum of all weights so far. x is not stored. Equal to
+    AdamWScheduleFree of the package schedulefree 1.4.1 without its warm-up; that of the schedule
+    comes with the group's lr. As there, a step overwrites the gradients.
+
+    Arguments:
+        parameters: groups or parameters, as torch takes them.
+        lr: learning rate.
+        betas: b1, above 0, and b2.
+        eps: added to the root of the mean square gradient.
+        weight_decay: taken at y.
+        lr_power: of the largest rate so far in the weight of a step.
+        step_power: of the number of the step in its weight.
+    """
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: float = 2.5e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        lr_power: float = 2.0,
+        step_power: float = 0.0,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        powers = {"lr_power": lr_power, "step_power": step_power}
+        course = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
+        super().__init__(parameters, {**options, **powers, **course})
+
+    def update(self, group: dict[str, Any]) -> None:
+        """See `GroupedOptimizer.update`."""
+        number = group["updates"] = group["updates"] + 1
+        group["lr_max"] = max(group["lr"], group["lr_max"])
+        weight = number ** group["step_power"] * group["lr_max"] ** group["lr_power"]
+        group["weight_sum"] += weight
+        # Nothing has weight until the first rate above 0.
+        share = weight / group["weight_sum"] if group["weight_sum"] else 0.0
+        held = [p for p in group["params"] if p.grad is not None]
+        for p in held:
+            if not self.state[p]:
+                self.state[p]["z"] = p.detach().clone()
+                self.state[p]["exp_avg_sq"] = torch.zeros_like(p)
+        for some in together(held):
+            self._update(some, group, share)
+
+    def _update(self, held: list[Tensor], group: dict[str, Any], share: float) -> None:
+        """Move y, z and the mean square of one group."""
+        lr, (beta1, beta2) = group["lr"], group["betas"]
+        y = [shard_of(p, p) for p in held]
+        gradients = [shard_of(p.grad, p) for p in held if p.grad is not None]
+        z = [shard_of(self.state[p]["z"], p) for p in held]
+        squares = [shard_of(self.state[p]["exp_avg_sq"], p) for p in held]
+        _torch._foreach_mul_(squares, beta2)
+        _torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        roots = _torch._foreach_div(squares, 1 - beta2 ** group["updates"])
+        _torch._foreach_sqrt_(roots)
+        _torch._foreach_add_(roots, group["eps"])
+        # The gradients are not needed any more, and memory is saved.
+        steps = gradients
+        _torch._foreach_div_(steps, roots)
+        if group["weight_decay"]:
+            _torch._foreach_add_(steps, y, alpha=group["weight_decay"])
+        # y moves to b1 x + (1 - b1) z of the new x and z, without x.
+        _torch._foreach_lerp_(y, z, share)
+        _torch._foreach_add_(y, steps, alpha=lr * (beta1 * (1 - share) - 1))
+        _torch._foreach_sub_(z, steps, alpha=lr)
+
+    @contextmanager
+    def averaged(self) -> Iterator[dict[Tensor, Tensor]]:
+        """Put the average x into the parameters, and bring y back exactly at the end.
+
+        Returns:
+            a context; it gives y by the parameter, for those that have moved.
+        """
+        kept: dict[Tensor, Tensor] = {}
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if "z" in self.state.get(p, ()):
+                        kept[p] = p.detach().clone()
+                        z = shard_of(self.state[p]["z"], p)
+                        shard_of(p, p).lerp_(z, 1 - 1 / group["betas"][0])
+        try:
+            yield kept
+        finally:
+            with torch.no_grad():
+                for p, y in kept.items():
+                    p.copy_(y)
+
+
+def build_schedule_free(config: ScheduleFreeConfig, parameters: Given) -> ScheduleFreeAdamW:
+    """Make the optimizer of a `schedule_free_adamw` section.
+
+    Arguments:
+        config: the resolved section.
+        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
+            of which decay.
+
+    Returns:
+        An optimizer at its start.
+    """
+    return ScheduleFreeAdamW(
+        given_groups(parameters),
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        lr_power=config.lr_power,
+        step_power=config.step_power,
+    )

@@ -1,0 +1,247 @@
+"""What the sections of all optimizers share: rates, decay, clipping, and groups of parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from setpoint.config import Config, Free, Problem, check, dead, derive, derived, field
+from setpoint.config.typed import Builds
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer  # noqa: F401 - a text names it
+
+Kind = Literal["matrix", "vector", "tensor", "bias", "norm", "embedding", "output", "router"]
+"""What a parameter is for. What no other word fits is a `vector`, a `matrix` or, with more than two
+dimensions, a `tensor`; Setpoint's packed experts, whose tensors are batches of matrices, are
+`matrix`."""
+
+
+NOTHING_DECAYS = "nothing decays with weight_decay = 0"
+
+
+class Parameter(Protocol):
+    """A parameter as far as it decides which group it falls into; no tensor is needed."""
+
+    @property
+    def name(self) -> str:
+        """Its qualified name."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its whole shape, of all ranks together."""
+        ...
+
+    @property
+    def kind(self) -> Kind:
+        """What it is for."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """What its own model multiplies its learning rate by; 1 for most."""
+        ...
+
+    @property
+    def inputs_first(self) -> bool:
+        """Whether it is a matrix (inputs, outputs), the other way round than torch.nn.Linear's."""
+        ...
+
+
+class Group(Config):
+    """Parameters that are trained with settings of their own."""
+
+    pattern: str = field(also_called=("regex", "params_rule"))
+    """Regular expression searched in the full name of each parameter; the first group that matches
+    takes it. `^` and `$` anchor it."""
+
+    lr_multiplier: float = field(default=1.0, ge=0, lt=inf, also_called=("lr_mult", "lr_scale"))
+    """The group's learning rate as a multiple of the others'."""
+
+    weight_decay_multiplier: float | None = field(
+        default=None, ge=0, lt=inf, also_called=("decay_mult", "wd_mult")
+    )
+    """The group's decay as a multiple of optimizer.weight_decay, whatever no_decay says; null: as
+    no_decay says."""
+
+    options: Free = field(factory=Free)
+    """Other options of the optimizer for this group, by its own names: {betas = [0.9, 0.99]}."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether its parameters are trained as if it were not there."""
+        same = self.lr_multiplier == 1.0 and self.weight_decay_multiplier is None
+        return same and not self.options.dump()
+
+    @check
+    def _check_pattern(self) -> Iterator[Problem]:
+        yield from pattern_problems("pattern", self.pattern)
+
+
+class OptimizerConfig(Builds["Optimizer"]):
+    """What all optimizers share."""
+
+    state_formats: ClassVar[bool] = False
+    """Whether it keeps its state in another number format than the weights', if asked to."""
+
+    draws: ClassVar[bool] = False
+    """Whether it draws random numbers, and takes a `seed` for them, the same on all ranks."""
+
+    by_parameter: ClassVar[bool] = True
+    """Whether an update of one parameter needs nothing of the others, so that it can be made for
+    some of them at a time."""
+
+    patterns: ClassVar[dict[str, tuple[Kind, ...] | None]] = {"no_decay_patterns": None}
+    """The fields that hold patterns on names, apart from groups, with the kinds of parameters that
+    they choose among; None: all."""
+
+    whole: ClassVar[tuple[str, ...]] = ()
+    """Fields of a variant that hold for all groups together, and are no options of a group."""
+
+    read_by: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Where `treatment` gives parameters one of several algorithms: the options of a group that
+    each of them reads, by its name."""
+
+    group_keys: ClassVar[dict[str, str]] = {}
+    """What PyTorch calls options of a group that have another name here."""
+
+    lr: float = field(
+        default=3e-4,
+        gt=0,
+        lt=inf,
+        tags=("learning_rate",),
+        also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
+    )
+    """Peak learning rate; the schedule multiplies it by a factor at each update."""
+
+    weight_decay: float = field(default=0.1, ge=0, lt=inf)
+    """Decoupled decay: a decayed weight is multiplied by 1 - lr * weight_decay at each update.
+    Parameters of the kinds in no_decay do not decay."""
+
+    no_decay: tuple[Kind, ...] = field(
+        factory=lambda: ("norm", "bias", "vector"), before=["norm", "bias", "vector"]
+    )
+    """Kinds of parameters that do not decay. A norm's own bias is a norm; matrix, vector and
+    tensor, of more dimensions than two as in a convolution, are what no other word fits."""
+
+    no_decay_patterns: tuple[str, ...] = field(
+        default=(), before=[], also_called=("no_decay_params", "no_decay_modules")
+    )
+    """Regular expressions searched in names of parameters that do not decay either."""
+
+    groups: tuple[Group, ...] = field(
+        default=(), before=[], also_called=("param_groups", "parameter_groups")
+    )
+    """Groups with settings of their own, by patterns on names; what no pattern matches has the
+    settings of this section."""
+
+    clip_norm: float | None = derived(
+        gt=0,
+        also_called=(
+            "max_grad_norm",
+            "max_norm",
+            "grad_clip",
+            "clip_grad",
+            "clip_grad_norm",
+            "gradient_clip_val",
+            "gradient_clipping",
+        ),
+    )
+    """Scale gradients down where their global norm exceeds this; null: never. The norm is measured
+    and logged in any case. Unless given 1, or null where clip_value is given."""
+
+    clip_value: float | None = field(
+        default=None, gt=0, lt=inf, before=None, also_called=("clip_grad_value", "max_grad_value")
+    )
+    """Limit each element of the gradients to this distance from 0, in place of clip_norm; null:
+    no limit."""
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps anything of the size of the weights from update to update."""
+        return True
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether anything of it depends on the names of parameters."""
+        return bool(self.groups) or any(getattr(self, field) for field in self.patterns)
+
+    @derive("clip_norm")
+    def _derive_clip_norm(self) -> float | None:
+        return 1.0 if self.clip_value is None else None
+
+    @check
+    def _check_clipping(self) -> Iterator[Problem]:
+        if self.clip_value is not None and self.clip_norm is not None:
+            yield Problem(
+                "clip_value",
+                "contradicts clip_norm: gradients are clipped by their norm or by value, not both",
+                also=("clip_norm",),
+                hint="Set one of them to null.",
+            )
+
+    @check
+    def _check_no_decay(self) -> Iterator[Problem]:
+        for index, pattern in enumerate(self.no_decay_patterns):
+            yield from pattern_problems(f"no_decay_patterns.{index}", pattern)
+
+    @dead("no_decay")
+    def _no_decay_is_dead(self) -> str | None:
+        return NOTHING_DECAYS if self.no_decay and not self.weight_decay else None
+
+    @dead("no_decay_patterns")
+    def _no_decay_patterns_are_dead(self) -> str | None:
+        return NOTHING_DECAYS if self.no_decay_patterns and not self.weight_decay else None
+
+    @check
+    def _check_groups(self) -> Iterator[Problem]:
+        if self.groups:
+            from setpoint.optim.options import group_problems
+
+            yield from group_problems(self)
+
+    def treatment(self, parameter: Parameter) -> dict[str, Any]:
+        """What this optimizer wants to do differently for a parameter, apart from all rules.
+
+        Arguments:
+            parameter: one that is trained.
+
+        Returns:
+            options of its group; parameters with the same share one. None by default.
+        """
+        del parameter
+        return {}
+
+    def idle(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
+        """Look for settings that no parameter is there to follow.
+
+        Arguments:
+            parameters: all that are trained.
+
+        Returns:
+            problems with paths relative to the section. None by default.
+        """
+        del parameters
+        yield from ()
+
+
+def pattern_problems(path: str, pattern: str) -> Iterator[Problem]:
+    """Check the form of a regular expression on names.
+
+    Arguments:
+        path: of the field.
+        pattern: as given.
+
+    Returns:
+        the problems.
+    """
+    if not pattern:
+        yield Problem(path, "is empty, and would match all names", valid=("\\.norm\\.", "embed"))
+        return
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield Problem(path, f"is no regular expression: {error}")

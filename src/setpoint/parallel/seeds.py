@@ -1,0 +1,103 @@
+"""Seeds for every generator of a process, none of which two ranks or workers share."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch.utils.data import get_worker_info
+
+# torch takes 64 bits, Python any number and NumPy's global generator 32 bits.
+BITS = 63
+
+
+def seed_everything(seed: int, rank: int = 0) -> None:
+    """Set the generators that components draw from without naming one.
+
+    Python's, NumPy's and torch's, that of each GPU too.
+
+    Arguments:
+        seed: of the job.
+        rank: of this process; ranks draw different numbers, as for dropout. What must be the same
+            on all of them, such as initial weights, is drawn from generators of its own.
+    """
+    own = rank_seed(seed, rank)
+    random.seed(own)
+    numpy.random.seed(own % 2**32)
+    torch.manual_seed(own)
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Find the seed of a rank.
+
+    Arguments:
+        seed: of the job.
+        rank: of the process.
+
+    Returns:
+        the job's own on rank 0, so that one process is as it always was; elsewhere one that is
+        hashed, since seed + rank would make rank 1 of a job equal rank 0 of the job with the next
+        seed.
+    """
+    return seed if rank == 0 else hashed(f"{seed}/rank {rank}")
+
+
+def worker_seed(seed: int, rank: int, worker: int, drawn: int = 0) -> int:
+    """Find the seed of a process that loads data for a rank.
+
+    Arguments:
+        seed: of the job.
+        rank: that it works for.
+        worker: its number, from 0.
+        drawn: what the rank has drawn when it started its workers, so that those of the next epoch
+            do not repeat the same numbers.
+
+    Returns:
+        a seed of at most 63 bits.
+    """
+    return hashed(f"{seed}/rank {rank}/worker {worker}/{drawn}")
+
+
+@dataclass(frozen=True, slots=True)
+class SeedWorker:
+    """Seeds a worker of torch's `DataLoader`; it is its `worker_init_fn`.
+
+    By itself torch gives worker n what the rank has drawn, plus n, to torch's and Python's
+    generators, and to NumPy's in some versions only.
+
+    Arguments:
+        seed: of the job.
+        rank: that the worker works for.
+    """
+
+    seed: int
+    rank: int = 0
+
+    def __call__(self, worker: int) -> None:
+        """Set the generators of this process.
+
+        Arguments:
+            worker: its number, from 0.
+        """
+        info = get_worker_info()
+        # Torch's seed of a worker: what the rank drew when the epoch began, plus the number.
+        drawn = 0 if info is None else info.seed - worker
+        own = worker_seed(self.seed, self.rank, worker, drawn)
+        random.seed(own)
+        numpy.random.seed(own % 2**32)
+        torch.manual_seed(own)
+
+
+def hashed(text: str) -> int:
+    """Make a seed of a text.
+
+    Arguments:
+        text: any.
+
+    Returns:
+        the first 63 bits of its SHA-256.
+    """
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - BITS)

@@ -1,0 +1,49 @@
+"""Which parameter will fall into which group, before anything is built."""
+
+from __future__ import annotations
+
+from setpoint.config import SetpointError
+from setpoint.model.config import Transformer
+from setpoint.optim.grouping import gather
+from setpoint.optim.report import GroupRow, group_rows
+from setpoint.train.config import Job
+from setpoint.train.optimizer_fit import trained
+from setpoint.train.vocabulary_fit import known_vocabulary
+
+
+def planned_groups(job: Job) -> list[GroupRow]:
+    """Put the parameters that a job will train into their groups.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        a row for each group.
+
+    Raises:
+        SetpointError: the vocabulary is not known here, or the model cannot be built.
+    """
+    return group_rows(gather(job.optimizer, trained(job, vocabulary_of(job))), job.optimizer.lr)
+
+
+def vocabulary_of(job: Job) -> int:
+    """Look up how many tokens there will be.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        the size of the tokenizer's vocabulary, or else that of the model's.
+
+    Raises:
+        SetpointError: neither is known here.
+    """
+    vocabulary = known_vocabulary(job.tokenizer)
+    if vocabulary is None and isinstance(job.model, Transformer):
+        vocabulary = job.model.vocab_size
+    if vocabulary is None:
+        raise SetpointError(
+            "the groups of parameters cannot be counted: the vocabulary of the tokenizer, which "
+            "is not here, decides how large the model is"
+        )
+    return vocabulary

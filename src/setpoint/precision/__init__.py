@@ -1,0 +1,1 @@
+"""Number formats of weights, computation, gradients and optimizer state."""

@@ -1,0 +1,94 @@
+"""From the section to what it asks for, in the order in which a model goes through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config.dtype import DType
+from setpoint.precision.scaler import LossScaler
+from setpoint.precision.weights import MasterWeights, OwnWeights, cast_parameters
+
+if TYPE_CHECKING:
+    from setpoint.precision.config import Precision
+
+
+def store_in(config: Precision, model: nn.Module) -> dict[str, Tensor]:
+    """Store a model's parameters in the format of the section.
+
+    Arguments:
+        config: the section.
+        model: with its first weights, in fp32; it is changed in place.
+
+    Returns:
+        the weights as they were, by name, where master weights are to be made of them.
+    """
+    full: dict[str, Tensor] = {}
+    if config.master is not None:
+        # No copies: the model gets new memory, and this is what it had before.
+        full = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    cast_parameters(model, DType(config.params).torch())
+    return full
+
+
+def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) -> OwnWeights:
+    """Make what the optimizer is built over.
+
+    Arguments:
+        config: the section.
+        model: on its device, with all that changes its parameters behind it.
+        full: what `store_in` returned; it is emptied, so that what is copied is not held twice.
+
+    Returns:
+        the model's own weights, or master weights.
+    """
+    reduce = None if config.reduce is None else DType(config.reduce).torch()
+    if config.master is None:
+        return OwnWeights(model, reduce)
+    weights = MasterWeights(model, full, reduce)
+    full.clear()
+    return weights
+
+
+def state_dtype(config: Precision) -> torch.dtype | None:
+    """The format that the optimizer is told to keep its state in.
+
+    Arguments:
+        config: the section.
+
+    Returns:
+        the format; None: that of the weights it updates.
+    """
+    return None if config.optimizer_state is None else DType(config.optimizer_state).torch()
+
+
+def convert_state(config: Precision, optimizer: torch.optim.Optimizer, ours: bool = True) -> None:
+    """Bring the state of an optimizer into today's formats, where a checkpoint had others.
+
+    Arguments:
+        config: the section.
+        optimizer: with the state of a checkpoint; counts of updates stay as they are.
+        ours: whether all its state follows its weights; of others, only what has their shape does.
+    """
+    wanted = state_dtype(config)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or not value.ndim or not value.is_floating_point():
+                continue
+            if ours or value.shape == parameter.shape:
+                state[name] = value.to(wanted or parameter.dtype)
+
+
+def build_scaler(config: Precision, device: torch.device) -> LossScaler:
+    """Make what scales the loss.
+
+    Arguments:
+        config: the section.
+        device: where the model lies.
+
+    Returns:
+        the scaler, which does nothing unless fp16 is computed in.
+    """
+    return LossScaler(device.type, config.loss_scale, enabled=config.compute == "fp16")

@@ -1,0 +1,145 @@
+"""The section `[precision]`: the number formats of all that training computes with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import inf
+from typing import Literal
+
+from setpoint.config import Config, Problem, check, field
+
+Stored = Literal["fp32", "bf16"]
+NAMES = {
+    "fp32": ("float32", "float", "single", "full", "no", "32"),
+    "bf16": ("bfloat16", "bf16-mixed", "bf16-true"),
+}
+NAMES_16 = {**NAMES, "fp16": ("float16", "half", "16", "16-mixed", "16-true")}
+
+
+SKIP = (r"^output$", r"lm_head$", r"router")
+
+
+class LossScale(Config):
+    """How the loss of fp16 is scaled, so that small gradients do not vanish."""
+
+    initial: float = field(default=65536.0, gt=0, lt=inf, also_called=("init_scale",))
+    """The scale at the start."""
+
+    growth: float = field(default=2.0, gt=1, lt=inf, also_called=("growth_factor",))
+    """What it is multiplied by after growth_interval updates without overflow."""
+
+    backoff: float = field(default=0.5, gt=0, lt=1, also_called=("backoff_factor",))
+    """What it is multiplied by after an overflow, whose update is not made."""
+
+    growth_interval: int = field(default=2000, ge=1)
+    """Updates without overflow after which it grows."""
+
+
+class Float8(Config):
+    """Products of linear layers in float8, by torchao; needs a GPU of Hopper's age or newer."""
+
+    recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = field(
+        default="tensorwise", also_called=("float8_recipe", "recipe_name")
+    )
+    """One scale a tensor, one a row, or one a row with the weights' gradients in bf16."""
+
+    skip: tuple[str, ...] = field(factory=lambda: SKIP, also_called=("filter_fqns",))
+    """Regular expressions searched in names of linear layers that stay in bf16."""
+
+    @check
+    def _check_skip(self) -> Iterator[Problem]:
+        for index, pattern in enumerate(self.skip):
+            if not pattern:
+                yield Problem(f"skip.{index}", "is empty, and would match all names")
+                continue
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem(f"skip.{index}", f"is no regular expression: {error}")
+
+
+class Precision(Config):
+    """The number formats of weights, computation, gradients and optimizer state."""
+
+    params: Stored = field(
+        default="fp32",
+        before="fp32",
+        also_called=("param_dtype", "parameter_dtype", "weights_dtype"),
+        values_also_called=NAMES,
+    )
+    """Format that the model's weights and their gradients are stored in."""
+
+    compute: Literal["fp32", "bf16", "fp16"] = field(
+        default="fp32",
+        also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
+        values_also_called=NAMES_16,
+    )
+    """Format of matrix products. bf16 is about twice as fast as fp32 where the processor has it;
+    fp16 scales the loss and needs a GPU."""
+
+    reduce: Stored | None = field(
+        default=None,
+        before=None,
+        also_called=("grad_dtype", "reduce_dtype", "mixed_precision_reduce"),
+        values_also_called=NAMES,
+    )
+    """Format that gradients are added up in, over micro-batches and ranks; null: that of params."""
+
+    master: Literal["fp32"] | None = field(
+        default=None, before=None, also_called=("master_weights", "master_dtype")
+    )
+    """Format of a second copy of bf16 weights, which the optimizer updates and the model's are
+    rounded from; null: the optimizer updates the model's weights themselves."""
+
+    optimizer_state: Stored | None = field(
+        default=None,
+        before=None,
+        also_called=("optimizer_dtype", "state_dtype"),
+        values_also_called=NAMES,
+    )
+    """Format of the optimizer's running means; null: that of the weights it updates."""
+
+    float8: Float8 | None = field(default=None, before=None, also_called=("fp8",))
+    """Products of linear layers in float8; null: none."""
+
+    loss_scale: LossScale | None = field(
+        default=None, before=None, also_called=("scaler", "grad_scaler")
+    )
+    """How fp16 scales the loss; null: by PyTorch's defaults."""
+
+    @property
+    def depends_on_others(self) -> bool:
+        """Whether it asks for something that the device, the optimizer or the model must have."""
+        return self.compute == "fp16" or self.float8 is not None or self.optimizer_state is not None
+
+    @check
+    def _check_formats(self) -> Iterator[Problem]:
+        if self.params == "bf16" and self.compute != "bf16":
+            yield Problem(
+                "compute",
+                f"weights in bf16 cannot be computed with in {self.compute}",
+                valid=("bf16",),
+                also=("params",),
+            )
+        if self.master is not None and self.params == "fp32":
+            yield Problem(
+                "master",
+                "has no effect: weights in fp32 are their own master copy",
+                valid=("null",),
+                also=("params",),
+            )
+        if self.float8 is not None and self.compute != "bf16":
+            yield Problem(
+                "float8",
+                f"goes together with bf16 for all that is not float8, not with {self.compute}",
+                valid=("null",),
+                also=("compute",),
+            )
+        if self.loss_scale is not None and self.compute != "fp16":
+            yield Problem(
+                "loss_scale",
+                f"has no effect: only fp16 scales the loss, and compute is {self.compute}",
+                valid=("null",),
+                also=("compute",),
+            )

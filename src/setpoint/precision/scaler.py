@@ -1,0 +1,99 @@
+"""Scales the loss of fp16, and says which updates were skipped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from setpoint.config import RunError
+
+if TYPE_CHECKING:
+    from setpoint.precision.config import LossScale
+
+LEAST = 2.0**-14
+"""Smallest normal number of fp16: gradients that overflow under such a scale are no numbers."""
+
+
+class LossScaler(torch.amp.GradScaler):
+    """PyTorch's scaler of losses (Micikevicius et al., 2018), which counts what it skips.
+
+    Where it is not enabled it does nothing, and every update is made.
+
+    Arguments:
+        device: the type of the device, such as `"cuda"`.
+        config: the section; None: PyTorch's defaults.
+        enabled: whether the loss is scaled.
+    """
+
+    def __init__(
+        self, device: str, config: LossScale | None = None, *, enabled: bool = True
+    ) -> None:
+        given: dict[str, Any] = {}
+        if config is not None:
+            given = {
+                "init_scale": config.initial,
+                "growth_factor": config.growth,
+                "backoff_factor": config.backoff,
+                "growth_interval": config.growth_interval,
+            }
+        super().__init__(device, enabled=enabled, **given)
+        self.skipped = 0
+
+    def update_by(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Let the optimizer take its step, unless a gradient is not finite; adjust the scale.
+
+        Arguments:
+            optimizer: whose gradients are scaled, or have been unscaled by `unscale_`.
+
+        Returns:
+            whether the step was taken.
+
+        Raises:
+            RunError: the scale has become so small that it cannot be what makes them infinite.
+        """
+        if not self.is_enabled():
+            optimizer.step()
+            return True
+        self.step(optimizer)
+        before = self.get_scale()
+        self.update()
+        after = self.get_scale()
+        if after >= before:  # it falls exactly where the step was skipped
+            return True
+        self.skipped += 1
+        if after < LEAST:
+            raise RunError(
+                f"the gradients of fp16 are not finite even with the loss scaled by {before:g}; "
+                f"{self.skipped} updates were skipped. Lower optimizer.lr, or compute in bf16"
+            )
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        """What a row of metrics says.
+
+        Returns:
+            the scale, and how many updates of the run were skipped; nothing where it is not
+            enabled.
+        """
+        if not self.is_enabled():
+            return {}
+        return {"loss_scale": self.get_scale(), "skipped_updates": self.skipped}
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `torch.amp.GradScaler.state_dict`.
+
+        Returns:
+            its state, and the count.
+        """
+        state = super().state_dict()
+        return {**state, "skipped": self.skipped} if state else state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See `torch.amp.GradScaler.load_state_dict`.
+
+        Arguments:
+            state_dict: perhaps of a run that did not count.
+        """
+        super().load_state_dict(state_dict)
+        self.skipped = state_dict.get("skipped", 0)

@@ -1,0 +1,176 @@
+"""Between the model and the optimizer: whose weights are updated, and with which gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import RunError
+
+
+def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
+    """Store a model's parameters in a format; buffers keep theirs.
+
+    Buffers hold what is counted or computed once, such as angles and biases of routers, which
+    would lose digits for good.
+
+    Arguments:
+        model: whose floating point parameters are changed in place; what is tied stays tied.
+        dtype: the format.
+    """
+
+    def cast(tensor: Tensor) -> Tensor:
+        wanted = isinstance(tensor, nn.Parameter) and tensor.is_floating_point()
+        return tensor.to(dtype) if wanted else tensor
+
+    model._apply(cast)
+
+
+@runtime_checkable
+class _Sharded(Protocol):
+    """A DTensor, whose class takes a good part of a second to import."""
+
+    def to_local(self) -> Tensor: ...
+
+
+class OwnWeights:
+    """The optimizer updates the model's own weights.
+
+    Where gradients are added up in another format than the weights', the optimizer gets parameters
+    over the same memory, with gradients in the weights' format: optimizers take no other.
+
+    Arguments:
+        model: as it will be trained; frozen parameters stay as they are.
+        reduce: the format that gradients are added up in; None: that of each weight.
+    """
+
+    def __init__(self, model: nn.Module, reduce: torch.dtype | None = None) -> None:
+        self.held: dict[str, nn.Parameter] = {}
+        # (of the model, of the optimizer), where these are two.
+        self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
+        for name, weight in model.named_parameters():
+            held = weight
+            if weight.requires_grad and weight.is_floating_point():
+                held = self._held(name, weight, reduce or weight.dtype)
+                if reduce not in (None, weight.dtype):
+                    weight.grad_dtype = reduce
+            if held is not weight:
+                self.pairs.append((weight, held))
+            self.held[name] = held
+
+    def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
+        """What the optimizer gets for a weight that is trained."""
+        del name
+        return weight if reduce == weight.dtype else nn.Parameter(weight.detach())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the optimizer is built over, by the names that the model has for it.
+
+        Returns:
+            names and parameters, frozen ones too.
+        """
+        return iter(self.held.items())
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What is updated, and so what is clipped.
+
+        Returns:
+            the parameters that are trained.
+        """
+        return [held for held in self.held.values() if held.requires_grad]
+
+    def collect(self) -> None:
+        """Bring the gradients to where the optimizer looks, in the format that it takes.
+
+        After the last backward pass of an update; the model's own gradients are given away one by
+        one, so that no two copies of all are held.
+        """
+        for weight, held in self.pairs:
+            held.grad = None if weight.grad is None else weight.grad.to(held.dtype)
+            weight.grad = None
+
+    def publish(self) -> None:
+        """Let the model's weights follow those of the optimizer, after it has updated them."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold beside the model's weights.
+
+        Returns:
+            tensors by the names of parameters; they are not copies.
+        """
+        return {}
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what a checkpoint holds.
+
+        Whether or not the run before had masters, its most exact weights are what counts: masters
+        are filled from a model's fp32 weights, and a model in fp32 from masters.
+
+        Arguments:
+            tensors: by the names of parameters: those of the model, and over them what `state`
+                gave.
+
+        Raises:
+            RunError: if one is missing.
+        """
+        trained = {name: held for name, held in self.held.items() if held.requires_grad}
+        missing = [name for name in trained if name not in tensors]
+        if missing:
+            others = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{others}")
+        for name, held in trained.items():
+            held.copy_(tensors[name])
+        self.publish()
+
+
+class MasterWeights(OwnWeights):
+    """The optimizer updates weights in fp32, and the model's are rounded from them.
+
+    An update that is smaller than half the distance between two bf16 numbers, 1/256 to 1/512 of a
+    weight, would be rounded away; here it adds up (Micikevicius et al., 2018).
+
+    Arguments:
+        model: as it will be trained, in its short format.
+        full: its weights before they were cast, by name; what is missing is taken from the model.
+            They become the masters, and are not copied where they are in place.
+        reduce: the format that gradients are added up in; None: that of each weight.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        full: Mapping[str, Tensor] | None = None,
+        reduce: torch.dtype | None = None,
+    ) -> None:
+        self._full = full or {}
+        super().__init__(model, reduce)
+        del self._full
+
+    def _held(self, name: str, weight: nn.Parameter, reduce: torch.dtype) -> nn.Parameter:
+        del reduce
+        full = self._full.get(name, weight).detach()
+        return nn.Parameter(full.to(device=weight.device, dtype=torch.float32))
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the model's weights from the masters."""
+        weights = [_local(weight) for weight, _ in self.pairs]
+        masters = [_local(master) for _, master in self.pairs]
+        torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
+
+    def state(self) -> dict[str, Tensor]:
+        """See `OwnWeights.state`.
+
+        Returns:
+            the masters.
+        """
+        return {name: held.detach() for name, held in self.held.items() if held.requires_grad}
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part of a DTensor that lies here, since PyTorch copies no lists of DTensors."""
+    return tensor.to_local() if isinstance(tensor, _Sharded) else tensor

@@ -1,0 +1,60 @@
+"""The section `[profiling]`: which updates are profiled, and what is recorded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from setpoint.config import RUNTIME, Config, Problem, check, field
+
+
+class Profiling(Config, role=RUNTIME):
+    """Cycles of updates that are left alone, warmed up with, and recorded by torch.profiler."""
+
+    skip: int = field(default=0, ge=0, also_called=("skip_first", "profile_start_step"))
+    """Updates of the session before the first cycle."""
+
+    wait: int = field(default=1, ge=0)
+    """Updates at the beginning of each cycle that are left alone."""
+
+    warmup: int = field(default=1, ge=0, also_called=("profile_warmup_steps",))
+    """Updates after them that are traced and thrown away, as the first ones traced are slow."""
+
+    active: int = field(default=3, ge=1, also_called=("active_steps",))
+    """Updates after them that are recorded."""
+
+    repeat: int | None = field(default=1, ge=1)
+    """How many cycles; null: until the end."""
+
+    ranks: tuple[int, ...] | None = field(
+        factory=lambda: (0,), item_ge=0, also_called=("profile_rank0_only",)
+    )
+    """The ranks that are profiled; null: all."""
+
+    shapes: bool = field(default=False, also_called=("record_shapes",))
+    """Record the shapes of operators' inputs."""
+
+    memory: bool = field(default=False, also_called=("profile_memory",))
+    """Record what operators allocate and free."""
+
+    stacks: bool = field(default=False, also_called=("with_stack",))
+    """Record the lines of Python that operators are called from."""
+
+    flops: bool = field(default=False, also_called=("with_flops",))
+    """Estimate the operations of matrix products and convolutions."""
+
+    directory: Path = field(
+        default=Path("traces"), also_called=("trace_dir", "traces_dir", "profile_trace_dir")
+    )
+    """Folder of the traces, from the run directory on."""
+
+    top: int = field(default=15, ge=0)
+    """Rows of the table of operators that take longest; 0: no table."""
+
+    snapshot: bool = field(default=False, also_called=("memory_snapshot",))
+    """Write what a GPU's memory held during the recorded updates, for pytorch.org/memory_viz."""
+
+    @check
+    def _check_ranks(self) -> Iterator[Problem]:
+        if self.ranks is not None and not self.ranks:
+            yield Problem("ranks", "is empty, and nothing would be profiled", valid=("[0]", "null"))

@@ -1,0 +1,56 @@
+"""What a GPU's memory held and who asked for it, for pytorch.org/memory_viz."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from setpoint.profile.config import Profiling
+
+ENTRIES = 100_000
+"""Events that are kept, the youngest; one takes about a kilobyte with its stack."""
+
+
+def begin_snapshot(section: Profiling, device: torch.device) -> None:
+    """Record from now on who allocates and frees.
+
+    Arguments:
+        section: whether that is asked for.
+        device: where the model lies; nothing is recorded but on a GPU.
+    """
+    if section.snapshot and device.type == "cuda":
+        torch.cuda.memory._record_memory_history(max_entries=ENTRIES)
+
+
+def write_snapshot(path: Path) -> Path:
+    """Write what has been recorded, whole or not at all.
+
+    Arguments:
+        path: the pickle.
+
+    Returns:
+        it.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    staged = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        torch.cuda.memory._dump_snapshot(str(staged))
+        os.replace(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+    return path
+
+
+def end_snapshot(section: Profiling, device: torch.device) -> None:
+    """Record no longer, and drop what was recorded.
+
+    Arguments:
+        section: whether it was asked for.
+        device: where the model lies.
+    """
+    if section.snapshot and device.type == "cuda":
+        torch.cuda.memory._record_memory_history(enabled=None)

@@ -1,0 +1,47 @@
+"""Collects Python's garbage at a pace, so that all ranks pause together and never in between."""
+
+from __future__ import annotations
+
+import gc
+
+from setpoint.resilience.config import GarbageCollection
+
+WHOLE = 2
+
+
+class PacedCollection:
+    """Takes the collection of garbage over, from `start` to `close`.
+
+    Arguments:
+        section: which objects are looked at, and whether Python goes on by itself.
+    """
+
+    def __init__(self, section: GarbageCollection) -> None:
+        self.section = section
+        self._was_automatic: bool | None = None
+        self._froze = False
+
+    def start(self) -> None:
+        """Collect all there is, and set aside what stays, so that nobody looks at it again.
+
+        Those are the objects of PyTorch and of the model, hundreds of thousands.
+        """
+        self._was_automatic = gc.isenabled()
+        if not self.section.automatic:
+            gc.disable()
+        gc.collect(WHOLE)
+        # Whoever has set objects aside before wants them to stay there.
+        self._froze = gc.get_freeze_count() == 0
+        gc.freeze()
+
+    def collect(self) -> None:
+        """Collect now."""
+        gc.collect(self.section.generation)
+
+    def close(self) -> None:
+        """Let Python collect as it did before; may be called twice."""
+        if self._froze:
+            gc.unfreeze()
+        if self._was_automatic:
+            gc.enable()
+        self._was_automatic, self._froze = None, False

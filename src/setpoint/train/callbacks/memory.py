@@ -1,0 +1,61 @@
+"""Tells where the memory went, and gives back what nobody uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from setpoint.config import Period
+from setpoint.memory.report import begin, measure
+from setpoint.track.events import EventLog
+from setpoint.track.progress import Progress
+from setpoint.train.callback import Callback
+from setpoint.train.position import is_due
+
+if TYPE_CHECKING:
+    from setpoint.train.loop import Loop, Update
+
+
+class MemoryCallback(Callback):
+    """Reports the memory of each part once, after the first update of a session.
+
+    Arguments:
+        events: records it.
+        progress: shows it to people.
+    """
+
+    def __init__(self, events: EventLog, progress: Progress) -> None:
+        self.events, self.progress = events, progress
+        self.told = False
+
+    def start(self, loop: Loop) -> None:
+        """Begin to look for the peak."""
+        begin(loop.parts.device)
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Report, the first time."""
+        if self.told:
+            return
+        self.told = True
+        parts = loop.parts
+        held = dict(parts.weights.named_parameters())
+        report = measure(parts.model, held, parts.optimizer, parts.device)
+        self.events.write("memory", step=loop.position.step, **report._asdict())
+        self.progress.note(report.line())
+
+
+class EmptyCacheCallback(Callback):
+    """Gives back the memory of a GPU that PyTorch's allocator keeps and nobody uses.
+
+    Arguments:
+        every: how often.
+    """
+
+    def __init__(self, every: Period) -> None:
+        self.every = every
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Give it back if it is due."""
+        if is_due(self.every, loop.before, loop.position, loop.last):
+            torch.cuda.empty_cache()

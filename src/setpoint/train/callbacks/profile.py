@@ -1,0 +1,108 @@
+"""Profiles the updates that a job asks for, and tells what it found."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch.profiler import record_function
+
+from setpoint.profile.profiler import Cycle, UpdateProfiler
+from setpoint.profile.trace import traces_of
+from setpoint.train.callback import Callback
+
+if TYPE_CHECKING:
+    import torch
+
+    from setpoint.profile.config import Profiling
+    from setpoint.track.events import EventLog
+    from setpoint.track.progress import Progress
+    from setpoint.train.loop import Loop, Update
+
+
+class ProfileCallback(Callback):
+    """Records cycles of updates; comes first, so that a trace ends with its last update.
+
+    Arguments:
+        section: which updates, and what of them.
+        run: the run directory, which paths in events start from.
+        rank: of this process.
+        device: where the model lies.
+        events: gets an event for each trace.
+        progress: shows the tables.
+    """
+
+    def __init__(
+        self,
+        section: Profiling,
+        run: Path,
+        rank: int,
+        device: torch.device,
+        events: EventLog,
+        progress: Progress,
+    ) -> None:
+        self.section, self.rank = section, rank
+        self.run, self.events, self.progress = run, events, progress
+        directory = traces_of(section, run) / f"rank-{rank}"
+        self.profiler = UpdateProfiler(section, directory, device, self.tell)
+
+    def start(self, loop: Loop) -> None:
+        """Begin, and name the parts of an update from now on."""
+        loop.span = record_function
+        self.profiler.start(loop.position.step)
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Go on; after the last cycle nothing stays behind."""
+        if self.profiler.is_over:
+            return
+        self.profiler.after_update(loop.position.step)
+        if self.profiler.is_over:
+            loop.span = nullcontext
+
+    def close(self, loop: Loop) -> None:
+        """Keep what was recorded of a cycle that the end of the session broke off."""
+        loop.span = nullcontext
+        if self.profiler.is_over:
+            return
+        self.profiler.close()
+        wanted, seen = self.section.repeat, self.profiler.cycles
+        if seen == 0 or (wanted is not None and seen < wanted):
+            of = "" if wanted is None else f" of {wanted}"
+            self.progress.note(
+                f"profiling: the session ended at step {loop.position.step}, when {seen}{of} "
+                f"cycles had recorded an update"
+            )
+
+    def tell(self, cycle: Cycle) -> None:
+        """Record and show what a cycle left behind.
+
+        Arguments:
+            cycle: which updates, and the files.
+        """
+        files = {"trace": cycle.trace, "table": cycle.table_path, "snapshot": cycle.snapshot}
+        named = {kind: self.name(path) for kind, path in files.items() if path is not None}
+        reason = {} if cycle.lost is None else {"lost": cycle.lost}
+        self.events.write(
+            "profile", step=cycle.last, first=cycle.first, rank=self.rank, **named, **reason
+        )
+        what = f"profile of steps {cycle.first} to {cycle.last}"
+        if not cycle.whole:
+            what += f", of {self.section.active} that were to be recorded,"
+        for line in cycle.table.splitlines():
+            self.progress.note(line)
+        if "trace" in named:
+            self.progress.note(f"{what}: {named['trace']}")
+        if cycle.lost is not None:
+            self.progress.note(f"{what} could not be written: {cycle.lost}")
+
+    def name(self, path: Path) -> str:
+        """A file as events name it.
+
+        Arguments:
+            path: of the file.
+
+        Returns:
+            from the run directory on where it lies in it.
+        """
+        return str(path.relative_to(self.run) if path.is_relative_to(self.run) else path)

@@ -1,0 +1,1 @@
+"""Judging the model while it trains."""

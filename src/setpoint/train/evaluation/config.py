@@ -1,0 +1,199 @@
+"""The section `[evaluation]`: on what and how often the model is judged, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import Literal, get_args
+
+from setpoint.config import (
+    RUNTIME,
+    Config,
+    Period,
+    Problem,
+    check,
+    derive,
+    derived,
+    field,
+)
+from setpoint.data.config import NAME, SourceConfig
+
+HELD_OUT = "held_out"
+Metric = Literal["loss", "perplexity", "bits_per_byte", "accuracy"]
+METRICS: tuple[str, ...] = get_args(Metric)
+
+
+class EvaluationData(Config, role=RUNTIME):
+    """Text that the model is judged on beside what `data.held_out` keeps back."""
+
+    name: str = field(pattern=NAME)
+    """What its metrics are called by."""
+
+    sources: tuple[SourceConfig, ...] = field()
+    """Where its documents come from; all of them are judged on."""
+
+    sequences: int | None = field(default=None, ge=1)
+    """Sequences to judge on, the same ones each time; null: all there are."""
+
+    @check
+    def _check_name(self) -> Iterator[Problem]:
+        if self.name == HELD_OUT:
+            yield Problem("name", "is the name of what data.held_out keeps back", valid=("web",))
+        if not self.sources:
+            yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
+
+
+class Best(Config, role=RUNTIME):
+    """What makes one checkpoint better than another."""
+
+    data: str = field(default=HELD_OUT, pattern=NAME, also_called=("score_split", "split"))
+    """The data set, by name; held_out is what `data.held_out` keeps back."""
+
+    metric: Metric = field(default="loss", also_called=("score_name", "metric_for_best_model"))
+    """The metric."""
+
+    direction: Literal["min", "max"] = derived(also_called=("greater_is_better", "metric_mode"))
+    """Whether less or more of it is better. Unless given max for accuracy and min for others."""
+
+    @property
+    def usual_direction(self) -> Literal["min", "max"]:
+        """Where better lies for the metric."""
+        return "max" if self.metric == "accuracy" else "min"
+
+    @derive("direction")
+    def _derive_direction(self) -> str:
+        return self.usual_direction
+
+
+class EarlyStopping(Config, role=RUNTIME):
+    """Training ends when what selects the best has stopped getting better."""
+
+    patience: int = field(default=3, ge=1, also_called=("early_stopping_patience",))
+    """Evaluations in a row without a gain that end it."""
+
+    least_gain: float = field(
+        default=0.0, ge=0, lt=inf, also_called=("min_delta", "early_stopping_threshold")
+    )
+    """What counts as a gain: more than this difference to the best so far."""
+
+
+class Evaluation(Config, role=RUNTIME):
+    """How the model is judged on held-out text while it trains."""
+
+    every: Period = field(
+        default=Period("100 steps"),
+        tags=("cadence",),
+        also_called=("eval_steps", "eval_strategy", "eval_interval", "val_check_interval"),
+    )
+    """How often; the end of training is judged as well."""
+
+    sequences: int | None = field(
+        default=None, ge=1, also_called=("eval_iters", "limit_val_batches", "max_eval_samples")
+    )
+    """Held-out sequences to judge on, the same ones each time; null: all there are."""
+
+    datasets: tuple[EvaluationData, ...] = field(
+        default=(), also_called=("test_datasets", "eval_dataset", "eval_datasets")
+    )
+    """Other text to judge on as well, by name."""
+
+    before_training: bool = field(
+        default=False, also_called=("eval_on_start", "val_sanity_check", "evaluate_at_start")
+    )
+    """Judge before the first update as well."""
+
+    accuracy: bool = False
+    """Count how often the most probable token is the right one as well."""
+
+    best: Best = field(factory=Best)
+    """What selects the checkpoint named best, and when training has stopped getting better."""
+
+    early_stopping: EarlyStopping | None = None
+    """When training ends before its duration is over; null: never."""
+
+    baselines: bool = False
+    """Show beside the result what n-gram models reach that only count the training text."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The data sets that are judged on, held-out text first."""
+        return (HELD_OUT, *(each.name for each in self.datasets))
+
+    def dataset(self, data: str) -> EvaluationData | None:
+        """Look up the section of a data set.
+
+        Arguments:
+            data: its name.
+
+        Returns:
+            the section; None for what `data.held_out` keeps back, which has none, and for others.
+        """
+        return next((each for each in self.datasets if each.name == data), None)
+
+    def sequences_of(self, data: str) -> int | None:
+        """Look up how many sequences of a data set are judged on.
+
+        Arguments:
+            data: its name.
+
+        Returns:
+            the number, from the start; None: all there are.
+        """
+        given = self.dataset(data)
+        return self.sequences if given is None else given.sequences
+
+    def computes(self, data: str, metric: str) -> bool:
+        """Whether an evaluation gives a metric.
+
+        Arguments:
+            data: name of a data set.
+            metric: name of a metric.
+
+        Returns:
+            whether it is among what is written down.
+        """
+        known = metric in METRICS and (self.accuracy or metric != "accuracy")
+        return known and data in self.names
+
+    @check
+    def _check_every(self) -> Iterator[Problem]:
+        if self.every.unit == "never":
+            yield Problem(
+                "every",
+                "a section that does nothing is written null",
+                valid=("last_step", "200 steps"),
+                hint="Switch evaluation off with --evaluation null.",
+            )
+
+    @check
+    def _check_names(self) -> Iterator[Problem]:
+        first: dict[str, int] = {}
+        for index, each in enumerate(self.datasets):
+            if first.setdefault(each.name, index) != index:
+                yield Problem(
+                    f"datasets.{index}.name",
+                    f"is the name of datasets.{first[each.name]} already",
+                    valid=(f"{each.name}-{index}",),
+                )
+
+    @check
+    def _check_early_stopping(self) -> Iterator[Problem]:
+        if self.early_stopping is not None and self.every.unit == "last_step":
+            yield Problem(
+                "early_stopping",
+                "has no effect: after the last update there is nothing left to end",
+                also=("every",),
+                hint="Remove it, or evaluate every so many steps.",
+            )
+
+    @check
+    def _check_best(self) -> Iterator[Problem]:
+        if self.best.data not in self.names:
+            yield Problem("best.data", "is no data set of the evaluation", valid=self.names)
+        elif not self.computes(self.best.data, self.best.metric):
+            yield Problem(
+                "best.metric",
+                "is not computed",
+                also=("accuracy",),
+                hint="Set evaluation.accuracy = true.",
+            )

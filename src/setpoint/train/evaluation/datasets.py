@@ -1,0 +1,63 @@
+"""The data sets that a model is judged on beside what the data of the run keeps back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus, build_named_corpus
+
+if TYPE_CHECKING:
+    from setpoint.data.tokenizer import Tokenizer
+    from setpoint.train.config import Job
+
+
+def build_datasets(job: Job, tokenizer: Tokenizer) -> dict[str, Corpus]:
+    """Read and tokenize them, whole.
+
+    Arguments:
+        job: the resolved configuration.
+        tokenizer: that of the job.
+
+    Returns:
+        each by its name, in the order given; empty without an evaluation.
+
+    Raises:
+        SetpointError: a source cannot be read, or a text is empty or shorter than one sequence.
+    """
+    built: dict[str, Corpus] = {}
+    section, length = job.evaluation, job.batch.sequence_length
+    for index, each in enumerate(section.datasets if section is not None else ()):
+        where = f"evaluation.datasets.{index}.sources"
+        corpus = build_named_corpus(each.name, each.sources, tokenizer, where=where)
+        have = len(corpus.tokens)
+        if have < length + 1:
+            raise SetpointError(
+                f"{where}: the text of {each.name} has {have} tokens ({len(corpus.files)} "
+                f"documents, {corpus.byte_count} bytes), and batch.sequence_length = {length} "
+                f"needs {length + 1} for one sequence.\n"
+                f"Valid: more text, or batch.sequence_length up to {have - 1}."
+            )
+        built[each.name] = corpus
+    return built
+
+
+def trained_on(train: Corpus, datasets: Mapping[str, Corpus]) -> Iterator[str]:
+    """Look for documents that are judged on and learned from as well.
+
+    Arguments:
+        train: the training side.
+        datasets: what is judged on, by name.
+
+    Returns:
+        a line for each data set that shares documents, by their content.
+    """
+    known = {file.sha256 for file in train.files} if datasets else set[str]()
+    for name, corpus in datasets.items():
+        shared = [file for file in corpus.files if file.sha256 in known]
+        if shared:
+            yield (
+                f"evaluation.datasets: {len(shared)} of {len(corpus.files)} documents of {name} "
+                f"are in the training data as well, such as {shared[0].name}"
+            )

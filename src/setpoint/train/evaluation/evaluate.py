@@ -1,0 +1,111 @@
+"""Judging a model on text that it does not learn from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from setpoint.config import RunError
+from setpoint.data.corpus import Corpus
+from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.windows import Batch
+from setpoint.model.mode import evaluating
+from setpoint.precision.autocast import compute_in
+from setpoint.train.averaging import evaluation_point
+from setpoint.train.build import Parts
+from setpoint.train.config import Job
+from setpoint.train.evaluation.config import HELD_OUT
+from setpoint.train.evaluation.score import Score, Scores
+from setpoint.train.objective import Count
+
+
+def evaluate(job: Job, parts: Parts) -> Scores:
+    """Judge the model on all data sets, the same sequences of each at each call.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+        parts: the objects of the job; nothing of their state changes.
+
+    Returns:
+        the scores.
+
+    Raises:
+        RunError: none of the targets of a data set counts.
+    """
+    section = job.evaluation
+    assert section is not None
+    with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
+        return {
+            name: score(job, parts, corpus, section.sequences_of(name))
+            for name, corpus in {HELD_OUT: parts.held_out, **parts.judged}.items()
+        }
+
+
+def score(job: Job, parts: Parts, corpus: Corpus, sequences: int | None) -> Score:
+    """Judge the model as it stands on one text.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+        parts: the objects of the job, the model in evaluation mode.
+        corpus: the text.
+        sequences: how many to judge on, from the start; None: all.
+
+    Returns:
+        the score.
+
+    Raises:
+        RunError: none of the targets counts.
+    """
+    assert job.evaluation is not None
+    nats, right, tokens, size = 0.0, 0, 0, 0
+    for batch in evaluation_batches(
+        corpus,
+        sequence_length=job.batch.sequence_length,
+        micro_size=job.batch.micro_size,
+        windows=sequences,
+    ):
+        count = parts.objective.count(batch)
+        with compute_in(job.precision.compute, job.precision.params, parts.device):
+            if job.evaluation.accuracy:
+                judged = parts.objective.judge(*batch.to(parts.device), count.valid)
+                right += int(judged.right)
+            else:
+                judged = parts.objective(*batch.to(parts.device)).result
+        nats += float(judged.nats)
+        tokens += count.tokens
+        size += _bytes(corpus, batch, count)
+    if not tokens or not size:
+        raise RunError(
+            f"none of the targets of {corpus.side} counts (tokens: {tokens}, bytes: {size}): "
+            f"loss.ignore_index or loss.token_weights leave all of them out; judge on more "
+            f"sequences or more text"
+        )
+    return Score.of(nats, tokens, size, right if job.evaluation.accuracy else None)
+
+
+def _bytes(corpus: Corpus, batch: Batch, count: Count) -> int:
+    """The bytes that the targets which count stand for."""
+    if count.valid is None:
+        return batch.target_bytes
+    return int(corpus.token_bytes[batch.targets[count.valid].numpy()].sum())
+
+
+def judged_part(job: Job, held_out: Corpus) -> Corpus:
+    """The part of the held-out side that `evaluate` looks at, for comparison on equal terms.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+        held_out: the whole side.
+
+    Returns:
+        a corpus of the first tokens.
+    """
+    assert job.evaluation is not None
+    count = job.evaluation.sequences_of(HELD_OUT)
+    end = len(held_out.tokens)
+    if count is not None:
+        end = min(end, count * job.batch.sequence_length + 1)
+    tokens = held_out.tokens[:end]
+    # The first token is never predicted, so its bytes are not counted.
+    return replace(held_out, tokens=tokens, byte_count=int(held_out.token_bytes[tokens[1:]].sum()))

@@ -1,0 +1,71 @@
+"""The parameters of a model as its optimizer gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from setpoint.model.kinds import inputs_first, parameter_kinds
+from setpoint.optim.grouping import gather
+from setpoint.optim.groups import Groups, Trained, parameter_groups
+from setpoint.optim.multipliers import multipliers_of
+from setpoint.optim.report import GroupRow, group_rows
+from setpoint.optim.section import OptimizerConfig
+
+
+def trained_parameters(
+    model: nn.Module, named: Iterable[tuple[str, Tensor]] | None = None
+) -> list[Trained]:
+    """Say of the parameters of a model what decides which group they fall into.
+
+    Arguments:
+        model: as it will be trained; also on the meta device.
+        named: what the optimizer gets for each name of the model; None: the model's own.
+
+    Returns:
+        the parameters that are trained, in the order of the model.
+
+    Raises:
+        SetpointError: the model names learning rates of parameters that are not there.
+    """
+    kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)
+    held: Iterable[tuple[str, Any]] = model.named_parameters() if named is None else named
+    return [
+        Trained(name, tensor, kinds[name], rates.get(name, 1.0), name in turned)
+        for name, tensor in held
+        if tensor.requires_grad
+    ]
+
+
+def groups_of(
+    config: OptimizerConfig, model: nn.Module, named: Iterable[tuple[str, Tensor]] | None = None
+) -> Groups:
+    """Put the parameters of a model into the groups that its optimizer is built over.
+
+    Arguments:
+        config: the resolved section of the optimizer.
+        model: as it will be trained.
+        named: what the optimizer gets for each name of the model; None: the model's own.
+
+    Returns:
+        groups of PyTorch's form; see `parameter_groups`.
+
+    Raises:
+        SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
+    """
+    return parameter_groups(config, trained_parameters(model, named))
+
+
+def rows_of(config: OptimizerConfig, model: nn.Module) -> list[GroupRow]:
+    """Tell which parameters of a model fell into which group.
+
+    Arguments:
+        config: the resolved section of the optimizer.
+        model: as it is trained.
+
+    Returns:
+        a row for each group.
+    """
+    return group_rows(gather(config, trained_parameters(model)), config.lr)

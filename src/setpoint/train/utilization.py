@@ -1,0 +1,134 @@
+"""MFU: the share of the hardware's peak that the operations a model needs would take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from setpoint.config import SetpointError
+from setpoint.model.config import Transformer
+from setpoint.model.count import count_parameters
+from setpoint.model.flops import FORMULAS, all_parameters, training_flops
+from setpoint.model.huggingface import HuggingFaceModel
+from setpoint.model.size import pair_size
+from setpoint.track.accelerators import peak_of
+from setpoint.train.config import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """How the model FLOPs utilization of a run is computed.
+
+    Arguments:
+        formula: the name of the formula of a token's operations.
+        text: the formula.
+        meaning: what its letters are.
+        flops_per_token: what it gives; None where it cannot be computed.
+        unknown: why not.
+        peak: operations per second of one device; None where nobody promises any.
+        source: where that number is from.
+        ranks: how many devices train.
+    """
+
+    formula: str
+    text: str
+    meaning: str
+    flops_per_token: float | None
+    unknown: str | None
+    peak: float | None
+    source: str | None
+    ranks: int
+
+    @property
+    def whole_peak(self) -> float | None:
+        """Operations per second of all devices; None where unknown."""
+        return None if self.peak is None else self.peak * self.ranks
+
+    def record(self) -> dict[str, Any]:
+        """What the record of a run says of it.
+
+        Returns:
+            a mapping of plain values; `mfu` in the rows is tokens_per_second * flops_per_token /
+            (peak_flops * ranks), the tokens being those of all ranks.
+        """
+        return {
+            "formula": self.formula,
+            "text": self.text,
+            "meaning": self.meaning,
+            "flops_per_token": self.flops_per_token,
+            **({} if self.unknown is None else {"unknown": self.unknown}),
+            "peak_flops": self.peak,
+            "peak_source": self.source,
+            "ranks": self.ranks,
+        }
+
+
+def utilization_of(
+    job: Job, model: nn.Module, vocab_size: int, device: torch.device
+) -> Utilization:
+    """Find what MFU is computed from.
+
+    Arguments:
+        job: the resolved configuration.
+        model: what is trained.
+        vocab_size: of the tokenizer.
+        device: where the model lies.
+
+    Returns:
+        all of it, with reasons for what is not known.
+    """
+    name = job.tracking.flops
+    text, meaning = FORMULAS[name]
+    flops, unknown = None, None
+    try:
+        flops = _flops_of(job, model, vocab_size)
+    except SetpointError as error:
+        unknown = str(error)
+    peak, source = _peak_of(job, device)
+    ranks = job.parallel.world_size
+    return Utilization(name, text, meaning, flops, unknown, peak, source, ranks)
+
+
+def _flops_of(job: Job, model: nn.Module, vocab_size: int) -> float:
+    section, formula, length = job.model, job.tracking.flops, job.batch.sequence_length
+    if formula == "all_parameters":
+        pairs = _pair_sizes(job, model)
+        return all_parameters(count_parameters(model), pairs, length)
+    if not isinstance(section, Transformer):
+        tag = type(section).__setpoint__.tag
+        raise SetpointError(
+            f"tracking.flops = {formula}: which parameters of a model of type = {tag} stand in "
+            f"matrix products is not known; --tracking.flops all_parameters takes all of them"
+        )
+    return training_flops(section, formula, vocab_size=vocab_size, sequence_length=length)
+
+
+def _pair_sizes(job: Job, model: nn.Module) -> int:
+    """L H (Q + V): elements of a query and a value of all heads of all layers."""
+    if isinstance(job.model, Transformer):
+        return job.model.layers * pair_size(job.model)
+    # A model of the user's own may say it in the words of transformers, too.
+    inner = model.model if isinstance(model, HuggingFaceModel) else model
+    keys = getattr(inner, "config", None)
+    layers = getattr(keys, "num_hidden_layers", None)
+    heads = getattr(keys, "num_attention_heads", None)
+    width = getattr(keys, "hidden_size", None)
+    if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int)):
+        raise SetpointError(
+            "tracking.flops = all_parameters: the model does not say how many layers and heads "
+            "its attention has"
+        )
+    size = getattr(keys, "head_dim", None) or width // heads
+    return layers * heads * 2 * size
+
+
+def _peak_of(job: Job, device: torch.device) -> tuple[float | None, str | None]:
+    if job.tracking.peak_flops is not None:
+        return job.tracking.peak_flops, "tracking.peak_flops"
+    if device.type != "cuda":
+        return None, None
+    peak = peak_of(torch.cuda.get_device_name(device))
+    return (None, None) if peak is None else (peak.flops, peak.source)

@@ -1,0 +1,91 @@
+"""`setpoint schedule` from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from setpoint.config import resolve
+from setpoint.optim.config import Cosine
+
+from ..snapshots import compare
+from .conftest import CommandLine
+
+PHASES = "[{steps: 2, target: 1}, {steps: 0, target: 0.5}, {target: 0.1, curve: exponential}]"
+
+
+def shown(cli: CommandLine, line: str) -> str:
+    """What a terminal shows of a command that succeeds, its notes last."""
+    answer = cli(line)
+    assert answer.status == 0, answer
+    return f"$ setpoint {line}\n{answer.out}{answer.err}"
+
+
+def test_numbers(cli: CommandLine) -> None:
+    lines = [
+        "schedule small.toml --every 1",
+        "schedule small.toml tiny --schedule wsd --schedule.warmup_steps 2 --every 250",
+        f"schedule small.toml --schedule piecewise --schedule.phases '{PHASES}' --every 3",
+        "schedule small.toml --schedule plateau --every 9",
+        "schedule small.toml --schedule.by tokens --every 9",
+        "schedule small.toml --schedule.by epoch --every 9",
+        "schedule small.toml --schedule inverse_sqrt --duration '2 epochs' --every 5000",
+        "schedule small.toml --duration '2 h' --schedule.horizon_steps 40 --every 30",
+        "schedule small.toml --steps 3 --every 1",
+    ]
+    compare("cli/schedule", "\n".join(shown(cli, line) for line in lines))
+
+
+def test_the_drawing(cli: CommandLine) -> None:
+    lines = ["schedule small.toml", "schedule tiny small.toml --schedule rex"]
+    compare("cli/schedule_drawn", "\n".join(shown(cli, line) for line in lines))
+
+
+def test_the_drawing_without_the_package(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotille", None)
+    lines = ["schedule small.toml", "schedule tiny small.toml --schedule rex --steps 600"]
+    compare("cli/schedule_plain", "\n".join(shown(cli, line) for line in lines))
+
+
+def test_in_a_file(cli: CommandLine) -> None:
+    assert "drawn into rates.svg\n" in cli.ok("schedule tiny small.toml --plot rates.svg")
+    assert (cli.folder / "rates.svg").read_text().startswith("<?xml")
+    cli.ok("schedule tiny --plot rates.png")
+    assert (cli.folder / "rates.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_for_machines(cli: CommandLine) -> None:
+    (curve,) = json.loads(cli.ok("schedule small.toml --json"))["curves"]
+    assert {key: curve[key] for key in ("source", "type", "lr", "updates", "notes")} == {
+        "source": "small.toml",
+        "type": "cosine",
+        "lr": 0.01,
+        "updates": 10,
+        "notes": [],
+    }
+    factor = resolve(Cosine(horizon_steps=10)).build()
+    expected = [{"step": s, "factor": factor(s), "lr": 0.01 * factor(s)} for s in range(10)]
+    assert curve["rows"] == expected
+    one, other = json.loads(cli.ok("schedule tiny small.toml --json --every 4"))["curves"]
+    assert [row["step"] for row in other["rows"]] == [0, 4, 8, 9]
+    assert [row["step"] for row in one["rows"]] == [*range(0, 600, 4), 599]
+    for line in ("schedule tiny --json --every 0", "schedule tiny --json --plot rates.png"):
+        answer = cli(line)
+        assert answer.status == 2 and not json.loads(answer.out)["ok"]
+
+
+def test_what_is_refused(cli: CommandLine) -> None:
+    lines = [
+        "schedule",
+        "schedule nowhere.toml",
+        "schedule small.toml --schedule.floor nan",
+        "schedule small.toml --duration '2 epochs'",
+        "schedule small.toml --every 0",
+        "schedule small.toml --steps x",
+        "schedule small.toml --plot rates.pdf",
+        "schedule small.toml --plot nowhere/rates.png",
+        "schedule small.toml --plot rates.png --every 3",
+    ]
+    compare("cli/schedule_wrong", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))

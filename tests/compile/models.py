@@ -1,0 +1,102 @@
+"""Models that show what torch.compile can and cannot do."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.compile.apply import Compiled
+from setpoint.compile.config import Compile
+from setpoint.compile.settings import compiling
+from setpoint.config import resolve
+
+SETTINGS = ExitStack()
+"""What a test compiles under; closed after it."""
+
+
+class Layer(nn.Module):
+    """A layer that adds what a matrix makes of its input.
+
+    Arguments:
+        layer_idx: its number, which it never reads.
+        scale: of what it adds.
+    """
+
+    def __init__(self, layer_idx: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.layer_idx, self.scale = layer_idx, scale
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        return x + self.scale * torch.tanh(self.inner(x))
+
+
+class Printing(Layer):
+    """A layer that prints, which no graph can hold."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        x = torch.tanh(self.inner(x))
+        print(end="")
+        return x + 1
+
+
+class Asking(Layer):
+    """A layer that decides by a value of a tensor, which no graph can hold."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer."""
+        x = torch.tanh(self.inner(x))
+        return x * 2 if x.sum().item() > 0 else x
+
+
+def stack(kind: type[Layer] = Layer, count: int = 3) -> nn.Sequential:
+    """Several layers of a kind, the same in each process.
+
+    Arguments:
+        kind: of the layers.
+        count: of the layers.
+
+    Returns:
+        them in a row.
+    """
+    torch.manual_seed(0)
+    return nn.Sequential(*(kind(number) for number in range(count)))
+
+
+def compiled(model: nn.Module, **values: Any) -> Compiled:
+    """Compile the layers of a stack, by aot_eager unless told otherwise.
+
+    Arguments:
+        model: a stack.
+        values: fields of the section.
+
+    Returns:
+        what tells whether compiled code runs.
+    """
+    config = resolve(Compile(**{"backend": "aot_eager", **values}))
+    SETTINGS.close()
+    SETTINGS.enter_context(compiling(config))
+    return config.build(model=model, layers=list(model.named_children()))
+
+
+def train_on(model: nn.Module, rows: int) -> Tensor:
+    """Forward and backward.
+
+    Arguments:
+        model: a stack.
+        rows: of the input.
+
+    Returns:
+        the loss.
+    """
+    x = torch.linspace(-1, 1, rows * 8).view(rows, 8)
+    # As what an embedding gives: gradients pass it.
+    x = x.requires_grad_() * 1
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss.detach()

@@ -1,0 +1,135 @@
+"""A part that silently runs as it is written is found, whatever the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.compile.watch import News, Watch
+
+from .models import Asking, Layer, Printing, compiled, stack, train_on
+
+
+def watched(kind: type[Layer] = Layer, **values: Any) -> tuple[torch.nn.Module, Watch]:
+    model = stack(kind)
+    told = compiled(model, **values)
+    return model, Watch(told, values.get("recompile_limit", 8))
+
+
+def broken(graph: object, inputs: object) -> object:
+    raise ValueError("this backend cannot")
+
+
+def test_nothing_new_is_no_news() -> None:
+    model, watch = watched()
+    train_on(model, 4)
+    first = watch.news()
+    assert first.graphs == 1
+    assert first.seconds > 0
+    assert first.recompilations == first.fallbacks == ()
+    train_on(model, 4)
+    assert not watch.news()
+    assert watch.news() == News()
+
+
+def test_recompilations_are_counted_with_their_reason() -> None:
+    model, watch = watched(dynamic=False)
+    train_on(model, 4)
+    watch.news()
+    train_on(model, 5)
+    news = watch.news()
+    assert news.graphs == 1
+    assert "expected 4, actual 5" in news.recompilations[0]
+    assert news.fallbacks == ()
+    # The mode of evaluation is compiled once, and that of training not again.
+    model.eval()
+    with torch.no_grad():
+        model(torch.ones(4, 8))
+        model(torch.ones(4, 8))
+    assert watch.news().graphs == 1
+    model.train()
+    train_on(model, 4)
+    assert not watch.news()
+
+
+def test_code_without_a_graph_does_not_count() -> None:
+    """What calls a layer whose graph ends is compiled anew as well, and computes nothing."""
+    model, watch = watched(Asking, dynamic=False)
+    train_on(model, 4)
+    watch.news()
+    train_on(model, 5)
+    news = watch.news()
+    assert news.graphs == len(news.recompilations) == 1
+
+
+@pytest.mark.parametrize(("kind", "words"), [(Printing, "print"), (Asking, "Tensor.item()")])
+def test_a_graph_break_is_found_with_its_place(kind: type[Layer], words: str) -> None:
+    model, watch = watched(kind)
+    train_on(model, 4)
+    (found,) = watch.news().fallbacks
+    assert "a graph ends" in found
+    assert words in found
+    assert "tests/compile/models.py:" in found.replace("\\", "/")
+    assert "0x" not in found
+    assert "\n" not in found
+
+
+def test_the_limit_is_found_and_what_runs_as_written() -> None:
+    model, watch = watched(dynamic=False, recompile_limit=1)
+    train_on(model, 4)
+    assert watch.news().fallbacks == ()
+    train_on(model, 5)
+    limit, ran = watch.news().fallbacks
+    assert "compile.recompile_limit = 1 is reached" in limit
+    assert "expected 4, actual 5" in limit
+    assert ran == "0, 1, 2 ran as written, 3 of 3 compiled modules"
+    # Once for each finding, however often it happens.
+    train_on(model, 5)
+    assert not watch.news()
+
+
+def test_a_backend_that_fails_silently_is_found() -> None:
+    model = stack()
+    told = compiled(model)
+    for layer in model.children():
+        # What Setpoint gives torch.compile, with a backend that has no name.
+        call: Any = layer._compiled_call_impl
+        entrance = call.func._torchdynamo_orig_callable
+        layer._compiled_call_impl = torch.compile(
+            lambda x, f=entrance, m=layer: f(m, x), backend=broken
+        )
+    watch = Watch(told, 8)
+    with torch._dynamo.config.patch(suppress_errors=True):
+        train_on(model, 4)
+    found = watch.news().fallbacks
+    assert any("this backend cannot" in text for text in found), found
+    assert found[-1] == "0, 1, 2 ran as written, 3 of 3 compiled modules"
+
+
+@pytest.mark.parametrize("what", ["stance", "disable"])
+def test_what_leaves_no_trace_with_the_compiler_is_found(what: str) -> None:
+    model, watch = watched()
+    if what == "stance":
+        with torch.compiler.set_stance("force_eager"):
+            train_on(model, 4)
+    else:
+        with torch._dynamo.config.patch(disable=True):
+            train_on(model, 4)
+    assert watch.news().fallbacks == ("0, 1, 2 ran as written, 3 of 3 compiled modules",)
+
+
+def test_what_happened_before_is_not_told() -> None:
+    train_on(watched(Printing)[0], 4)
+    model, watch = watched()
+    train_on(model, 4)
+    assert watch.news().fallbacks == ()
+
+
+def test_many_names_are_shortened() -> None:
+    model = stack(count=9)
+    watch = Watch(compiled(model), 8)
+    with torch.compiler.set_stance("force_eager"):
+        train_on(model, 4)
+    assert watch.news().fallbacks == ("0, 1, 2 and others ran as written, 9 of 9 compiled modules",)

@@ -1,0 +1,16 @@
+"""A machine without a GPU, where the checks believe that offloading saves something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+@contextmanager
+def spared_device() -> Iterator[None]:
+    """Let jobs offload within the host's memory, which changes nothing but where things lie."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.train.memory_fit.device_problems", lambda job: ())
+        yield

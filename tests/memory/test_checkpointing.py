@@ -1,0 +1,187 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from setpoint.config import SetpointError, resolve
+from setpoint.memory.config import CheckpointingConfig, Full, Operators, Parts
+from setpoint.model.layers import layers_of
+from setpoint.model.moe.config import MoE
+
+from ..model.families import sparse
+from ..model.small import VOCAB, small_model
+from .passes import CASES, DROPOUT, assert_same, run
+
+POLICIES: dict[str, CheckpointingConfig] = {
+    "full": Full(),
+    "full reentrant": Full(reentrant=True),
+    "every second": Full(every=2),
+    "attention": Parts(),
+    "feed-forward": Parts(parts=("feed_forward",)),
+    "both": Parts(parts=("attention", "feed_forward")),
+    "parts reentrant": Parts(parts=("attention", "feed_forward"), reentrant=True),
+    "operators": Operators(),
+    "matmul": Operators(save=("matmul",)),
+    "every second matmul": Operators(matmul_every=2),
+    "attention kept": Operators(save=("attention",)),
+}
+
+
+def checkpointed(config: CheckpointingConfig, **changes: Any) -> nn.Module:
+    model = small_model(**changes)
+    resolve(config).build(layers=layers_of(model))
+    return model
+
+
+@pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", CASES)
+def test_equal_to_the_last_bit(name: str, policy: str, precision: torch.dtype | None) -> None:
+    case = {**CASES[name], **DROPOUT}
+    plain = run(small_model(**case), precision)
+    again = run(checkpointed(POLICIES[policy], **case), precision)
+    assert_same(again, plain)
+    assert again.kept < plain.kept
+
+
+@pytest.mark.parametrize("policy", ["full", "full reentrant", "both", "operators"])
+def test_gradients_of_micro_batches_add_up(policy: str) -> None:
+    case = {**sparse(), **DROPOUT}
+    plain = run(small_model(**case), passes=3)
+    assert_same(run(checkpointed(POLICIES[policy], **case), passes=3), plain)
+
+
+def test_what_each_policy_keeps() -> None:
+    case = {"layers": 4}
+    kept = {name: run(checkpointed(one, **case)).kept for name, one in POLICIES.items()}
+    kept["none"] = run(small_model(**case)).kept
+    assert kept["full"] < kept["every second"] < kept["none"]
+    assert kept["full"] < kept["attention kept"] < kept["every second matmul"]
+    assert kept["every second matmul"] < kept["matmul"] < kept["operators"] < kept["none"]
+    assert kept["full"] < kept["both"] < min(kept["attention"], kept["feed-forward"])
+    assert abs(kept["full reentrant"] - kept["full"]) < 0.1 * kept["full"]
+
+
+def test_what_is_computed_again() -> None:
+    attention = "_scaled_dot_product_flash_attention_for_cpu"
+    layers, case = 4, {"layers": 4}
+    calls = {name: run(checkpointed(one, **case)).calls for name, one in POLICIES.items()}
+    plain = run(small_model(**case)).calls
+
+    def again(policy: str, name: str) -> int:
+        return calls[policy][name] - plain[name]
+
+    assert again("full", attention) == again("full reentrant", attention) == layers
+    assert again("every second", attention) == layers // 2
+    assert again("attention", attention) == layers
+    assert again("feed-forward", attention) == 0
+    assert again("operators", attention) == again("attention kept", attention) == 0
+    assert again("matmul", attention) == layers
+    # Seven products a layer; the last one of what is computed again is not reached.
+    assert again("operators", "mm") == again("matmul", "mm") == 0
+    assert again("every second matmul", "mm") == 3 * layers
+    assert again("attention kept", "mm") >= 6 * layers
+    assert 0 < again("attention", "mm") <= 4 * layers
+
+
+def test_each_nth_layer_from_the_first_on() -> None:
+    model = small_model(layers=5)
+    resolve(Full(every=2)).build(layers=layers_of(model))
+    plain = type(layers_of(small_model())[0][1])
+    chosen = [type(layer) is not plain for _, layer in layers_of(model)]
+    assert chosen == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize("policy", ["full", "full reentrant", "operators"])
+def test_experts_report_once(policy: str) -> None:
+    case = sparse(packed=True)
+    outcome = run(checkpointed(POLICIES[policy], **case))
+    assert torch.equal(outcome.routing.counts.sum(1), torch.full((2,), 3 * 24 * 2))
+
+
+def test_products_of_experts_are_kept() -> None:
+    product = "setpoint::looped_product"
+    case = {"moe": MoE(experts=4, implementation="loop")}
+    plain = run(small_model(**case)).calls[product]
+    assert run(checkpointed(Full(), **case)).calls[product] > plain
+    assert run(checkpointed(Operators(), **case)).calls[product] == plain
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_names_stay_and_nothing_changes_without_gradients(policy: str) -> None:
+    plain, model = small_model(**DROPOUT), checkpointed(POLICIES[policy], **DROPOUT)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert list(dict(model.named_modules())) == list(dict(plain.named_modules()))
+    tokens = torch.arange(12).view(2, 6) % VOCAB
+    with torch.no_grad():
+        for mode in (True, False):
+            torch.manual_seed(1)
+            expected = plain.train(mode)(tokens)
+            torch.manual_seed(1)
+            assert torch.equal(model.train(mode)(tokens), expected)
+
+
+@pytest.mark.parametrize("policy", ["full", "full reentrant", "operators"])
+def test_where_no_input_needs_a_gradient(policy: str) -> None:
+    plain, model = small_model(), checkpointed(POLICIES[policy])
+    for one in (plain, model):
+        one.get_parameter("embedding.weight").requires_grad_(False)
+        run(one)
+    for (name, mine), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+        if name != "embedding.weight":
+            assert mine.grad is not None and theirs.grad is not None
+            assert torch.equal(mine.grad, theirs.grad), name
+
+
+def test_a_copy_computes_with_its_own_parameters() -> None:
+    model = checkpointed(Full(reentrant=True))
+    other = copy.deepcopy(model)
+    run(other)
+    assert all(p.grad is None for p in model.parameters())
+    assert all(p.grad is not None for p in other.parameters())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_models_of_transformers(policy: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    keys = transformers.AutoConfig.for_model("llama", vocab_size=VOCAB, **sizes)
+    keys.bos_token_id = keys.eos_token_id = None
+
+    def model() -> nn.Module:
+        torch.manual_seed(1)
+        return transformers.AutoModelForCausalLM.from_config(keys).train()
+
+    def gradients(one: nn.Module) -> list[torch.Tensor]:
+        tokens = torch.arange(24).view(2, 12) % VOCAB
+        one(input_ids=tokens, use_cache=False).logits.square().mean().backward()
+        return [p.grad for p in one.parameters() if p.grad is not None]
+
+    again = model()
+    resolve(POLICIES[policy]).build(layers=layers_of(again))
+    for mine, theirs in zip(gradients(again), gradients(model()), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixer = nn.Linear(4, 4)
+
+
+def test_a_model_without_layers_or_parts_is_refused() -> None:
+    with pytest.raises(SetpointError, match="no layers that repeat"):
+        resolve(Full()).build(layers=layers_of(nn.Linear(4, 4)))
+    model = nn.ModuleDict({"blocks": nn.ModuleList([Odd(), Odd()])})
+    with pytest.raises(SetpointError, match="blocks.0, a Odd, has no attention.*it has mixer"):
+        resolve(Parts()).build(layers=layers_of(model))
+    # Nothing was changed before it was refused.
+    assert {type(block) for block in model["blocks"]} == {Odd}  # pyright: ignore[reportGeneralTypeIssues]

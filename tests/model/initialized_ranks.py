@@ -1,0 +1,97 @@
+"""Run by test_sharding.py in a process of its own: what ranks start with, and what they drop.
+
+The ranks are forked from a parent that has imported torch and run nothing.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+
+from setpoint.model.initialize import initialize
+from setpoint.model.transformer import Transformer
+from setpoint.parallel.seeds import seed_everything
+
+from .small import VOCAB, small_config, small_model
+
+WORLD = 2
+
+
+def gathered(mine: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks, which are of one shape."""
+    parts = [torch.empty_like(mine) for _ in range(WORLD)]
+    dist.all_gather(parts, mine.contiguous())
+    return parts
+
+
+def weights() -> None:
+    """Shards that began on the meta device are those of the whole model, and differ."""
+    # With an even number of rows everywhere, so that shards are of one size.
+    whole = small_model(seed=3, vocab_multiple_of=2)
+    with torch.device("meta"):
+        model = Transformer(small_config(vocab_multiple_of=2), vocab_size=VOCAB)
+    for layer in model.layers.values():
+        fully_shard(layer)
+    fully_shard(model)
+    model.to_empty(device="cpu")
+    initialize(model, 3)
+    drawn = 0
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, DTensor), name
+        assert torch.equal(parameter.full_tensor(), whole.get_parameter(name)), name
+        if parameter.full_tensor().std() > 0:  # and is no norm, which starts at one
+            first, second = gathered(parameter.to_local().detach())
+            assert not torch.equal(first, second), name
+            drawn += 1
+    assert drawn > 10
+
+
+def masks(rank: int) -> None:
+    """Dropout drops other elements on each rank, and the same ones in the next run."""
+    found: list[torch.Tensor] = []
+    for _ in range(2):
+        seed_everything(1234, rank)
+        found.append(F.dropout(torch.ones(256)))
+    assert torch.equal(*found)
+    first, second = gathered(found[0])
+    assert not torch.equal(first, second)
+    # Nor are they dropped where a run with the next seed would drop them.
+    seed_everything(1235, 0)
+    assert not any(torch.equal(F.dropout(torch.ones(256)), mask) for mask in (first, second))
+
+
+def one_rank(rank: int, store: str) -> None:
+    """What a rank does."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    weights()
+    masks(rank)
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    """Fork the ranks, and return the worst of their statuses."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(WORLD):
+            child = os.fork()
+            if child == 0:
+                try:
+                    one_rank(rank, f"{folder}/store")
+                except BaseException:
+                    traceback.print_exc()
+                    sys.stderr.flush()
+                    os._exit(1)
+                os._exit(0)
+            children.append(child)
+        return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Curves of phases."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR
+
+from setpoint.config import resolve
+from setpoint.optim.config import Cosine, Linear, Phase, Piecewise
+from setpoint.optim.schedule.piecewise import Curve, Stretch, between, piecewise_factor
+
+CURVES: tuple[Curve, ...] = ("linear", "cosine", "polynomial", "exponential")
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_ends(curve: Curve) -> None:
+    for source, target in ((1.0, 0.1), (0.1, 1.0), (0.3, 0.3)):
+        assert between(source, target, 0.0, curve=curve) == source
+        assert between(source, target, 1.0, curve=curve) == target
+        assert between(source, target, 1.5, curve=curve) == target
+
+
+@given(st.floats(0, 1))
+def test_against_decimals(t: float) -> None:
+    share, way = Decimal(t), Decimal("0.99")
+    at = {
+        "linear": 1 - way * share,
+        "polynomial": 1 - way * share * share * share,
+        "exponential": Decimal("0.01") ** share,
+    }
+    for curve in ("linear", "polynomial", "exponential"):
+        found = between(1.0, 0.01, t, curve=curve, power=3.0)
+        assert found == pytest.approx(float(at[curve]), rel=1e-12)
+
+
+def test_an_update_has_the_higher_end() -> None:
+    up, down = (
+        Stretch(0, 4, 0.0, 1.0, "linear", 2.0),
+        Stretch(4, 6, 1.0, 0.0, "linear", 2.0),
+    )
+    factors = [piecewise_factor(step, [up, down]) for step in range(8)]
+    assert factors == [0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.0, 0.0]
+    # Between two updates, too.
+    assert piecewise_factor(3.5, [up, down]) == 1.0 and piecewise_factor(5.5, [up, down]) == 0.25
+
+
+@pytest.mark.parametrize(("cls", "curve"), [(Linear, "linear"), (Cosine, "cosine")])
+def test_a_warmup_and_a_decay_are_two_phases(cls: type[Linear], curve: Curve) -> None:
+    one = resolve(cls(horizon_steps=100, warmup_steps=10, floor=0.1)).build()
+    phases = (Phase(steps=10, target=1.0), Phase(target=0.1, curve=curve))
+    other = resolve(Piecewise(phases=phases, horizon_steps=100)).build()
+    steps = [*range(120), 3.25, 40.5]
+    assert [other(s) for s in steps] == pytest.approx([one(s) for s in steps], rel=1e-14)
+
+
+def rates(scheduler: type, steps: int, **arguments: object) -> list[float]:
+    optimizer = SGD([nn.Parameter(nn.Parameter().new_zeros(1))], lr=1.0)
+    schedule = scheduler(optimizer, **arguments)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_jumps_are_those_of_torchs_milestones() -> None:
+    phases = [Phase(steps=10, target=1.0)]
+    for length, factor in ((20, 0.1), (5, 0.01)):
+        phases += [Phase(steps=0, target=factor), Phase(steps=length, target=factor)]
+    ours = resolve(Piecewise(start=1.0, phases=tuple(phases))).build()
+    theirs = rates(MultiStepLR, 50, milestones=[10, 30], gamma=0.1)
+    assert [ours(step) for step in range(50)] == pytest.approx(theirs, rel=1e-12)
+
+
+def test_restarts_are_those_of_torch() -> None:
+    phases: list[Phase] = []
+    for length in (5, 10, 20):
+        phases += [Phase(steps=0, target=1.0), Phase(steps=length, target=0.1, curve="cosine")]
+    ours = resolve(Piecewise(phases=tuple(phases))).build()
+    theirs = rates(CosineAnnealingWarmRestarts, 35, T_0=5, T_mult=2, eta_min=0.1)
+    assert [ours(step) for step in range(35)] == pytest.approx(theirs, rel=1e-12)
+
+
+def test_shares_and_what_is_left() -> None:
+    phases = [Phase(share=0.1, target=1.0)] * 10
+    section = resolve(Piecewise(phases=tuple(phases), horizon_steps=7))
+    assert section.spans()[-1][1] == 7 and section.end == 7
+    left = (Phase(steps=3, target=1.0), Phase(target=0.5), Phase(share=0.25, target=0.1))
+    section = resolve(Piecewise(phases=left, horizon_steps=40))
+    assert section.spans() == [(0, 3), (3, 30), (30, 40)]
+
+
+def test_without_shares_there_is_no_horizon() -> None:
+    section = resolve(Piecewise(phases=(Phase(steps=3, target=1.0), Phase(steps=4, target=0.5))))
+    assert section.horizon_steps is None and section.end == 7

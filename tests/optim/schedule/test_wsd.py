@@ -1,0 +1,23 @@
+"""Warm-up, stable, decay."""
+
+from __future__ import annotations
+
+from setpoint.optim.schedule.shapes import linear
+from setpoint.optim.schedule.wsd import wsd_factor
+
+
+def factor(step: float, decay: int = 4) -> float:
+    return wsd_factor(
+        step, shape=linear, warmup_steps=4, warmup_from=0.0, horizon_steps=12, decay_steps=decay,
+        floor=0.5,
+    )  # fmt: skip
+
+
+def test_by_hand() -> None:
+    rise, fall = [0.25, 0.5, 0.75, 1], [1, 0.875, 0.75, 0.625]
+    assert [factor(step) for step in range(14)] == [*rise, 1, 1, 1, 1, *fall, 0.5, 0.5]
+    assert factor(10.5) == 0.6875
+
+
+def test_nothing_between_warmup_and_decay() -> None:
+    assert [factor(step, 8) for step in (3, 4, 5, 8, 12)] == [1, 1, 0.9375, 0.75, 0.5]

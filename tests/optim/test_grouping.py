@@ -1,0 +1,232 @@
+from typing import Any, NamedTuple
+
+import pytest
+
+from setpoint.config import SetpointError, resolve
+from setpoint.optim.config import AdamW, Group, Muon
+from setpoint.optim.grouping import Gathered, gather, keeps_decaying, rule_of, unmatched
+from setpoint.optim.options import known_options
+
+
+class One(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    rate: float = 1.0
+    inputs_first: bool = False
+
+
+MODEL = (
+    One("embedding.weight", (9, 4), "embedding"),
+    One("layers.0.norm.weight", (4,), "norm"),
+    One("layers.0.up.weight", (8, 4), "matrix", 0.5),
+    One("layers.0.up.bias", (8,), "bias"),
+    One("layers.1.norm.weight", (4,), "norm"),
+    One("layers.1.up.weight", (8, 4), "matrix", 0.5),
+    One("scale", (4,), "vector"),
+    One("output.weight", (9, 4), "output"),
+)
+SAME_RATE = tuple(each._replace(rate=1.0) for each in MODEL)
+
+
+def names(groups: list[Gathered[One]]) -> dict[str, list[str]]:
+    return {group.name: [each.name for each in group.parameters] for group in groups}
+
+
+def test_without_rules_there_are_two():
+    groups = gather(resolve(AdamW(weight_decay=0.3)), SAME_RATE)
+    matrices = ["embedding.weight", "layers.0.up.weight", "layers.1.up.weight", "output.weight"]
+    rest = [each.name for each in MODEL if each.name not in matrices]
+    assert names(groups) == {"decay": matrices, "no_decay": rest}
+    assert [group.weight_decay for group in groups] == [0.3, 0.0]
+    assert [group.lr_multiplier for group in groups] == [1.0, 1.0]
+    assert [group.options for group in groups] == [{}, {}]
+
+
+def test_what_the_model_itself_multiplies_rates_by():
+    groups = gather(resolve(AdamW()), MODEL)
+    assert names(groups) == {
+        "decay": ["embedding.weight", "output.weight"],
+        "decay x 0.5": ["layers.0.up.weight", "layers.1.up.weight"],
+        "no_decay": ["layers.0.norm.weight", "layers.0.up.bias", "layers.1.norm.weight", "scale"],
+    }
+
+
+def test_the_first_group_that_matches_takes_a_parameter():
+    config = AdamW(
+        weight_decay=0.2,
+        groups=[
+            Group(pattern=r"^layers\.0\.up", lr_multiplier=3.0),
+            Group(pattern="up", weight_decay_multiplier=0.5, options={"betas": [0.8, 0.9]}),
+        ],
+    )
+    groups = gather(resolve(config), MODEL)
+    assert names(groups) == {
+        "decay": ["embedding.weight", "output.weight"],
+        "no_decay": ["layers.0.norm.weight", "layers.1.norm.weight", "scale"],
+        r"/^layers\.0\.up/ decay x 1.5": ["layers.0.up.weight"],
+        r"/^layers\.0\.up/ no_decay x 3": ["layers.0.up.bias"],
+        "/up/ x 0.5": ["layers.1.up.weight"],
+    }
+    assert [group.weight_decay for group in groups] == [0.2, 0.0, 0.2, 0.0, 0.1]
+    assert [group.lr_multiplier for group in groups] == [1.0, 1.0, 1.5, 3.0, 0.5]
+    assert groups[-1].options == {"betas": (0.8, 0.9)}
+
+
+def test_a_multiplier_of_the_decay_counts_whatever_no_decay_says():
+    config = resolve(AdamW(groups=[Group(pattern="norm", weight_decay_multiplier=2.0)]))
+    (group,) = [each for each in gather(config, SAME_RATE) if each.name == "/norm/"]
+    assert group.weight_decay == 0.2
+
+
+def test_no_decay_by_kind_and_by_pattern():
+    config = resolve(AdamW(no_decay=("embedding",), no_decay_patterns=("^output", r"\.1\.")))
+    decaying = [each.name for each in SAME_RATE if keeps_decaying(config, each)]
+    assert decaying == ["layers.0.norm.weight", "layers.0.up.weight", "layers.0.up.bias", "scale"]
+    assert names(gather(config, SAME_RATE))["decay"] == decaying
+
+
+def test_each_algorithm_has_groups_of_its_own():
+    config = Muon(lr=0.02, adamw_lr=0.01, adamw_patterns=(r"layers\.1",))
+    groups = gather(resolve(config), SAME_RATE)
+    assert names(groups) == {
+        "adamw decay x 0.5": ["embedding.weight", "layers.1.up.weight", "output.weight"],
+        "muon decay": ["layers.0.up.weight"],
+        "adamw no_decay x 0.5": [
+            "layers.0.norm.weight",
+            "layers.0.up.bias",
+            "layers.1.norm.weight",
+            "scale",
+        ],
+    }
+
+
+def test_rule_of():
+    groups = [Group(pattern="a$", lr_multiplier=2.0), Group(pattern="^x", lr_multiplier=3.0)]
+    config = resolve(AdamW(groups=groups))
+    assert [rule_of(config, name) for name in ("xa", "xb", "b")] == [0, 1, None]
+
+
+def problems(config) -> list[tuple[str, str]]:
+    return [(found.path, found.message) for found in unmatched(config, MODEL)]
+
+
+def test_patterns_that_match_nothing():
+    config = Muon(
+        no_decay_patterns=(
+            "upp",
+            "scale",
+        ),
+        adamw_patterns=("embedding",),
+        groups=[Group(pattern="embeding", lr_multiplier=2.0)],
+    )
+    found = {problem.path: problem for problem in unmatched(config, MODEL)}
+    everything = "matches none of the 8 parameters that are trained"
+    assert {path: problem.message for path, problem in found.items()} == {
+        "no_decay_patterns.0": everything,
+        "adamw_patterns.0": "matches none of the 2 parameters of kind matrix that are trained",
+        "groups.0.pattern": everything,
+    }
+    assert found["groups.0.pattern"].hint == "Did you mean embedding?"
+    # Layers are alike: one of them is named.
+    assert found["groups.0.pattern"].valid == (
+        "embedding.weight",
+        "layers.0.norm.weight",
+        "layers.0.up.weight",
+        "layers.0.up.bias",
+        "scale",
+        "output.weight",
+    )
+
+
+def test_a_group_that_others_leave_nothing_to():
+    config = AdamW(
+        groups=[
+            Group(pattern="up", lr_multiplier=2.0),
+            Group(pattern="scale", lr_multiplier=2.0),
+            Group(pattern=r"\.bias|scale", lr_multiplier=3.0),
+        ]
+    )
+    (problem,) = unmatched(config, MODEL)
+    assert problem.path == "groups.2.pattern"
+    words = "gets nothing: groups before it take all that it matches, 2 of 8 parameters"
+    assert problem.message == words
+    assert problem.also == ("groups.0.pattern", "groups.1.pattern")
+
+
+def test_a_group_that_sets_nothing_keeps_its_parameters_from_others():
+    groups = [Group(pattern="norm"), Group(pattern="layers", lr_multiplier=2.0)]
+    assert problems(AdamW(groups=groups)) == []
+    groups = [Group(pattern="norm"), Group(pattern="up", lr_multiplier=2.0)]
+    ((path, message),) = problems(AdamW(groups=groups))
+    assert path == "groups.0.pattern"
+    assert message.startswith("has no effect: the group sets nothing")
+
+
+def test_what_cannot_be_gathered():
+    with pytest.raises(SetpointError, match="nothing to train"):
+        gather(resolve(AdamW()), ())
+    config = resolve(AdamW(groups=[Group(pattern="upp", lr_multiplier=2.0)]))
+    with pytest.raises(SetpointError, match=r"optimizer\.groups\.0\.pattern = 'upp': matches none"):
+        gather(config, MODEL)
+
+
+def test_matrices_the_other_way_round_have_groups_of_their_own() -> None:
+    turned = One("turned.weight", (4, 8), "matrix", inputs_first=True)
+    groups = gather(resolve(Muon()), (*SAME_RATE, turned))
+    (group,) = [each for each in groups if turned in each.parameters]
+    assert group.name == "muon (in, out) decay"
+    assert group.options == {"algorithm": "muon", "inputs_first": True}
+    (plain,) = [each for each in groups if each.name == "muon decay"]
+    assert plain.options == {"algorithm": "muon"}
+    # Others do not ask.
+    assert gather(resolve(AdamW()), (turned,))[0].options == {}
+
+
+def test_tensors_of_more_dimensions_are_adamws_and_decay() -> None:
+    tensor = One("convolution.weight", (8, 4, 3), "tensor")
+    (group,) = [g for g in gather(resolve(Muon()), (*SAME_RATE, tensor)) if tensor in g.parameters]
+    assert (group.name, group.weight_decay) == ("adamw decay", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "unread"),
+    [
+        ("embedding", {"momentum": 0.5, "betas": [0.5, 0.9]}, ["momentum"]),
+        (r"up\.weight", {"betas": [0.5, 0.9], "eps": 1e-5, "steps": 3}, ["betas", "eps"]),
+        ("up", {"momentum": 0.5, "betas": [0.5, 0.9]}, []),
+        (r"up\.weight", {"nesterov": False, "adjust_lr": "match_rms_adamw"}, []),
+    ],
+)
+def test_options_that_nothing_in_the_group_reads(
+    pattern: str, options: dict[str, Any], unread: list[str]
+) -> None:
+    config = resolve(Muon(groups=[Group(pattern=pattern, options=options)]))
+    found = list(unmatched(config, MODEL))
+    assert [each.path for each in found] == [f"groups.0.options.{name}" for name in unread]
+    if unread:
+        assert "has no effect" in found[0].message and found[0].valid
+        with pytest.raises(SetpointError, match=rf"options\.{unread[0]} = .* has no effect"):
+            gather(config, MODEL)
+
+
+def test_every_option_of_muon_has_a_reader() -> None:
+    config = resolve(Muon())
+    read = [option for options in config.read_by.values() for option in options]
+    assert sorted(read) == sorted(known_options(config))
+    assert set(read) <= set(type(config).__setpoint__.fields)
+
+
+def test_muon_needs_a_matrix() -> None:
+    config = resolve(Muon(adamw_patterns=("up",)))
+    (problem,) = unmatched(config, MODEL)
+    assert problem.path == "adamw_patterns"
+    assert problem.message == (
+        "leaves Muon nothing: of 8 parameters that are trained 2 are of kind matrix, and AdamW "
+        "gets all of these"
+    )
+    assert not list(unmatched(resolve(Muon(adamw_patterns=(r"layers\.1",))), MODEL))
+    (problem,) = unmatched(resolve(Muon()), MODEL[:2])
+    assert "none is of kind matrix" in problem.message
+    with pytest.raises(SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon nothing"):
+        gather(config, MODEL)

@@ -1,0 +1,108 @@
+"""Lion against its closed formula, written out again in Python's own numbers and in fp64."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import resolve
+from setpoint.optim.config import Lion
+
+from .problem import Groups, assert_resumes, flat, follow, groups, learnt, network
+
+
+def build(given: Any, state_dtype: torch.dtype | None = None, **fields: Any) -> Any:
+    return resolve(Lion(**fields)).build(parameters=given, state_dtype=state_dtype)
+
+
+class Formula(torch.optim.Optimizer):
+    """Algorithm 2 of the paper, tensor by tensor."""
+
+    def __init__(self, given: Groups, beta1: float = 0.9, beta2: float = 0.99) -> None:
+        super().__init__(given, {"lr": 0.0, "weight_decay": 0.0})
+        self.betas = beta1, beta2
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        beta1, beta2 = self.betas
+        for group in self.param_groups:
+            for p in group["params"]:
+                mean: Tensor = self.state[p].get("m", torch.zeros_like(p))
+                update = torch.sign(beta1 * mean + (1 - beta1) * p.grad)
+                p.copy_(p * (1 - group["lr"] * group["weight_decay"]) - group["lr"] * update)
+                self.state[p]["m"] = beta2 * mean + (1 - beta2) * p.grad
+
+
+def test_two_steps_by_hand() -> None:
+    weight = nn.Parameter(torch.tensor([2.0, -3.0, 0.0], dtype=torch.float64))
+    optimizer = build([("w", weight)], lr=0.1, weight_decay=0.5, betas=(0.9, 0.5))
+    weight.grad = torch.tensor([4.0, -0.01, 0.0], dtype=torch.float64)
+    optimizer.step()
+    # The first mean is 0: the sign of the gradient. Nothing moves without one.
+    expected = [2.0 * 0.95 - 0.1, -3.0 * 0.95 + 0.1, 0.0]
+    assert weight.tolist() == pytest.approx(expected, rel=1e-15)
+    assert optimizer.state[weight]["exp_avg"].tolist() == pytest.approx([2.0, -0.005, 0.0])
+    # 0.9 * 2 - 0.1 * 17 is above 0, 0.9 * 2 - 0.1 * 19 below: the mean weighs nine times as much.
+    weight.grad = torch.tensor([-17.0, 0.046, 1.0], dtype=torch.float64)
+    optimizer.step()
+    expected = [expected[0] * 0.95 - 0.1, expected[1] * 0.95 - 0.1, -0.1]
+    assert weight.tolist() == pytest.approx(expected, rel=1e-14)
+
+
+def test_a_hundred_steps_against_the_formula() -> None:
+    """In fp64 both take the same signs all the way; what differs is the order of products."""
+    ours, _ = learnt(build, torch.float64)
+    theirs, _ = learnt(Formula, torch.float64)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
+def test_in_fp32_it_stays_close() -> None:
+    """A sign that differs once moves a weight by 2 lr, so that only the loss can be compared."""
+    _, ours = learnt(build, torch.float32)
+    _, theirs = learnt(Formula, torch.float64)
+    assert ours[-10:] == pytest.approx(theirs[-10:], rel=0.1)
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "state"),
+    [
+        (torch.float32, torch.bfloat16),
+        (torch.bfloat16, torch.float32),
+        (torch.bfloat16, None),
+        (torch.float32, None),
+    ],
+)
+def test_formats_of_the_state(weights: torch.dtype, state: torch.dtype | None) -> None:
+    model = network(weights)
+    optimizer = build(groups(model), state)
+    losses = follow([optimizer], model)
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+    assert {each["exp_avg"].dtype for each in optimizer.state.values()} == {state or weights}
+    assert {p.dtype for p in model.parameters()} == {weights}
+
+
+def test_a_mean_in_bf16_is_computed_in_the_format_of_the_gradient() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = build([("w", weight)], torch.bfloat16, betas=(0.0, 0.5))
+    weight.grad = torch.tensor([1.0])
+    optimizer.step()
+    weight.grad = torch.tensor([1.0 + 2**-7])
+    optimizer.step()
+    # 0.25 + 0.5 (1 + 2^-7) in fp32, rounded once.
+    expected = torch.tensor(0.25 + 0.5 * (1 + 2**-7)).bfloat16()
+    assert optimizer.state[weight]["exp_avg"].item() == expected.item()
+
+
+def test_parameters_without_gradients_stay() -> None:
+    model = network()
+    optimizer = build(groups(model))
+    before = flat(model)
+    optimizer.step()
+    assert torch.equal(flat(model), before) and not optimizer.state
+
+
+@pytest.mark.parametrize("state", [None, torch.bfloat16])
+def test_state_returns_exactly(state: torch.dtype | None) -> None:
+    assert_resumes(lambda given: build(given, state), torch.float32)

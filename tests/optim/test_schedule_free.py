@@ -1,0 +1,167 @@
+"""Schedule-free AdamW against its formulas with all three points, and the package schedulefree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setpoint.config import resolve
+from setpoint.optim.config import ScheduleFreeAdamW
+from setpoint.optim.schedule_free import ScheduleFreeAdamW as Optimizer
+
+from .problem import Groups, assert_resumes, flat, follow, groups, learnt, network
+
+
+def build(given: Any, **fields: Any) -> Optimizer:
+    optimizer = resolve(ScheduleFreeAdamW(**fields)).build(parameters=given)
+    assert isinstance(optimizer, Optimizer)
+    return optimizer
+
+
+class Formulas(torch.optim.Optimizer):
+    """The algorithm as the paper has it, with x, y and z as tensors of their own."""
+
+    def __init__(
+        self,
+        given: Groups,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        lr_power: float = 2.0,
+        step_power: float = 0.0,
+    ) -> None:
+        super().__init__(given, {"lr": 0.0, "weight_decay": 0.0})
+        self.betas, self.eps = betas, eps
+        self.powers = lr_power, step_power
+        self.rates: dict[int, list[float]] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        beta1, beta2 = self.betas
+        for index, group in enumerate(self.param_groups):
+            rates = self.rates.setdefault(index, [])
+            rates.append(group["lr"])
+            weights = [
+                (t + 1) ** self.powers[1] * max(rates[: t + 1]) ** self.powers[0]
+                for t in range(len(rates))
+            ]
+            for y in group["params"]:
+                state = self.state[y]
+                x: Tensor = state.get("x", y.clone())
+                z: Tensor = state.get("z", y.clone())
+                v = beta2 * state.get("v", torch.zeros_like(y)) + (1 - beta2) * y.grad**2
+                root = (v / (1 - beta2 ** len(rates))).sqrt() + self.eps
+                step = y.grad / root + group["weight_decay"] * y
+                z = z - group["lr"] * step
+                share = weights[-1] / sum(weights) if sum(weights) else 0.0
+                x = (1 - share) * x + share * z
+                self.state[y] |= {"x": x, "z": z, "v": v}
+                y.copy_(beta1 * x + (1 - beta1) * z)
+
+
+CHOICES = [
+    {},
+    {"betas": (0.7, 0.9), "eps": 1e-4},
+    {"lr_power": 0.0, "step_power": 2.0},
+    {"lr_power": 1.0, "step_power": 0.5},
+]
+
+
+@pytest.mark.parametrize("fields", CHOICES)
+def test_a_hundred_steps_against_the_formulas(fields: dict[str, Any]) -> None:
+    """The point y is moved without x, which rounds elsewhere: the last digits of fp64 remain."""
+    ours, theirs = network(torch.float64), network(torch.float64)
+    optimizer, other = build(groups(ours), **fields), Formulas(groups(theirs), **fields)
+    losses = follow([optimizer], ours)
+    follow([other], theirs)
+    torch.testing.assert_close(flat(ours), flat(theirs), rtol=1e-9, atol=1e-11)
+    with optimizer.averaged():
+        x = torch.cat([other.state[p]["x"].flatten() for p in theirs.parameters()])
+        torch.testing.assert_close(flat(ours), x, rtol=1e-9, atol=1e-11)
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("fields", CHOICES)
+def test_a_hundred_steps_against_the_package(fields: dict[str, Any], dtype: torch.dtype) -> None:
+    """To the last bit, at both points."""
+    oracle: Any = pytest.importorskip("schedulefree").AdamWScheduleFree
+
+    names = {"lr_power": "weight_lr_power", "step_power": "r"}
+    options = {names.get(name, name): value for name, value in fields.items()}
+    ours, theirs = network(dtype), network(dtype)
+    optimizer, other = build(groups(ours), **fields), oracle(groups(theirs), **options)
+    other.train()
+    follow([optimizer], ours)
+    follow([other], theirs)
+    assert torch.equal(flat(ours), flat(theirs))
+    other.eval()
+    with optimizer.averaged():
+        assert torch.equal(flat(ours), flat(theirs))
+
+
+def test_the_average_is_put_in_and_the_weights_come_back_bit_for_bit() -> None:
+    model = network()
+    optimizer = build(groups(model))
+    follow([optimizer], model, 0, 20)
+    before = flat(model)
+    for _ in range(3):
+        with optimizer.averaged() as kept:
+            average = flat(model)
+            assert not torch.equal(average, before)
+            assert torch.equal(torch.cat([kept[p].flatten() for p in model.parameters()]), before)
+        assert torch.equal(flat(model), before)
+    with pytest.raises(RuntimeError, match="judging failed"), optimizer.averaged():
+        raise RuntimeError("judging failed")
+    assert torch.equal(flat(model), before)
+
+
+def test_judging_in_between_changes_nothing() -> None:
+    ours, theirs = network(), network()
+    optimizer, other = build(groups(ours)), build(groups(theirs))
+    for step in range(10):
+        follow([optimizer], ours, step, step + 1)
+        with optimizer.averaged():
+            pass
+    follow([other], theirs, 0, 10)
+    assert torch.equal(flat(ours), flat(theirs))
+
+
+def test_before_the_first_step_nothing_moves() -> None:
+    model = network()
+    before = flat(model)
+    with build(groups(model)).averaged() as kept:
+        assert torch.equal(flat(model), before) and not kept
+
+
+def test_frozen_and_unused_parameters_stay() -> None:
+    used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = build([("used", used), ("unused", unused)])
+    used.grad = torch.ones(3)
+    optimizer.step()
+    assert unused.eq(1).all() and not used.eq(1).any()
+    with optimizer.averaged() as kept:
+        assert list(kept) == [used]
+
+
+def test_a_rate_of_zero_at_the_start_gives_no_weight() -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    optimizer = build([("w", weight)], weight_decay=0.0)
+    for lr in (0.0, 0.1):
+        optimizer.param_groups[0]["lr"] = lr
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    # The first step counts for nothing, so that the average is where the second one led.
+    with optimizer.averaged():
+        torch.testing.assert_close(weight.detach(), torch.full_like(weight, 0.9).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_state_returns_exactly(dtype: torch.dtype) -> None:
+    assert_resumes(build, dtype)
+
+
+def test_it_learns() -> None:
+    learnt(build)

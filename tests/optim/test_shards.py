@@ -1,0 +1,10 @@
+import torch
+
+from setpoint.optim.shards import is_spread, shard_of
+
+
+def test_a_whole_tensor_is_its_own_shard() -> None:
+    """What is spread over ranks is tested by the steps of two ranks, in sharded_steps.py."""
+    tensor = torch.randn(3)
+    assert not is_spread(tensor)
+    assert shard_of(tensor, tensor) is tensor

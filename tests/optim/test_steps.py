@@ -1,0 +1,45 @@
+from typing import Any
+
+import torch
+from torch import nn
+
+from setpoint.optim.steps import GroupedOptimizer, together
+
+
+class Halving(GroupedOptimizer):
+    """Halves what has a gradient."""
+
+    def update(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            if p.grad is not None:
+                p.mul_(group["factor"])
+
+
+def test_each_group_is_updated_without_gradients_of_its_own() -> None:
+    a, b = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = Halving([{"params": [a], "factor": 0.5}, {"params": [b], "factor": 0.1}], {})
+    (a * b).backward()
+    assert optimizer.step() is None
+    assert a.item() == 0.5 and abs(b.item() - 0.1) < 1e-7
+
+
+def test_a_closure_is_called_with_gradients() -> None:
+    a = nn.Parameter(torch.ones(1))
+    optimizer = Halving([{"params": [a], "factor": 0.5}], {})
+
+    def closure() -> float:
+        loss = (3 * a).sum()
+        loss.backward()
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == 3.0
+    assert a.item() == 0.5
+
+
+def test_what_goes_together() -> None:
+    here = [torch.zeros(1), torch.zeros(2)]
+    there = [torch.zeros(1, device="meta"), torch.zeros(2, device="meta")]
+    found = list(together([here[0], *there, here[1]]))
+    expected = [[here[0]], [here[1]], there]
+    assert [[id(t) for t in one] for one in found] == [[id(t) for t in one] for one in expected]
+    assert list(together([])) == []

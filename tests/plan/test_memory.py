@@ -1,0 +1,123 @@
+"""The plan against what a run holds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from setpoint.config.foreign.allow import allow_imports
+from setpoint.memory.report import measure
+from setpoint.plan.memory import planned_memory
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.averaging import evaluation_point
+from setpoint.train.build import Parts, build_parts
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+
+from ..train.small import small_job
+
+allow_imports(__name__)
+BF16 = ("precision.params=bf16", "precision.compute=bf16")
+CASES: dict[str, tuple[str, ...]] = {
+    "adamw": (),
+    "amsgrad": ("optimizer.amsgrad=true",),
+    "sgd": ("optimizer=sgd",),
+    "sgd without momentum": ("optimizer=sgd", "optimizer.momentum=0"),
+    "lion": ("optimizer=lion",),
+    "lion in bf16": ("optimizer=lion", "precision.optimizer_state=bf16"),
+    "muon": ("optimizer=muon",),
+    "muon, some by adamw": ("optimizer=muon", "optimizer.adamw_patterns=[attention]"),
+    "muon in bf16": ("optimizer=muon", "precision.optimizer_state=bf16"),
+    "schedule free": ("optimizer=schedule_free_adamw", "schedule=constant"),
+    "schedule free with masters": (
+        "optimizer=schedule_free_adamw", "schedule=constant", *BF16, "precision.master=fp32"
+    ),
+    "any precision": ("optimizer=anyprecision_adamw", "precision.optimizer_state=bf16"),
+    "adafactor": ("optimizer=adafactor",),
+    "pure bf16": BF16,
+    "masters": (*BF16, "precision.master=fp32"),
+    "gradients in fp32": (*BF16, "precision.reduce=fp32"),
+    "experts": ("model.moe.experts=4", "model.moe.router=sigmoid_top_k", "optimizer=adafactor"),
+    "packed and unpacked": ("model.moe={experts=4, packed=false}", "optimizer=muon"),
+    "layer norm": ("model.norm=layer_norm", "model.tie_embeddings=true", "model.qkv_bias=true"),
+    "of transformers": (
+        "model=huggingface", "model.config=gpt2", "model.overrides.n_layer=1",
+        "model.overrides.n_embd=16", "model.overrides.n_head=2",
+    ),
+    "partly frozen": (
+        "model=import", f"model.target={__name__}.PartlyFrozen", *BF16, "precision.master=fp32"
+    ),
+}  # fmt: skip
+NO_LAYERS_OF_OURS = ("of transformers", "partly frozen")
+
+
+class PartlyFrozen(nn.Module):
+    """A table that stays what it is, and a layer above it that is trained."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, 8).requires_grad_(False)
+        self.output = nn.Linear(8, vocab_size)
+
+    def forward(self, tokens):
+        return self.output(self.table(tokens))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parts_are_what_they_are_in_a_run(name: str, tmp_path: Path) -> None:
+    flags = CASES[name]
+    if name == "of transformers":
+        pytest.importorskip("transformers")
+    without = ("dim", "layers", "heads", "dropout") if name in NO_LAYERS_OF_OURS else ()
+    job = small_job(tmp_path, *flags, "evaluation=null", without=without)
+    parts = build_parts(job)
+    Loop(job, parts, [], StopRequest(), Position()).update()
+    held = dict(parts.weights.named_parameters())
+    found = measure(parts.model, held, parts.optimizer, torch.device("cpu"))
+    plan = planned_memory(job, 257)
+    assert plan.parameters == found.parameters
+    assert plan.masters == found.masters
+    assert plan.gradients == found.gradients
+    assert plan.optimizer_state == found.optimizer_state
+    assert (plan.activations is None) == (name in NO_LAYERS_OF_OURS)
+    assert plan.averaged == copied(parts)
+    assert plan.averaged <= plan.gradients
+
+
+def copied(parts: Parts) -> int:
+    """The bytes of the weights that are held a second time while the model is judged."""
+    with evaluation_point(parts) as kept:
+        return sum(each.nbytes for each in kept.values())
+
+
+def test_what_only_the_optimizer_knows(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "optimizer={type=import, target=torch.optim.Adam}")
+    assert planned_memory(job, 257).optimizer_state is None
+
+
+def test_state_on_the_host_is_not_on_the_device(tmp_path: Path) -> None:
+    plain = planned_memory(small_job(tmp_path), 257)
+    flags = ("memory.optimizer_offload.limit=10 KiB",)
+    offloaded = planned_memory(small_job(tmp_path, *flags), 257)
+    assert plain.optimizer_state is not None
+    assert offloaded.on_host == plain.optimizer_state - 10 * 1024
+    assert plain.total - offloaded.total == offloaded.on_host
+
+
+def test_no_torch_is_needed() -> None:
+    code = (
+        "import sys, json\n"
+        "from setpoint.config import resolve\n"
+        "from setpoint.plan.memory import planned_memory\n"
+        "from setpoint.presets.tiny import tiny\n"
+        "plan = planned_memory(resolve(tiny()), 257)\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(json.dumps(plan.to_json()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["total"] > found["parameters"] > 0

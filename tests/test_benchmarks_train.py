@@ -1,0 +1,125 @@
+"""The sides of `benchmarks/train` train the same thing, and its scripts run in small."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+NAMES = ("model", "support", "train")
+# Lightning is not among what the tests need; `make bench-train` runs its sides.
+SIDES = ("bare", "forge_like", "hf_trainer")
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports a module of the benchmarks, which are no package of ours."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module
+    for name in [name for name in sys.modules if name.partition(".")[0] in NAMES]:
+        del sys.modules[name]
+
+
+def losses_of(load: Any, side: str, precision: str, updates: int = 6) -> list[float]:
+    """Run a side in this process, with turns that are never refused."""
+    answers = io.StringIO()
+    turns = load("train.turns").Turns(3, updates, io.StringIO("go\n" * updates), answers)
+    work = load("train.work").make_work("dust", precision, updates, "cpu")
+    turns.built()
+    found = load(f"train.sides.{side}").run(work, turns)
+    turns.finish(found)
+    told = [json.loads(line) for line in answers.getvalue().splitlines()]
+    assert told[0] == {"ready": True}
+    assert [set(row) for row in told[1:]] == [{"wall", "cpu"}] * 2 + [{"losses", "peak"}]
+    assert told[-1]["losses"] == found
+    assert len(found) == updates
+    return found
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_all_sides_learn_the_same(load: Any, precision: str) -> None:
+    loops = load("train.loops")
+    ours = losses_of(load, "setpoint_loop", precision)
+    assert ours[-1] < ours[0]
+    for side in SIDES:
+        theirs = losses_of(load, side, precision)
+        assert loops.furthest(ours, theirs) <= loops.TOLERANCE[precision], side
+
+
+def test_a_speed_without_equal_loss_is_void(load: Any, capsys: Any) -> None:
+    loops = load("train.loops")
+    nobody: Any = None
+
+    def worker(seconds: float, last: float) -> Any:
+        return loops.Worker(nobody, [9.0, *[seconds] * 4], [9.0, *[seconds] * 4], [3.0, last], 1)
+
+    def failures(**sides: tuple[float, float]) -> list[str]:
+        workers = {"setpoint": worker(1.0, 2.0)}
+        workers |= {name: worker(*given) for name, given in sides.items()}
+        return loops._table("dust", "fp32", workers, 20, "cpu")
+
+    assert failures(bare=(0.99, 2.0)) == []
+    assert "below 0.98" in failures(bare=(0.9, 2.0))[0]
+    (void,) = failures(bare=(1.2, 2.1))
+    assert "its speed is void" in void
+    # Numbers that are none agree with nothing.
+    assert "apart" in failures(bare=(1.2, math.nan))[0]
+    assert "setpoint / side" in capsys.readouterr().out
+    assert loops.furthest([1.0], [1.0, 2.0]) == math.inf
+
+
+def test_a_whole_comparison_of_two_processes(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = load("train.loops")
+    monkeypatch.chdir(BENCHMARKS)
+    monkeypatch.setitem(loops.STEPS, "dust", 2)
+    monkeypatch.setattr(loops, "misses", lambda *_: False)  # of two updates each
+    given = ["--models", "dust", "--precisions", "fp32", "--blocks", "2", "--sides", "bare"]
+    assert loops.main([*given, "--device", "cpu"]) == 0
+
+
+@pytest.mark.parametrize("cell", ["8b-full", "8b-operators", "1b-autocast", "1b-master"])
+def test_the_cells_for_a_gpu_run_in_small(load: Any, tmp_path: Path, cell: str) -> None:
+    """Both sides of a cell, with the same losses."""
+    run, h200 = load("train.h200_run"), load("train.h200")
+    rows: list[dict[str, Any]] = []
+    for side in ("setpoint", "bare"):
+        answer = tmp_path / f"{side}.json"
+        run.main(cell, side, "3", "small", str(answer))
+        rows.append(json.loads(answer.read_text()))
+    assert not [line for line in h200.judge(rows, warm=1) if "apart" in line]
+    assert h200.furthest(rows[0]["losses"], rows[1]["losses"]) < 1e-4
+    for row, line in zip(rows, h200.cells_of(rows, warm=1), strict=True):
+        assert len(row["seconds"]) == len(row["losses"]) == 3
+        assert len(line) == len(h200.HEADINGS)
+        assert line[:2] == [cell, row["side"]]
+
+
+def test_the_cells_for_a_gpu_are_what_they_say(load: Any) -> None:
+    cells = load("train.h200_cells")
+    for cell in cells.CELLS:
+        job = cells.job_of(cell, 70)
+        assert job.batch.global_size * job.batch.sequence_length == 32_768
+        assert job.batch.sequence_length == 4096
+        assert job.optimizer.clip_norm == 1.0
+        pure = (job.precision.params, job.precision.compute) == ("bf16", "bf16")
+        assert pure is (cell.startswith("8b") or cell == "1b-master")
+        assert (job.compile is None) is cell.endswith("eager")
+
+
+def test_differing_losses_and_slow_loops_are_told(load: Any) -> None:
+    h200 = load("train.h200")
+    row = {"cell": "8b-full", "tokens": 100, "losses": [2.0, 1.0], "seconds": [9.0, 1.0]}
+    ours, bare = {**row, "side": "setpoint"}, {**row, "side": "bare"}
+    assert h200.judge([ours, bare], warm=1) == []
+    assert "below 0.98" in h200.judge([{**ours, "seconds": [9.0, 1.1]}, bare], warm=1)[0]
+    assert "apart" in h200.judge([{**ours, "losses": [2.0, 1.1]}, bare], warm=1)[0]
+    assert h200.judge([ours], warm=1) == []
+    assert h200.speed_of([ours, {**ours, "seconds": [9.0, 3.0]}], warm=1) == 50.0

@@ -1,0 +1,89 @@
+"""What the section refuses, and how it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import ConfigError
+from setpoint.config.compose import compose
+from setpoint.train.config import Job
+
+from ...snapshots import compare
+from ..small import small_job, write_config
+
+SOURCES = "sources=[{type=random, documents=3}]"
+WEB = f"evaluation.datasets=[{{name=web, {SOURCES}}}]"
+BEST = "evaluation.best"
+STOPPING = "evaluation.early_stopping"
+WRONG: dict[str, tuple[str, ...]] = {
+    "a section that does nothing": ("evaluation.every=never",),
+    "one name twice": (f"evaluation.datasets=[{{name=a, {SOURCES}}}, {{name=a, {SOURCES}}}]",),
+    "the name of what is held out": (f"evaluation.datasets=[{{name=held_out, {SOURCES}}}]",),
+    "a name that is none": (f"evaluation.datasets=[{{name='a b', {SOURCES}}}]",),
+    "no source": ("evaluation.datasets=[{name=web, sources=[]}]",),
+    "no sources": ("evaluation.datasets=[{name=web}]",),
+    "no sequence": ("evaluation.sequences=0",),
+    "the best on nothing": (WEB, f"{BEST}.data=wed"),
+    "the best by nothing": (f"{BEST}.metric=los",),
+    "the best by what is not counted": (f"{BEST}.metric=accuracy",),
+    "neither way": (f"{BEST}.direction=down",),
+    "no patience": (f"{STOPPING}.patience=0",),
+    "a gain that is none": (f"{STOPPING}.least_gain=-1",),
+    "nothing to end": (f"{STOPPING}={{patience=2}}", "evaluation.every=last_step"),
+    "nothing to select": ("checkpoint.keep_best=false", f"{BEST}.metric=perplexity"),
+    "nothing to select, the other way": ("checkpoint.keep_best=false", f"{BEST}.direction=max"),
+    "another framework's names": (f"{STOPPING}.early_stopping_patience=3", f"{BEST}.monitor=loss"),
+}
+
+
+def said(tmp_path: Path, flags: tuple[str, ...]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        small_job(tmp_path, *flags)
+    return str(caught.value).replace(str(tmp_path), "TMP")
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    text = "\n\n".join(f"{name}:\n{said(tmp_path, flags)}" for name, flags in WRONG.items())
+    compare("train/evaluation", text)
+
+
+def test_what_follows_from_the_metric(tmp_path: Path) -> None:
+    directions = {"loss": "min", "perplexity": "min", "bits_per_byte": "min", "accuracy": "max"}
+    for metric, direction in directions.items():
+        flags = ("evaluation.accuracy=true", f"{BEST}.metric={metric}")
+        section = small_job(tmp_path, *flags).evaluation
+        assert section is not None and section.best.direction == direction
+
+
+def test_what_is_computed(tmp_path: Path) -> None:
+    section = small_job(tmp_path, WEB).evaluation
+    assert section is not None and section.names == ("held_out", "web")
+    assert section.computes("web", "perplexity")
+    assert not section.computes("web", "accuracy")
+    assert not section.computes("wed", "loss")
+    assert not section.computes("web", "names")
+
+
+def test_how_much_of_each_set_is_judged_on(tmp_path: Path) -> None:
+    sets = f"[{{name=web, {SOURCES}}}, {{name=code, sequences=5, {SOURCES}}}]"
+    section = small_job(tmp_path, f"evaluation.datasets={sets}").evaluation
+    assert section is not None
+    assert [section.sequences_of(name) for name in section.names] == [12, None, 5]
+    assert [section.dataset(name) for name in section.names] == [None, *section.datasets]
+
+
+def test_in_a_file_as_on_the_command_line(tmp_path: Path) -> None:
+    """As the documentation shows both."""
+    path = tmp_path / "judged.toml"
+    base = str(write_config(tmp_path))
+    path.write_text(
+        f'extends = "{base}"\n[[evaluation.datasets]]\nname = "web"\nsequences = 5\n'
+        '[[evaluation.datasets.sources]]\ntype = "random"\ndocuments = 3\n'
+        '[evaluation.best]\ndata = "web"\n'
+    )
+    written = compose(Job, str(path)).resolve().evaluation
+    item = "{name = web, sequences = 5, sources = [{type = random, documents = 3}]}"
+    flags = [f"--evaluation.datasets=[{item}]", "--evaluation.best.data=web"]
+    assert compose(Job, base, flags=flags).resolve().evaluation == written

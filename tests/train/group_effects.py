@@ -1,0 +1,107 @@
+"""Rows of the table of effects: what all optimizers share, and the fields of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+
+
+def moved(job: Job) -> list[bytes]:
+    """The parameters after four updates."""
+    parts = build_parts(job)
+    Loop(job, parts, [], StopRequest(), Position()).run()
+    return [p.detach().numpy().tobytes() for p in parts.model.parameters()]
+
+
+Row = tuple[str, Callable[[Job], Any], tuple[str, ...]]
+IMPORTED = "{type=import, target=torch.optim.Adagrad}"
+DECAYS = "optimizer.weight_decay=0.5"
+GROUPS = "optimizer.groups=[{pattern=embedding, lr_multiplier=0.5}]"
+GROUP = "optimizer.groups.0"
+# By the name of a field: the change, and what is set on both sides.
+SHARED = {
+    "lr": ("optimizer.lr=0.02", ()),
+    "weight_decay": ("optimizer.weight_decay=0.3", ()),
+    "no_decay": ("optimizer.no_decay=[]", (DECAYS,)),
+    "no_decay_patterns": ("optimizer.no_decay_patterns=[query]", (DECAYS,)),
+    "groups": (GROUPS, ()),
+    # Clipped to one norm at each update, gradients differ from others so clipped in scale alone.
+    "clip_norm": ("optimizer.clip_norm=0.01", ("optimizer.clip_norm=null",)),
+    "clip_value": ("optimizer.clip_value=0.001", ()),
+}
+
+
+def shared(optimizer: str, field: str) -> Row:
+    """The row of a field that all optimizers have."""
+    change, base = SHARED[field]
+    return change, moved, (f"optimizer={optimizer}", *base)
+
+
+ROWS: dict[str, Row] = {
+    "AdamW.lr": shared("adamw", "lr"),
+    "AdamW.weight_decay": shared("adamw", "weight_decay"),
+    "AdamW.no_decay": shared("adamw", "no_decay"),
+    "AdamW.no_decay_patterns": shared("adamw", "no_decay_patterns"),
+    "AdamW.groups": shared("adamw", "groups"),
+    "AdamW.clip_norm": shared("adamw", "clip_norm"),
+    "AdamW.clip_value": shared("adamw", "clip_value"),
+    "SGD.lr": shared("sgd", "lr"),
+    "SGD.weight_decay": shared("sgd", "weight_decay"),
+    "SGD.no_decay": shared("sgd", "no_decay"),
+    "SGD.no_decay_patterns": shared("sgd", "no_decay_patterns"),
+    "SGD.groups": shared("sgd", "groups"),
+    "SGD.clip_norm": shared("sgd", "clip_norm"),
+    "SGD.clip_value": shared("sgd", "clip_value"),
+    "Lion.lr": shared("lion", "lr"),
+    "Lion.weight_decay": shared("lion", "weight_decay"),
+    "Lion.no_decay": shared("lion", "no_decay"),
+    "Lion.no_decay_patterns": shared("lion", "no_decay_patterns"),
+    "Lion.groups": shared("lion", "groups"),
+    "Lion.clip_norm": shared("lion", "clip_norm"),
+    "Lion.clip_value": shared("lion", "clip_value"),
+    "Muon.lr": shared("muon", "lr"),
+    "Muon.weight_decay": shared("muon", "weight_decay"),
+    "Muon.no_decay": shared("muon", "no_decay"),
+    "Muon.no_decay_patterns": shared("muon", "no_decay_patterns"),
+    "Muon.groups": shared("muon", "groups"),
+    "Muon.clip_norm": shared("muon", "clip_norm"),
+    "Muon.clip_value": shared("muon", "clip_value"),
+    "ScheduleFreeAdamW.lr": shared("schedule_free_adamw", "lr"),
+    "ScheduleFreeAdamW.weight_decay": shared("schedule_free_adamw", "weight_decay"),
+    "ScheduleFreeAdamW.no_decay": shared("schedule_free_adamw", "no_decay"),
+    "ScheduleFreeAdamW.no_decay_patterns": shared("schedule_free_adamw", "no_decay_patterns"),
+    "ScheduleFreeAdamW.groups": shared("schedule_free_adamw", "groups"),
+    "ScheduleFreeAdamW.clip_norm": shared("schedule_free_adamw", "clip_norm"),
+    "ScheduleFreeAdamW.clip_value": shared("schedule_free_adamw", "clip_value"),
+    "AnyPrecisionAdamW.lr": shared("anyprecision_adamw", "lr"),
+    "AnyPrecisionAdamW.weight_decay": shared("anyprecision_adamw", "weight_decay"),
+    "AnyPrecisionAdamW.no_decay": shared("anyprecision_adamw", "no_decay"),
+    "AnyPrecisionAdamW.no_decay_patterns": shared("anyprecision_adamw", "no_decay_patterns"),
+    "AnyPrecisionAdamW.groups": shared("anyprecision_adamw", "groups"),
+    "AnyPrecisionAdamW.clip_norm": shared("anyprecision_adamw", "clip_norm"),
+    "AnyPrecisionAdamW.clip_value": shared("anyprecision_adamw", "clip_value"),
+    "Adafactor.lr": shared("adafactor", "lr"),
+    "Adafactor.weight_decay": shared("adafactor", "weight_decay"),
+    "Adafactor.no_decay": shared("adafactor", "no_decay"),
+    "Adafactor.no_decay_patterns": shared("adafactor", "no_decay_patterns"),
+    "Adafactor.groups": shared("adafactor", "groups"),
+    "Adafactor.clip_norm": shared("adafactor", "clip_norm"),
+    "Adafactor.clip_value": shared("adafactor", "clip_value"),
+    "ImportedOptimizer.lr": shared(IMPORTED, "lr"),
+    "ImportedOptimizer.weight_decay": shared(IMPORTED, "weight_decay"),
+    "ImportedOptimizer.no_decay": shared(IMPORTED, "no_decay"),
+    "ImportedOptimizer.no_decay_patterns": shared(IMPORTED, "no_decay_patterns"),
+    "ImportedOptimizer.groups": shared(IMPORTED, "groups"),
+    "ImportedOptimizer.clip_norm": shared(IMPORTED, "clip_norm"),
+    "ImportedOptimizer.clip_value": shared(IMPORTED, "clip_value"),
+    "Group.pattern": (f"{GROUP}.pattern=norm", moved, (GROUPS,)),
+    "Group.lr_multiplier": (f"{GROUP}.lr_multiplier=2", moved, (GROUPS,)),
+    "Group.weight_decay_multiplier": (f"{GROUP}.weight_decay_multiplier=9", moved, (GROUPS,)),
+    "Group.options": (f"{GROUP}.options={{betas=[0.5, 0.6]}}", moved, (GROUPS,)),
+}

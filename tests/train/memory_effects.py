@@ -1,0 +1,128 @@
+"""Rows of the table of effects: the fields of what is kept where.
+
+On a machine without a GPU the offloads move tensors within the host, and what they move is seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.memory import recompute
+from setpoint.memory.host import PlainWay
+from setpoint.memory.optimizer_offload import StateOnHost
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.callbacks.memory import EmptyCacheCallback
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+from setpoint.train.run import train
+
+from ..memory.meter import Meter
+from ..memory.spared import spared_device
+
+
+def computed(job: Job) -> Counter[str]:
+    """How often each operator ran in an update."""
+    parts = build_parts(job)
+    parts.model.train()
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    with Meter() as meter:
+        loop.update()
+    return meter.calls
+
+
+def implementation(job: Job) -> set[str]:
+    """Which of PyTorch's two implementations ran."""
+    seen: set[str] = set()
+
+    def reentrant(*args: Any, real: Any = recompute._reentrant) -> Any:
+        seen.add("reentrant")
+        return real(*args)
+
+    recompute._again_class.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recompute, "_reentrant", reentrant)
+        computed(job)
+    recompute._again_class.cache_clear()
+    return seen
+
+
+def moved(job: Job) -> list[int]:
+    """The sizes of the activations that went to the host in an update."""
+    sizes: list[int] = []
+
+    def away(self: PlainWay, data: Tensor, real: Any = PlainWay.away) -> Tensor:
+        sizes.append(data.numel())
+        return real(self, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlainWay, "away", away)
+        computed(job)
+    return sizes
+
+
+def at_once(job: Job) -> list[int]:
+    """How many parameters each part of a second update has."""
+    parts = build_parts(job)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    loop.update()
+    sizes: list[int] = []
+
+    def update(self: StateOnHost, some: list[Tensor], real: Any = StateOnHost._update) -> None:
+        sizes.append(len(some))
+        real(self, some)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StateOnHost, "_update", update)
+        loop.update()
+    return sizes
+
+
+def emptied(job: Job) -> list[int]:
+    """The steps at which the cache of the allocator was emptied."""
+    steps: list[int] = []
+
+    def after(self: EmptyCacheCallback, loop: Loop, update: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "empty_cache", lambda: steps.append(loop.position.step))
+            real(self, loop, update)
+
+    real = EmptyCacheCallback.after_update
+    with pytest.MonkeyPatch.context() as patch, spared_device():
+        patch.setattr(EmptyCacheCallback, "after_update", after)
+        train(job, Path(job.workspace) / "emptied")
+    return steps
+
+
+See = Callable[[Job], Any]
+BELOW = "memory.activation_checkpointing"
+TWO = ("model.layers=2",)
+FULL, PARTS, OPERATORS = ((*TWO, f"{BELOW}={name}") for name in ("full", "parts", "operators"))
+ACTIVATIONS = (*TWO, "memory.activation_offload.limit=0", "memory.activation_offload.smallest=0")
+STATE = ("memory.optimizer_offload.limit=0",)
+# By the name of a field: the change, where it is seen, and what is set on both sides.
+ROWS: dict[str, tuple[str, See, tuple[str, ...]]] = {
+    "Memory.activation_checkpointing": (f"{BELOW}=full", computed, TWO),
+    "Memory.activation_offload": (ACTIVATIONS[-1], moved, ()),
+    "Memory.optimizer_offload": (STATE[0], at_once, ()),
+    "Memory.empty_cache": ("memory.empty_cache=2 steps", emptied, ()),
+    "Full.every": (f"{BELOW}.every=2", computed, FULL),
+    "Full.reentrant": (f"{BELOW}.reentrant=true", implementation, FULL),
+    "Parts.every": (f"{BELOW}.every=2", computed, PARTS),
+    "Parts.parts": (f"{BELOW}.parts=[feed_forward]", computed, PARTS),
+    "Parts.reentrant": (f"{BELOW}.reentrant=true", implementation, PARTS),
+    "Operators.every": (f"{BELOW}.every=2", computed, OPERATORS),
+    "Operators.save": (f"{BELOW}.save=[matmul]", computed, OPERATORS),
+    "Operators.matmul_every": (f"{BELOW}.matmul_every=2", computed, OPERATORS),
+    "ActivationOffload.limit": ("memory.activation_offload.limit=20 KiB", moved, ACTIVATIONS),
+    "ActivationOffload.smallest": ("memory.activation_offload.smallest=4 KiB", moved, ACTIVATIONS),
+    "OptimizerOffload.limit": ("memory.optimizer_offload.limit=1 GiB", at_once, STATE),
+}

@@ -1,0 +1,93 @@
+"""Rows of the table of effects: the fields that only some optimizers have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+
+
+def trained(job: Job) -> list[bytes]:
+    """The parameters after four updates."""
+    parts = build_parts(job)
+    Loop(job, parts, [], StopRequest(), Position()).run()
+    # Python's numbers have no bf16.
+    return [p.detach().float().numpy().tobytes() for p in parts.model.parameters()]
+
+
+def kernels(job: Job) -> set[tuple[bool | None, bool | None]]:
+    """Which of PyTorch's implementations the groups ask for."""
+    groups = build_parts(job).optimizer.param_groups
+    return {(group["fused"], group["foreach"]) for group in groups}
+
+
+def algorithms(job: Job) -> dict[str, int]:
+    """How many parameters each of Muon's algorithms gets."""
+    groups = build_parts(job).optimizer.param_groups
+    return {
+        name: sum(len(group["params"]) for group in groups if group["algorithm"] == name)
+        for name in ("muon", "adamw")
+    }
+
+
+def largest_change(job: Job) -> float:
+    """How far the first update moves a weight that does not decay and is not for Muon."""
+    parts = build_parts(job)
+    before = {name: p.detach().clone() for name, p in parts.model.named_parameters()}
+    Loop(job, parts, [], StopRequest(), Position()).update()
+    name, after = next((n, p) for n, p in parts.model.named_parameters() if p.ndim == 1)
+    return round(float((after.detach() - before[name]).abs().max()), 4)
+
+
+SGD = ("optimizer=sgd",)
+LION = ("optimizer=lion",)
+MUON = ("optimizer=muon", "schedule=constant")
+FREE = ("optimizer=schedule_free_adamw", "optimizer.lr=0.01", "schedule=constant")
+ANY = ("optimizer=anyprecision_adamw", "precision.params=bf16", "precision.compute=bf16")
+FACTOR = ("optimizer=adafactor",)
+# By the name of a field: the change, where it is seen, what is set on both sides, and what is
+# seen with the change where that can be said in short.
+ROWS: dict[str, tuple[Any, ...]] = {
+    "AdamW.betas": ("optimizer.betas=[0.8, 0.9]", trained),
+    "AdamW.eps": ("optimizer.eps=1e-3", trained),
+    "AdamW.amsgrad": ("optimizer.amsgrad=true", trained, ("optimizer.betas=[0.1, 0.1]",)),
+    "AdamW.implementation": ("optimizer.implementation=foreach", kernels, (), {(False, True)}),
+    "SGD.momentum": ("optimizer.momentum=0.5", trained, SGD),
+    "SGD.dampening": ("optimizer.dampening=0.5", trained, SGD),
+    "SGD.nesterov": ("optimizer.nesterov=true", trained, SGD),
+    "SGD.implementation": ("optimizer.implementation=loop", kernels, SGD, {(False, False)}),
+    "Lion.betas": ("optimizer.betas=[0.5, 0.6]", trained, LION),
+    "Muon.momentum": ("optimizer.momentum=0.5", trained, MUON),
+    "Muon.nesterov": ("optimizer.nesterov=false", trained, MUON),
+    "Muon.steps": ("optimizer.steps=3", trained, MUON),
+    "Muon.adjust_lr": ("optimizer.adjust_lr=match_rms_adamw", trained, MUON),
+    "Muon.adamw_lr": ("optimizer.adamw_lr=0.003", largest_change, MUON, 0.003),
+    "Muon.adamw_patterns": (
+        "optimizer.adamw_patterns=[feed_forward]",
+        algorithms,
+        MUON,
+        {"muon": 4, "adamw": 8},
+    ),
+    "Muon.betas": ("optimizer.betas=[0.8, 0.9]", trained, MUON),
+    "Muon.eps": ("optimizer.eps=1e-3", trained, MUON),
+    "ScheduleFreeAdamW.betas": ("optimizer.betas=[0.8, 0.9]", trained, FREE),
+    "ScheduleFreeAdamW.eps": ("optimizer.eps=1e-3", trained, FREE),
+    # With a rate that does not rise any more all weigh the same, whatever the power.
+    "ScheduleFreeAdamW.lr_power": (
+        "optimizer.lr_power=1",
+        trained,
+        (*FREE, "schedule={type=constant, warmup_steps=4}"),
+    ),
+    "ScheduleFreeAdamW.step_power": ("optimizer.step_power=1", trained, FREE),
+    "AnyPrecisionAdamW.betas": ("optimizer.betas=[0.8, 0.9]", trained, ANY),
+    "AnyPrecisionAdamW.eps": ("optimizer.eps=1e-3", trained, ANY),
+    "AnyPrecisionAdamW.rounding": ("optimizer.rounding=nearest", trained, ANY),
+    "Adafactor.beta2_decay": ("optimizer.beta2_decay=-0.3", trained, FACTOR),
+    "Adafactor.eps1": ("optimizer.eps1=0.1", trained, FACTOR),
+    "Adafactor.eps2": ("optimizer.eps2=0.5", trained, FACTOR),
+    "Adafactor.clip_threshold": ("optimizer.clip_threshold=3", trained, FACTOR),
+}

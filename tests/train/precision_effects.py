@@ -1,0 +1,64 @@
+"""Rows of the table of effects: the fields of the number formats.
+
+What needs a GPU is seen on a CPU that stands for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import Parts, build_parts
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+
+from ..precision.gpu_stand_in import gpu_stand_in
+
+
+def run(job: Job) -> Parts:
+    if job.precision.float8 is not None:
+        pytest.importorskip("torchao")
+    with gpu_stand_in():
+        parts = build_parts(job)
+        Loop(job, parts, [], StopRequest(), Position()).run()
+    return parts
+
+
+def learned(job: Job) -> list[bytes]:
+    """The parameters after four updates."""
+    return [p.detach().float().numpy().tobytes() for p in run(job).model.parameters()]
+
+
+def scale(job: Job) -> float:
+    """What the loss is multiplied by after four updates."""
+    return run(job).scaler.get_scale()
+
+
+See = Callable[[Job], Any]
+BF16 = ("precision.compute=bf16",)
+SHORT = (*BF16, "precision.params=bf16")
+FLOAT8 = (*SHORT, "parallel.device=cuda", "precision.float8={}")
+FP16 = ("precision.compute=fp16", "parallel.device=cuda")
+# By the name of a field: the change, where it is seen, what is set on both sides, and what is seen
+# with the change where it can be said in short.
+ROWS: dict[str, tuple[Any, ...]] = {
+    "Precision.params": ("precision.params=bf16", learned, BF16),
+    "Precision.compute": ("precision.compute=bf16", learned, ()),
+    "Precision.reduce": ("precision.reduce=bf16", learned, ()),
+    "Precision.master": ("precision.master=fp32", learned, SHORT),
+    "Precision.optimizer_state": ("precision.optimizer_state=bf16", learned, ("optimizer=lion",)),
+    "Precision.float8": (FLOAT8[-1], learned, FLOAT8[:-1]),
+    "Precision.loss_scale": ("precision.loss_scale.initial=4", scale, FP16, 4.0),
+    "Float8.recipe": ("precision.float8.recipe=rowwise", learned, FLOAT8),
+    "Float8.skip": ('precision.float8.skip=["^output$", "query"]', learned, FLOAT8),
+    "LossScale.initial": ("precision.loss_scale.initial=4", scale, FP16, 4.0),
+    "LossScale.growth": ("precision.loss_scale.growth=4", scale,
+                         (*FP16, "precision.loss_scale={initial=1, growth_interval=2}"), 16.0),
+    "LossScale.backoff": ("precision.loss_scale.backoff=0.125", scale,
+                          (*FP16, f"precision.loss_scale.initial={2.0**127}"), 2.0**115),
+    "LossScale.growth_interval": ("precision.loss_scale.growth_interval=2", scale, FP16, 2.0**18),
+}  # fmt: skip

@@ -1,0 +1,178 @@
+"""Rows of the table of effects: the fields of profiling, of garbage and of MFU."""
+
+from __future__ import annotations
+
+import gc
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.profile.profiler import UpdateProfiler
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.callbacks.collect import CollectCallback
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+from setpoint.train.run import train
+
+from ..profile.traces import read_trace, spans
+from .small import events
+
+
+def profiled(job: Job) -> list[list[str]]:
+    """The updates in the traces of a run."""
+    run = train(job).directory
+    files = sorted((run / "traces").rglob("*.json.gz"))
+    return [[s for s in spans(read_trace(f)) if s.startswith("update")] for f in files]
+
+
+def recorded(job: Job) -> tuple[bool, ...]:
+    """What traces tell of operators: shapes, allocations, lines, operations."""
+    run = train(job).directory
+    (file,) = (run / "traces").rglob("*.json.gz")
+    (table,) = (run / "traces").rglob("*.txt")
+    found = read_trace(file)
+    return (
+        any("Input Dims" in event.get("args", {}) for event in found),
+        any(event["ph"] == "C" for event in found),
+        any(event.get("cat") == "python_function" for event in found),
+        "GFLOP" in table.read_text(),
+    )
+
+
+def placed(job: Job) -> list[str]:
+    """Where traces lie, and how long the table is."""
+    run = train(job).directory
+    found = sorted(file for file in run.rglob("rank-0/*"))
+    texts = [len(f.read_text().splitlines()) for f in found if f.suffix == ".txt"]
+    return [*(str(f.relative_to(run)) for f in found), *map(str, texts)]
+
+
+def snapped(job: Job) -> list[str]:
+    """Whether a GPU's memory is written down, with what stands for a GPU."""
+    assert job.profiling is not None
+    calls: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        memory: Any = torch.cuda.memory
+        note: Any = lambda enabled="all", **_: calls.append(str(enabled))  # noqa: E731
+        patch.setattr(memory, "_record_memory_history", note)
+        patch.setattr(memory, "_dump_snapshot", lambda path: Path(path).write_text("memory"))
+        folder, device = Path(job.workspace), torch.device("cuda")
+        profiler = UpdateProfiler(job.profiling, folder, device, lambda _: None)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="CUDA is not available")
+            profiler.start(0)
+        for step in range(1, 6):
+            profiler.after_update(step)
+    return calls + sorted(file.name for file in folder.glob("*.pickle"))
+
+
+def ranked(job: Job) -> tuple[int, ...] | None:
+    """On which ranks there are traces; a run of one rank has no others."""
+    (path,) = (train(job).directory / "traces").rglob("*.json.gz")
+    return (int(path.parent.name.removeprefix("rank-")),)
+
+
+def collected(job: Job) -> list[tuple[int, int]]:
+    """The collections of a run, each with the updates before it, and how Python is left."""
+    seen: list[tuple[int, int]] = []
+    assert job.resilience.gc is not None
+    loop = Loop(
+        job, build_parts(job), [CollectCallback(job.resilience.gc)], StopRequest(), Position()
+    )
+
+    def note(phase: str, details: dict[str, Any]) -> None:
+        if phase == "start":
+            seen.append((loop.position.step, details["generation"]))
+
+    gc.disable()  # so that nothing is collected before the loop begins
+    gc.callbacks.append(note)
+    try:
+        loop.run()
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+    return seen
+
+
+def paced(job: Job) -> bool:
+    """Whether Python collects by itself while a run trains."""
+    seen: list[bool] = []
+
+    class Look(CollectCallback):
+        def start(self, loop: Loop) -> None:
+            super().start(loop)
+            seen.append(gc.isenabled())
+
+    gc.enable()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.train.callbacks.build.CollectCallback", Look)
+        train(job)
+    return bool(seen)
+
+
+def by_itself(job: Job) -> bool:
+    """Whether Python collects beside what is asked for."""
+    seen: list[bool] = []
+    assert job.resilience.gc is not None
+
+    class Look(CollectCallback):
+        def start(self, loop: Loop) -> None:
+            super().start(loop)
+            seen.append(gc.isenabled())
+
+    gc.enable()
+    callback = Look(job.resilience.gc)
+    Loop(job, build_parts(job), [callback], StopRequest(), Position()).run()
+    return seen == [True]
+
+
+def used(job: Job) -> tuple[str, bool]:
+    """The formula in the record, and whether rows have an mfu."""
+    run = train(job).directory
+    (start,) = events(run, "start")
+    (row, *_) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return start["utilization"]["formula"], row["mfu"] is not None
+
+
+ONE = ("profiling={wait=0, warmup=0, active=1}",)
+GC = ("resilience.gc.every=2 steps",)
+See = Callable[[Job], Any]
+# By the name of a field: the change, where it is seen, what is set on both sides, and what is seen.
+ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
+    "Job.profiling": ("profiling.active=1", profiled, (), [["update 3"]]),
+    "Profiling.skip": ("profiling.skip=2", profiled, ONE, [["update 3"]]),
+    "Profiling.wait": ("profiling.wait=1", profiled, ONE, [["update 2"]]),
+    "Profiling.warmup": ("profiling.warmup=3", profiled, ONE, [["update 4"]]),
+    "Profiling.active": ("profiling.active=2", profiled, ONE, [["update 1", "update 2"]]),
+    "Profiling.repeat": (
+        "profiling.repeat=2", profiled, ("profiling={wait=1, warmup=0, active=1}",),
+        [["update 2"], ["update 4"]],
+    ),
+    "Profiling.ranks": ("profiling.ranks=[1]", ranked, ONE, None),
+    "Profiling.shapes": ("profiling.shapes=true", recorded, ONE, (True, False, False, False)),
+    "Profiling.memory": ("profiling.memory=true", recorded, ONE, (False, True, False, False)),
+    "Profiling.stacks": ("profiling.stacks=true", recorded, ONE, (False, False, True, False)),
+    "Profiling.flops": ("profiling.flops=true", recorded, ONE, None),
+    "Profiling.directory": ("profiling.directory=profiles", placed, ONE, None),
+    "Profiling.top": ("profiling.top=3", placed, ONE, None),
+    "Profiling.snapshot": (
+        "profiling.snapshot=true", snapped, ONE, ["all", "None", "steps-1-1.pickle"],
+    ),
+    "Resilience.gc": ("resilience.gc.every=2 steps", paced, (), True),
+    "GarbageCollection.every": (
+        "resilience.gc.every=3 steps", collected, GC, [(0, 2), (3, 1)],
+    ),
+    "GarbageCollection.generation": (
+        "resilience.gc.generation=0", collected, GC, [(0, 2), (2, 0), (4, 0)],
+    ),
+    "GarbageCollection.automatic": ("resilience.gc.automatic=true", by_itself, GC, True),
+    "Tracking.flops": ("tracking.flops=palm_causal", used, (), ("palm_causal", False)),
+    "Tracking.peak_flops": ("tracking.peak_flops=1e12", used, (), ("palm", True)),
+}  # fmt: skip

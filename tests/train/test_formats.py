@@ -1,0 +1,348 @@
+"""Every choice of number formats is what it says in a run, or is refused in words."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import ConfigError
+from setpoint.precision.weights import MasterWeights
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import Parts, build_parts
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+from setpoint.train.run import train
+from setpoint.train.state import restore
+
+from ..precision.gpu_stand_in import gpu_stand_in
+from .small import assert_same_run, events, rows, small_job
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+OPTIMIZERS = {
+    "adamw": ("optimizer=adamw",),
+    "sgd": ("optimizer=sgd", "optimizer.lr=0.5"),
+    "lion": ("optimizer=lion",),
+    "muon": ("optimizer=muon",),
+    "schedule_free": ("optimizer=schedule_free_adamw",),
+    "anyprecision": ("optimizer=anyprecision_adamw",),
+    "adafactor": ("optimizer=adafactor",),
+    "import": ("optimizer={type=import, target=torch.optim.Adamax}",),
+}
+SHORT = ("precision.params=bf16", "precision.compute=bf16")
+PLAIN = ("model.dropout=0", "evaluation=null", "checkpoint.every=never")
+
+
+class Products(TorchDispatchMode):
+    """Keeps the formats that matrix products are computed in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
+            self.seen |= {arg.dtype for arg in args if isinstance(arg, Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+def gradients(model: nn.Module) -> set[torch.dtype]:
+    return {p.grad.dtype for p in model.parameters() if p.grad is not None}
+
+
+@contextmanager
+def watched(parts: Parts) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]:
+    """The formats of products in the model, and of the gradients that it adds up."""
+    products, added = Products(), set[torch.dtype]()
+    forward, collect = parts.objective.__class__.__call__, parts.weights.collect
+
+    def watch(self: Any, *args: Any) -> Any:
+        with products:
+            return forward(self, *args)
+
+    def look() -> None:
+        added.update(gradients(parts.model))
+        collect()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts.objective.__class__, "__call__", watch)
+        patch.setattr(parts.weights, "collect", look)
+        yield products.seen, added
+
+
+def looped(job: Job, parts: Parts) -> Loop:
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    loop.run()
+    return loop
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
+    fields = ("params", "compute", "reduce", "master", "optimizer_state")
+    stored, optional = ("fp32", "bf16"), ("null", "fp32", "bf16")
+    trained = 0
+    for params, compute, reduce, master, state in product(
+        stored, ("fp32", "bf16", "fp16"), optional, ("null", "fp32"), optional
+    ):
+        values = (params, compute, reduce, master, state)
+        flags = [f"precision.{n}={v}" for n, v in zip(fields, values, strict=True)]
+        legal = compute != "fp16" and (params == "fp32" or compute == "bf16")
+        legal = legal and not (params == "fp32" and master == "fp32") and reduce != params
+        held = "fp32" if master == "fp32" else params
+        free = optimizer in ("lion", "muon", "anyprecision")
+        # What null means anyway has one spelling.
+        kept = state == "null" or (free and state != held)
+        try:
+            job = small_job(tmp_path, *PLAIN, *OPTIMIZERS[optimizer], "duration=2 steps", *flags)
+        except ConfigError as error:
+            assert not (legal and kept), (flags, str(error))
+            assert {problem.path for problem in error.problems} <= {
+                f"precision.{n}" for n in fields
+            }
+            continue
+        assert legal and kept, flags
+        trained += 1
+        parts = build_parts(job)
+        start = [p.detach().clone() for p in parts.model.parameters()]
+        with watched(parts) as (products, added):
+            looped(job, parts)
+        assert {p.dtype for p in parts.model.parameters()} == {DTYPES[params]}, flags
+        assert {p.dtype for p in parts.weights.parameters()} == {DTYPES[held]}, flags
+        assert products == {DTYPES[compute]}, flags
+        assert added == {DTYPES[params if reduce == "null" else reduce]}, flags
+        states = {
+            tensor.dtype
+            for each in parts.optimizer.state.values()
+            for tensor in each.values()
+            if isinstance(tensor, Tensor) and tensor.ndim
+        }
+        assert states == {DTYPES[held if state == "null" else state]}, flags
+        assert not all(map(torch.equal, start, parts.model.parameters())), flags
+        assert all(p.isfinite().all() for p in parts.model.parameters())
+    assert trained == {"lion": 16, "muon": 16, "anyprecision": 16}.get(optimizer, 8)
+
+
+def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) -> Tensor:
+    """The gradient of one update of 256 sequences, at weights that are perhaps rounded to bf16."""
+    job = small_job(
+        folder, *PLAIN, "duration=1 steps", "batch.global_size=256", "optimizer=sgd",
+        f"batch.accumulation={accumulation}", *flags, without=("micro_size", "accumulation"),
+    )  # fmt: skip
+    parts, seen = build_parts(job), list[Tensor]()
+    collect = parts.weights.collect
+    if rounded:
+        with torch.no_grad():
+            for p in parts.model.parameters():
+                p.copy_(p.bfloat16())
+
+    def look() -> None:
+        for p in parts.model.parameters():
+            assert p.grad is not None
+            seen.append(p.grad.double().flatten())
+        collect()
+
+    parts.weights.collect = look
+    looped(job, parts)
+    return torch.cat(seen)
+
+
+@pytest.mark.parametrize("stored", [SHORT, ()])
+def test_sums_in_fp32_are_as_good_as_one_batch(stored: tuple[str, ...], tmp_path: Path) -> None:
+    """Of 256 micro-batches: what adding up in bf16 loses is many times what all else does."""
+    whole = summed(tmp_path, 1, rounded=bool(stored))
+    short = summed(tmp_path, 256, *stored, *("precision.reduce=bf16",) * (not stored))
+    exact = summed(tmp_path, 256, *stored, *("precision.reduce=fp32",) * bool(stored))
+    errors = [float((each - whole).norm() / whole.norm()) for each in (short, exact)]
+    # bf16 weights: each micro-batch's own gradient is rounded as well, which averages out.
+    assert errors[0] > (4 if stored else 1000) * errors[1], errors
+    assert errors[1] < (5e-3 if stored else 1e-5), errors
+
+
+def losses(folder: Path, *flags: str) -> list[float]:
+    """The losses of 60 updates that are small beside the weights."""
+    job = small_job(
+        folder, *PLAIN, "duration=60 steps", "optimizer.lr=1e-4", "schedule=constant",
+        "schedule.warmup_steps=0", "optimizer.weight_decay=0", "model.init_std=0.3",
+        "model.dim=32", "batch.micro_size=8", *flags,
+    )  # fmt: skip
+    parts, found = build_parts(job), list[float]()
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    parts.model.train()
+    for _ in range(60):
+        update = loop.update()
+        loop.advance(update, 0.0)
+        found.append(update.loss)
+    return found
+
+
+def test_masters_follow_fp32_where_plain_bf16_stalls(tmp_path: Path) -> None:
+    """Updates of 1e-4 are lost on weights of 0.3 in bf16, whose distance there is 1e-3."""
+    mixed = losses(tmp_path, "precision.compute=bf16")
+    master = losses(tmp_path, *SHORT, "precision.master=fp32", "precision.reduce=fp32")
+    plain = losses(tmp_path, *SHORT)
+    stochastic = losses(tmp_path, *SHORT, "optimizer=anyprecision_adamw")
+    learned, with_master, without, at_random = (
+        run[0] - sum(run[-5:]) / 5 for run in (mixed, master, plain, stochastic)
+    )
+    assert learned > 1.5, learned
+    assert with_master == pytest.approx(learned, rel=0.01), (learned, with_master)
+    assert at_random == pytest.approx(learned, rel=0.02), (learned, at_random)
+    assert without < 0.2 * learned, (learned, without)
+
+
+def test_masters_start_from_what_was_drawn(tmp_path: Path) -> None:
+    exact = build_parts(small_job(tmp_path))
+    parts = build_parts(small_job(tmp_path, *SHORT, "precision.master=fp32"))
+    assert isinstance(parts.weights, MasterWeights)
+    drawn = dict(exact.model.named_parameters())
+    rounded = 0
+    for name, held in parts.weights.named_parameters():
+        assert torch.equal(held, drawn[name]), name
+        weight = dict(parts.model.named_parameters())[name]
+        assert torch.equal(weight, drawn[name].bfloat16())
+        rounded += int((weight.float() != held).sum())
+    assert rounded > 1000
+
+
+def interrupted(folder: Path, *flags: str) -> Path:
+    """Train, go back to step 4 and train again; hold it against the run that went through."""
+    oracle = train(small_job(folder, "duration=8 steps", *flags), folder / "oracle").directory
+    stopped = folder / "stopped"
+    train(small_job(folder, "duration=8 steps", *flags), stopped)
+    shutil.rmtree(stopped / "checkpoints" / "step-00000008")
+    train(small_job(folder, "duration=8 steps", *flags), stopped)
+    assert len([event for event in events(stopped) if event["event"] == "resume"]) == 1
+    assert_same_run(stopped, oracle)
+    return stopped
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "schedule_free"])
+def test_a_run_with_masters_goes_on_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
+    flags = ("precision.master=fp32", "precision.reduce=fp32", *OPTIMIZERS[optimizer])
+    folder = interrupted(tmp_path, *SHORT, *flags) / "checkpoints" / "step-00000008"
+    assert (folder / "master.safetensors").exists()
+
+
+def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None:
+    """With --accept: masters are filled from weights in fp32, and weights in fp32 from masters."""
+    base = ("duration=4 steps", "optimizer.lr=1e-5", "checkpoint.every=last_step")
+    masters, accept = (*SHORT, "precision.master=fp32"), ["precision"]
+    for first, second in (((), masters), (masters, ())):
+        run = tmp_path / f"run {len(first)}"
+        before = train(small_job(tmp_path, *base, *first), run).parts
+        exact = {name: p.detach().clone() for name, p in before.weights.named_parameters()}
+        job = small_job(tmp_path, *base, *second)
+        parts = build_parts(job)
+        store = CheckpointStore(run / "checkpoints")
+        checkpoint = store.load("latest")
+        assert checkpoint is not None
+        restore(parts, checkpoint)
+        for name, held in parts.weights.named_parameters():
+            assert held.dtype == torch.float32
+            assert torch.equal(held, exact[name]), name
+        longer = ("schedule.horizon_steps=4", "duration=5 steps")
+        outcome = train(small_job(tmp_path, *base, *second, *longer), run, accept)
+        assert outcome.ended.step == 5
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_states_follow_a_change_of_formats(optimizer: str, tmp_path: Path) -> None:
+    base = ("checkpoint.every=last_step", "evaluation=null", *OPTIMIZERS[optimizer])
+    longer = ("schedule.horizon_steps=2", "duration=4 steps")
+    for number, (first, second, dtype) in enumerate(
+        (((), SHORT, torch.bfloat16), (SHORT, (), torch.float32))
+    ):
+        run = tmp_path / str(number)
+        train(small_job(tmp_path, "duration=2 steps", *base, *first), run)
+        outcome = train(small_job(tmp_path, *longer, *base, *second), run, ["precision"])
+        assert outcome.ended.step == 4
+        assert {
+            value.dtype
+            for state in outcome.parts.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor) and value.ndim
+        } == {dtype}
+
+
+def test_a_run_in_bf16_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path, *SHORT, "precision.reduce=fp32") / "checkpoints"
+    assert not [*folder.glob("*/master.safetensors")]
+
+
+def test_a_run_in_fp16_goes_on_bit_for_bit_and_counts_what_it_skips(tmp_path: Path) -> None:
+    scale = f"precision.loss_scale={{initial={2.0**127}, backoff=1e-10, growth_interval=3}}"
+    with gpu_stand_in():
+        run = interrupted(tmp_path, "precision.compute=fp16", "parallel.device=cuda", scale)
+    found = [row for row in rows(run) if row["kind"] == "train"]
+    assert [row["skipped_updates"] for row in found] == [1, 2, 3, 4, 4, 4, 4, 4]
+    # In JSON an infinite norm is a text.
+    assert [row["grad_norm"] == "Infinity" or row["grad_norm"] == "NaN" for row in found[:5]] == [
+        True, True, True, True, False]  # fmt: skip
+    assert found[-1]["loss"] < found[0]["loss"]
+    assert [row["loss_scale"] for row in found[-2:]] == pytest.approx([0.034, 0.034], rel=0.1)
+
+
+def test_gradients_are_clipped_and_measured_without_their_scale(tmp_path: Path) -> None:
+    norms = []
+    for initial in (16.0, 1024.0):
+        scale = f"precision.loss_scale={{initial={initial}}}"
+        half = ("precision.compute=fp16", "parallel.device=cuda", "optimizer.clip_norm=0.1")
+        with gpu_stand_in():
+            job = small_job(tmp_path, *PLAIN, "duration=5 steps", *half, scale)
+            run = train(job, tmp_path / f"{initial:g}").directory
+        norms.append([row["grad_norm"] for row in rows(run)])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-2)
+    full = small_job(tmp_path, *PLAIN, "duration=5 steps", "optimizer.clip_norm=0.1")
+    assert norms[0] == pytest.approx(
+        [row["grad_norm"] for row in rows(train(full).directory)], rel=0.02
+    )
+
+
+def size(tensors: Iterable[Tensor | None]) -> int:
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "weights", "gradients", "state"),
+    [
+        ((), 4, 4, 8),
+        (("precision.compute=bf16",), 4, 4, 8),
+        (("precision.reduce=bf16",), 4, 2, 8),
+        (SHORT, 2, 2, 4),
+        ((*SHORT, "precision.reduce=fp32"), 2, 4, 4),
+        ((*SHORT, "precision.master=fp32"), 2 + 4, 2, 8),
+        ((*SHORT, "precision.master=fp32", "precision.reduce=fp32"), 2 + 4, 4, 8),
+        ((*SHORT, "optimizer=anyprecision_adamw"), 2, 2, 4),
+        ((*SHORT, "optimizer=anyprecision_adamw", "precision.optimizer_state=fp32"), 2, 2, 8),
+    ],
+)
+def test_bytes_of_a_parameter(
+    flags: tuple[str, ...], weights: int, gradients: int, state: int, tmp_path: Path
+) -> None:
+    """The table of docs/precision.md."""
+    job = small_job(tmp_path, *PLAIN, "duration=1 steps", *flags)
+    parts, seen = build_parts(job), list[int]()
+    collect = parts.weights.collect
+
+    def look() -> None:
+        seen.append(size(p.grad for p in parts.model.parameters()))
+        collect()
+
+    parts.weights.collect = look
+    looped(job, parts)
+    count = sum(p.numel() for p in parts.model.parameters())
+    masters = parts.weights.state().values()
+    assert size([*parts.model.parameters(), *masters]) == weights * count
+    assert seen == [gradients * count]
+    kept = [each for held in parts.optimizer.state.values() for each in held.values()]
+    assert size(each for each in kept if isinstance(each, Tensor) and each.ndim) == state * count

@@ -1,0 +1,185 @@
+"""The learning rate of runs: by step, tokens and epochs, and what evaluations lower."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import resolve
+from setpoint.optim.config import Cosine, Plateau, ScheduleConfig
+from setpoint.optim.schedule.config import Moving
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.evaluation.score import Score
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+from setpoint.train.rate import LearningRate
+from setpoint.train.run import train
+
+from .small import assert_same_run, rows, small_job
+
+PHASES = (
+    "schedule.phases=[{steps: 3, target: 1}, {target: 0.5, curve: cosine}, {share: 0.3, target: 0}]"
+)
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "none": ("schedule=none",),
+    "constant": ("schedule=constant", "schedule.warmup_steps=3"),
+    "cosine": ("schedule=cosine", "schedule.warmup_from=0.3", "schedule.warmup_steps=4"),
+    "linear": ("schedule=linear",),
+    "polynomial": ("schedule=polynomial", "schedule.hard_floor=true", "schedule.power=1.5"),
+    "rex": ("schedule=rex",),
+    "wsd": ("schedule=wsd", "schedule.decay=one_minus_sqrt", "schedule.decay_steps=5"),
+    "inverse_sqrt": ("schedule=inverse_sqrt", "schedule.warmup_steps=4"),
+    "piecewise": ("schedule=piecewise", PHASES),
+}
+STILL = ("none", "tokens")  # has nothing to move
+
+
+def rates(run: Path) -> list[float]:
+    return [row["lr"] for row in rows(run) if row["kind"] == "train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [(name, by) for name in VARIANTS for by in ("step", "tokens") if (name, by) != STILL],
+)
+def test_every_update_of_a_run_has_the_rate_of_its_formula(
+    tmp_path: Path, name: str, by: str
+) -> None:
+    """Batches are full here, so that tokens move along the curve as updates do, bit for bit."""
+    flags = VARIANTS[name] if by == "step" else (*VARIANTS[name], f"schedule.by={by}")
+    job = small_job(tmp_path, *flags, "duration=12 steps", "evaluation=null")
+    factor = job.schedule.build()
+    assert rates(train(job).directory) == [0.01 * factor(step) for step in range(12)]
+
+
+def position(step: int, epochs: float, tokens: int = 0) -> Position:
+    return Position(step=step, tokens=tokens, epochs=epochs)
+
+
+def of(section: ScheduleConfig, tokens_per_update: int = 64) -> LearningRate:
+    return LearningRate(resolve(section), tokens_per_update)
+
+
+def test_by_tokens_few_tokens_move_little() -> None:
+    section = resolve(Cosine(horizon_steps=100, warmup_steps=10, by="tokens"))
+    rate, curve = of(section, tokens_per_update=64), section.build()
+    assert rate.factor(position(1, 0, tokens=32)) == curve(0.5) == 0.15
+    assert rate.factor(position(99, 0, tokens=64 * 55)) == curve(55)
+
+
+def test_by_epoch_the_factor_stays_within_one() -> None:
+    section = resolve(Cosine(horizon_steps=100, warmup_steps=0, by="epoch"))
+    rate, curve = of(section), section.build()
+    at = [(0, 0.0), (1, 0.4), (2, 0.8), (3, 1.2), (4, 1.6), (5, 2.0), (6, 2.4), (7, 4.1), (8, 4.5)]
+    began = [0, 0, 0, 3, 3, 5, 5, 7, 7]
+    assert [rate.factor(position(*each)) for each in at] == [curve(step) for step in began]
+
+
+def test_by_epoch_a_state_is_where_the_epoch_began() -> None:
+    section = resolve(Cosine(horizon_steps=100, warmup_steps=0, by="epoch"))
+    rate = of(section)
+    for at in ((0, 0.0), (1, 0.7), (2, 1.4)):
+        rate.factor(position(*at))
+    state = json.loads(json.dumps(rate.state_dict()))
+    again = of(section)
+    again.load_state_dict(state)
+    assert (
+        again.factor(position(3, 1.9)) == section.build()(2) != of(section).factor(position(3, 1.9))
+    )
+
+
+def test_a_state_of_another_schedule_is_left_alone() -> None:
+    plateau = of(Plateau(patience=0))
+    for loss in (1.0, 1.0):
+        plateau.observe({"held_out": Score(loss, 1.0, 1.0, 9)})
+    state = plateau.state_dict()
+    assert state["plateau"]["level"] == 0.5
+    cosine = of(Cosine(horizon_steps=9))
+    cosine.load_state_dict(state)
+    assert cosine.state_dict() == {}
+    plateau.load_state_dict({})
+    assert plateau.factor(Position()) == 0.5
+
+
+def test_what_is_monitored_is_looked_up() -> None:
+    rate = of(Plateau(monitor="my.web.accuracy", patience=0))
+    scores = {"held_out": Score(1.0, 1.0, 1.0, 9, 0.1), "my.web": Score(1.0, 1.0, 1.0, 9, 0.25)}
+    rate.observe(scores)
+    rate.observe(scores)
+    assert rate.state_dict()["plateau"]["best"] == 0.25
+    assert rate.factor(Position()) == 0.5
+
+
+def test_others_do_not_look_at_scores() -> None:
+    rate = of(Cosine(horizon_steps=9))
+    rate.observe({})
+    assert rate.state_dict() == {}
+
+
+# An epoch of the whole text is longer than a test need be.
+SHORT = ("data.sources.0.documents=12", "data.sources.0.length=80")
+EPOCHS = (*SHORT, "schedule=linear", "schedule.by=epoch")
+# A rate at which nothing is learnt, so that each evaluation is without a gain.
+PLATEAU = (
+    "schedule=plateau", "schedule.patience=0", "schedule.cooldown=1", "schedule.threshold=0.5"
+)  # fmt: skip
+
+
+def test_by_epoch_in_a_run(tmp_path: Path) -> None:
+    job = small_job(tmp_path, *EPOCHS, "duration=60 steps")
+    assert isinstance(job.schedule, Moving)
+    parts = build_parts(job)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    per_epoch = parts.loader.windows_per_epoch / 4
+    curve, seen = job.schedule.build(), []
+    for step in range(60):
+        update = loop.update()
+        seen.append(update.lr)
+        first = next(n for n in range(step + 1) if n // per_epoch == step // per_epoch)
+        assert update.lr == 0.01 * curve(first)
+        loop.advance(update, 0.0)
+    assert 60 / per_epoch > 2 and len(set(seen)) == int(59 // per_epoch) + 1
+
+
+@pytest.mark.parametrize("flags", [EPOCHS, PLATEAU], ids=["epoch", "plateau"])
+@pytest.mark.parametrize("stop", [4, 12, 26])
+def test_a_resumed_run_has_the_same_rates(
+    tmp_path: Path, flags: tuple[str, ...], stop: int
+) -> None:
+    """Also where the first part was judged at its end, as the whole run is not there."""
+    horizon = () if flags is PLATEAU else ("schedule.horizon_steps=36",)
+    whole = train(small_job(tmp_path / "whole", *flags, *horizon, "duration=36 steps")).directory
+    assert len(set(rates(whole))) > 2
+    for steps in (stop, 36):
+        job = small_job(tmp_path / "parts", *flags, *horizon, f"duration={steps} steps")
+        parts = train(job).directory
+    assert rates(parts) == rates(whole)
+
+
+def test_a_stopped_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    oracle = train(small_job(tmp_path / "whole", *PLATEAU, "duration=16 steps")).directory
+    job = small_job(tmp_path / "stopped", *PLATEAU, "duration=16 steps")
+    stopped = interrupted(job, 10)
+    assert_same_run(stopped, oracle)
+
+
+def interrupted(job: Job, at: int) -> Path:
+    """Train with a break."""
+    from setpoint.train import loop as module
+
+    real = module.Loop.advance
+
+    def advance(self: Loop, *rest: object) -> None:
+        real(self, *rest)  # pyright: ignore[reportArgumentType]
+        if self.position.step == at:
+            self.stop.signal = signal.SIGTERM
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Loop, "advance", advance)
+        train(job)
+    return train(job).directory

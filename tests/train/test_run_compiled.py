@@ -1,0 +1,242 @@
+"""A compiled run is the run as it is written: losses, gradients, checkpoints, evaluation, text.
+
+Tolerances: fp32 to 1e-5 relative, since compiled code adds up in another order; bf16 to 2e-2, since
+it keeps in fp32 what eager code rounds between two operations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.config import RunError, SetpointError
+from setpoint.config.foreign.allow import allow_imports
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.config import Job
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
+from setpoint.train.run import train
+
+from .small import assert_same_run, events, rows, small_job
+
+allow_imports(__name__)
+SHORT = ("duration=4 steps", "model.layers=2", "evaluation.every=2 steps")
+COMPILED = ("compile={}", "compile.backend=aot_eager")
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
+LATENT = "model.mla={kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4}"
+CASES: dict[str, tuple[str, ...]] = {
+    "dense": (),
+    "whole": ("compile.scope=model",),
+    "whole with a chunked loss": ("compile.scope=model", "loss=chunked_cross_entropy"),
+    "no accumulation": ("batch.accumulation=1", "batch.global_size=2"),
+    "bf16": ("precision.compute=bf16",),
+    "pure bf16": ("precision.compute=bf16", "precision.params=bf16", "model.dropout=0"),
+    "experts": ("model.moe.experts=4",),
+    "experts by a loop": (
+        "model.moe={experts=4, packed=false, router={type=sigmoid_top_k}}",
+        "compile.backend=eager",
+    ),
+    "latent": (LATENT,),
+    "windows": ("model.attention_pattern=[sliding, full]", "model.sliding_window=4"),
+    "checkpointing": ("memory.activation_checkpointing=full",),
+    "deterministic": ("deterministic=true",),
+    "all sizes": ("compile.dynamic=true", "compile.backend=eager"),
+    "each size": ("compile.dynamic=false",),
+}
+
+
+class Printing(torch.nn.Module):
+    """A model of the user's own that prints, which no graph can hold."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = self.table(tokens)
+        print(end="")
+        return logits * 2
+
+
+OWN = ("model=import", f"model.target={__name__}.Printing", "compile.scope=model")
+
+
+def job_of(folder: Path, *flags: str) -> Job:
+    own = any(flag.startswith("model=") for flag in flags)
+    short = [flag for flag in SHORT if not own or not flag.startswith("model.")]
+    return small_job(folder, *short, *flags)
+
+
+def gradients(job: Job) -> dict[str, torch.Tensor]:
+    """Those of the first micro-batch."""
+    parts = build_parts(job)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    batch = next(parts.loader)
+    count = parts.objective.count(batch)
+    loop.backward(batch, count, count)
+    return {n: p.grad.float() for n, p in parts.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compiled_equals_eager(tmp_path: Path, case: str) -> None:
+    eager = [flag for flag in CASES[case] if not flag.startswith("compile")]
+    plain, ours = job_of(tmp_path / "a", *eager), job_of(tmp_path / "b", *COMPILED, *CASES[case])
+    tolerance = TOLERANCE[plain.precision.compute]
+    before, after = gradients(plain), gradients(ours)
+    assert before.keys() == after.keys()
+    for name, gradient in before.items():
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(after[name], gradient, rtol=0, atol=tolerance * scale, msg=name)
+    a, b = train(plain), train(ours)
+    assert events(b.directory, "compile")
+    assert len(rows(a.directory)) == len(rows(b.directory)) == 6
+    for one, other in zip(rows(a.directory), rows(b.directory), strict=True):
+        assert one.keys() == other.keys()
+        for key in one.keys() & {"loss", "held_out_loss"}:
+            assert other[key] == pytest.approx(one[key], rel=tolerance)
+
+
+def test_names_are_those_of_the_model_as_written(tmp_path: Path) -> None:
+    plain = build_parts(job_of(tmp_path / "a")).model
+    ours = build_parts(job_of(tmp_path / "b", *COMPILED)).model
+    assert list(ours.state_dict()) == list(plain.state_dict())
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in plain.named_parameters()]
+
+
+def test_checkpoints_serve_both(tmp_path: Path) -> None:
+    """A compiled run goes on as it is written, and starts another one; and the other way round."""
+    constant = "schedule=constant"
+    first = train(job_of(tmp_path, *COMPILED, constant, "duration=2 steps"))
+    again = train(job_of(tmp_path, constant, "duration=3 steps"))
+    third = train(job_of(tmp_path, *COMPILED, constant, "duration=4 steps"))
+    assert first.directory == again.directory == third.directory
+    assert (again.started.step, third.started.step) == (2, 3)
+    whole = train(job_of(tmp_path / "whole", constant))
+    losses = [row["loss"] for row in rows(third.directory) if row["kind"] == "train"]
+    theirs = [row["loss"] for row in rows(whole.directory) if row["kind"] == "train"]
+    assert losses == pytest.approx(theirs, rel=1e-5)
+    start = f"model.pretrained={first.directory}"
+    parts = build_parts(job_of(tmp_path / "next", *COMPILED, start, "seed=7"))
+    assert parts.pretrained is not None
+    tensors = torch.cat([p.detach().flatten() for p in parts.model.parameters()])
+    ended = torch.cat([p.detach().flatten() for p in third.parts.model.parameters()])
+    assert torch.equal(tensors, ended)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    flags = (*COMPILED, "checkpoint.every=2 steps", "model.dropout=0.1", "schedule=constant")
+    oracle = train(job_of(tmp_path / "a", *flags))
+    train(job_of(tmp_path / "b", *flags, "duration=2 steps"))
+    resumed = train(job_of(tmp_path / "b", *flags))
+    assert resumed.started.step == 2
+    assert_same_run(resumed.directory, oracle.directory)
+
+
+def test_evaluation_is_compiled_once_and_takes_a_last_batch_of_another_size(tmp_path: Path) -> None:
+    outcome = train(
+        job_of(tmp_path, *COMPILED, "evaluation.every=1 steps", "evaluation.sequences=5")
+    )
+    found = events(outcome.directory, "compile")
+    assert sum(event["graphs"] for event in found) <= 3
+    assert [text for event in found for text in event["fallbacks"]] == []
+    assert len(found[0]["recompilations"]) == 0
+
+
+def test_the_event_tells_of_the_first_step(tmp_path: Path) -> None:
+    outcome = train(job_of(tmp_path, *COMPILED, "evaluation=null"))
+    (event,) = events(outcome.directory, "compile")
+    assert event["step"] == event["graphs"] == 1
+    assert event["first_step_seconds"] > event["seconds"] > 0
+    log = (outcome.directory / "logs" / "rank-0.log").read_text()
+    assert "compile: 1 graph in" in log
+
+
+def test_a_part_that_runs_as_written_is_told(tmp_path: Path) -> None:
+    outcome = train(job_of(tmp_path, *COMPILED, *OWN))
+    (told,) = [text for e in events(outcome.directory, "compile") for text in e["fallbacks"]]
+    assert "print" in told
+    assert "test_run_compiled.py:" in told
+    log = (outcome.directory / "logs" / "rank-0.log").read_text()
+    assert log.count("a graph ends, and what ends it runs as written") == 1
+
+
+def test_a_part_that_runs_as_written_ends_the_run_if_it_must_not(tmp_path: Path) -> None:
+    job = job_of(tmp_path, *COMPILED, *OWN, "compile.fallback=fail")
+    with pytest.raises(RunError, match=r"step 1: compile\.fallback = fail: a graph ends"):
+        train(job)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert [event["event"] for event in events(run)][-2:] == ["compile", "fault"]
+    assert list_checkpoints(run / "checkpoints").keys() <= {0}
+
+
+def test_sizes_that_vary_beyond_the_limit_end_the_run_if_they_must_not(tmp_path: Path) -> None:
+    """Training and evaluation are two graphs already, one of which would silently be eager."""
+    flags = ("compile.dynamic=false", "compile.recompile_limit=1", "compile.fallback=fail")
+    with pytest.raises(RunError, match=r"compile\.recompile_limit = 1 is reached(.|\n)*as written"):
+        train(job_of(tmp_path, *COMPILED, *flags, "evaluation.every=1 steps"))
+
+
+def test_a_graph_that_must_be_whole_and_is_not(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="torch.compile: Failed to trace builtin operator") as caught:
+        train(job_of(tmp_path, *COMPILED, *OWN, "compile.fullgraph=true"))
+    assert "Traceback" not in str(caught.value)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert "torch.compile" in events(run, "fault")[0]["error"]
+
+
+def test_a_model_of_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    flags = ("model=huggingface", "model.config=gpt2", "model.overrides={n_layer: 2, n_embd: 16}")
+    small = ("model.overrides.n_head=2",)
+    plain = train(job_of(tmp_path / "a", *flags, *small))
+    ours = train(job_of(tmp_path / "b", *flags, *small, *COMPILED))
+    (first, *_) = events(ours.directory, "compile")
+    assert first["graphs"] >= 1
+    assert [text for e in events(ours.directory, "compile") for text in e["fallbacks"]] == []
+    held = [[row["loss"] for row in rows(run.directory) if "loss" in row] for run in (plain, ours)]
+    # Dropout draws the same numbers, for aot_eager runs the operations one by one.
+    assert held[0] == pytest.approx(held[1], rel=1e-4)
+
+
+def test_an_imported_model_without_layers(tmp_path: Path) -> None:
+    flags = [flag for flag in OWN if flag != "compile.scope=model"]
+    with pytest.raises(SetpointError, match="a Printing, has no layers that repeat"):
+        train(job_of(tmp_path, *COMPILED, *flags))
+
+
+def test_the_next_job_is_not_compiled_and_finds_nothing_changed(tmp_path: Path) -> None:
+    limit = torch._dynamo.config.recompile_limit
+    environment = dict(os.environ)
+    train(job_of(tmp_path / "a", *COMPILED, "compile.recompile_limit=3"))
+    assert torch._dynamo.config.recompile_limit == limit
+    assert dict(os.environ) == environment
+    outcome = train(job_of(tmp_path / "b"))
+    assert events(outcome.directory, "compile") == []
+    assert outcome.parts.compiled is None
+
+
+def test_inductor_with_a_cache_of_its_own(tmp_path: Path) -> None:
+    """The whole way, with a C++ compiler; the second run finds its code in the folder."""
+    cache = tmp_path / "cache"
+    flags = ("compile={}", f"compile.cache={cache}")
+    base = ("duration=2 steps", "model.layers=2", "model.dropout=0", "evaluation=null")
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    plain = train(small_job(tmp_path / "a", *base))
+    first = train(small_job(tmp_path / "b", *base, *flags))
+    made = {path: path.stat().st_mtime_ns for path in cache.rglob("*.so")}
+    assert made
+    assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == before
+    again = train(small_job(tmp_path / "c", *base, *flags))
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.so")} == made
+    losses: list[Any] = [
+        [json.dumps(row["loss"]) for row in rows(run.directory)] for run in (plain, first, again)
+    ]
+    assert losses[1] == losses[2]
+    assert [float(x) for x in losses[1]] == pytest.approx([float(x) for x in losses[0]], rel=1e-5)

@@ -1,0 +1,127 @@
+"""Deterministic runs are the same twice, bit for bit, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch._dynamo
+
+from setpoint.compile.settings import CACHE
+from setpoint.config import SetpointError
+from setpoint.config.foreign.allow import allow_imports
+from setpoint.parallel.workspace import VARIABLE
+from setpoint.train.run import train
+from setpoint.train.settings import settings_of
+
+from .deterministic_runs import CASES
+from .small import small_job
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two processes have learned."""
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "PASSIVE"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.train.deterministic_runs", str(folder)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for folder in (tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b"))
+    ]
+    ended = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    return [json.loads(text.splitlines()[-1]) for text in ended]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twice_the_same(twice: list[dict[str, Any]], case: str) -> None:
+    first, second = (found[case] for found in twice)
+    assert first == second
+    losses = first[1]
+    assert len(set(losses)) == len(losses)
+
+
+def test_cases_differ(twice: list[dict[str, Any]]) -> None:
+    """Else the comparison above would see nothing."""
+    digests = [digest for digest, _ in twice[0].values()]
+    assert len(set(digests)) >= len(CASES) - 1
+
+
+def test_inductor_measures_nothing_then(tmp_path: Path) -> None:
+    from torch._inductor import config
+
+    with settings_of(small_job(tmp_path, "deterministic=true", "compile={}")):
+        assert config.deterministic
+    with settings_of(small_job(tmp_path, "compile={}")):
+        assert not config.deterministic
+
+
+class Look(torch.nn.Module):
+    """A model of the user's own that notes what it is built under, or fails to be built."""
+
+    seen: ClassVar[list[bool]] = []
+
+    def __init__(self, vocab_size: int, fails: bool = False) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+        self.seen.append(torch.are_deterministic_algorithms_enabled())
+        if fails:
+            raise ValueError("it cannot be built")
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Look up logits, and note what it is trained under."""
+        self.seen.append(torch.are_deterministic_algorithms_enabled())
+        return self.table(tokens)
+
+
+allow_imports(__name__)
+OWN = ("model=import", f"model.target={__name__}.Look", "deterministic=true", "duration=1 steps")
+
+
+def process_state() -> list[object]:
+    dynamo = torch._dynamo.config
+    return [
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.deterministic,
+        os.environ.get(VARIABLE),
+        os.environ.get(CACHE),
+        dynamo.recompile_limit,
+    ]
+
+
+def test_the_process_is_free_again_after_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    before = process_state()
+    Look.seen.clear()
+    train(small_job(tmp_path, *OWN))
+    assert len(Look.seen) > 1 and all(Look.seen)
+    assert process_state() == before
+
+
+def test_the_process_is_free_again_after_a_build_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    before = process_state()
+    job = small_job(
+        tmp_path, *OWN, "model.fails=true", "compile.recompile_limit=3",
+        f"compile.cache={tmp_path / 'cache'}",
+    )  # fmt: skip
+    with pytest.raises(SetpointError, match="it cannot be built"):
+        train(job)
+    assert process_state() == before

@@ -1,0 +1,95 @@
+"""What is kept where does not change what is learned: whole runs, to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from ..memory.spared import spared_device
+from .small import events, small_job
+
+BASE = (
+    "duration=4 steps", "schedule=constant", "model.layers=2", "model.dropout=0.1",
+    "model.moe={experts=4, router={type=sigmoid_top_k}}", "precision.compute=bf16",
+    "evaluation.every=2 steps", "tracking.every=1 steps",
+)  # fmt: skip
+BELOW = "memory.activation_checkpointing"
+ALL = (
+    f"{BELOW}=full",
+    "memory.activation_offload={limit=4 KiB, smallest=0}",
+    "memory.optimizer_offload.limit=8 KiB",
+)
+WAYS: dict[str, tuple[str, ...]] = {
+    "full": (f"{BELOW}=full",),
+    "reentrant parts": (f"{BELOW}={{type=parts, reentrant=true}}",),
+    "operators": (f"{BELOW}=operators",),
+    "offload": ALL[1:],
+    "all": ALL,
+}
+
+
+def learned(job: Job, path: Path) -> dict[str, Tensor]:
+    with spared_device():
+        parts = train(job, path).parts
+    return {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    folder = tmp_path_factory.mktemp("plain")
+    return learned(small_job(folder, *BASE), folder / "run")
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert tensor.equal(other[name]), name
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_run_learns_the_same(name: str, tmp_path: Path, plain: dict[str, Tensor]) -> None:
+    assert_equal(learned(small_job(tmp_path, *BASE, *WAYS[name]), tmp_path / "run"), plain)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["then without", "then with"])
+def test_a_run_goes_on_with_other_memory(
+    first: bool, tmp_path: Path, plain: dict[str, Tensor]
+) -> None:
+    path, base = tmp_path / "run", BASE[1:]
+    learned(small_job(tmp_path, "duration=2 steps", *base, *(ALL if first else ())), path)
+    job = small_job(tmp_path, *BASE, *(() if first else ALL))
+    assert_equal(learned(job, path), plain)
+    resumed = [event for event in events(path) if event["event"] == "resume"]
+    assert len(resumed) == 1
+
+
+def test_memory_is_no_part_of_what_is_learned(tmp_path: Path) -> None:
+    from setpoint.config.fingerprint import fingerprint
+
+    plain, other = small_job(tmp_path, *BASE), small_job(tmp_path, *BASE, *ALL)
+    assert fingerprint(plain) == fingerprint(other)
+
+
+COMPILED = ("model.layers=3", "duration=2 steps", "evaluation=null", "compile.backend=aot_eager")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    folder = tmp_path_factory.mktemp("compiled")
+    return learned(small_job(folder, *COMPILED), folder / "run")
+
+
+@pytest.mark.parametrize("name", ["full", "parts", "operators", "all"])
+def test_compiled_layers_stay_one_graph(
+    name: str, tmp_path: Path, compiled: dict[str, Tensor]
+) -> None:
+    flags = {**WAYS, "parts": (f"{BELOW}=parts",)}[name]
+    path = tmp_path / "run"
+    assert_equal(learned(small_job(tmp_path, *COMPILED, *flags), path), compiled)
+    (report,) = [event for event in events(path) if event["event"] == "compile"]
+    assert (report["graphs"], report["recompilations"], report["fallbacks"]) == (1, [], [])
