@@ -173,7 +173,8 @@ def test_what_is_suggested_exists() -> None:
 
     every = {path for path, _ in schema(Training)}
     for flag, hint in {
-        "train.seed=3": "Did you mean seed or data.sources.seed?",
+        "train.seed=3": "Did you mean seed or data.sources.seed or "
+        "evaluation.datasets.sources.seed?",
         "trainer.precision=16": "Did you mean precision?",
         "trainer.foo=3": "Did you mean tracking?",
         "total_steps=100": "Here it is called duration.",

@@ -200,7 +200,7 @@ def place_of(root: type[Config], key: str, path: str) -> str:
         tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in here)
         return f"It is a field of type = {tags}."
     word = key.lower().replace("-", "_")
-    paths = list(dict.fromkeys(_first_places(root).values()))
+    paths = list(dict.fromkeys(path for path, _ in schema(root)))
     exact = [p for p in paths if p.rpartition(".")[2] == word]
     if not exact:
         foreign = name_here(root, key)
