@@ -3,10 +3,7 @@
 The ranks are forked from a parent that has imported torch and run nothing.
 """
 
-import os
 import sys
-import tempfile
-import traceback
 
 import torch
 import torch.distributed as dist
@@ -18,6 +15,7 @@ from setpoint.model.initialize import initialize
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.seeds import seed_everything
 
+from ..ranks import fork
 from .small import VOCAB, small_config, small_model
 
 WORLD = 2
@@ -75,23 +73,5 @@ def one_rank(rank: int, store: str) -> None:
     dist.destroy_process_group()
 
 
-def main() -> int:
-    """Fork the ranks, and return the worst of their statuses."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(WORLD):
-            child = os.fork()
-            if child == 0:
-                try:
-                    one_rank(rank, f"{folder}/store")
-                except BaseException:
-                    traceback.print_exc()
-                    sys.stderr.flush()
-                    os._exit(1)
-                os._exit(0)
-            children.append(child)
-        return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fork(one_rank, WORLD))

@@ -3,10 +3,7 @@
 The ranks are forked from a parent that has imported torch and run nothing.
 """
 
-import os
 import sys
-import tempfile
-import traceback
 
 import torch
 import torch.distributed as dist
@@ -20,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from ..ranks import fork
 from .small import VOCAB, small_model
 
 WORLD = 2
@@ -62,22 +60,5 @@ def one_rank(rank: int, store: str) -> None:
     dist.destroy_process_group()
 
 
-def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(WORLD):
-            child = os.fork()
-            if child == 0:
-                try:
-                    one_rank(rank, f"{folder}/store")
-                except BaseException:
-                    traceback.print_exc()
-                    sys.stderr.flush()
-                    os._exit(1)
-                os._exit(0)
-            children.append(child)
-        return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fork(one_rank, WORLD))

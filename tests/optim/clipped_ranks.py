@@ -1,9 +1,6 @@
 """Run by test_clip.py in a process of its own: two ranks clip gradients that they share."""
 
-import os
 import sys
-import tempfile
-import traceback
 
 import torch
 import torch.distributed as dist
@@ -13,6 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from setpoint.optim.clip import clip_gradients
+
+from ..ranks import fork
 
 WORLD = 2
 
@@ -59,20 +58,4 @@ def rank(number: int, store: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    children = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(WORLD):
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    rank(number, f"{folder}/store")
-                    status = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stderr.flush()
-                    os._exit(status)
-            children.append(child)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    sys.exit(max(map(abs, codes)))
+    sys.exit(fork(rank, WORLD))

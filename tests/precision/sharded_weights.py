@@ -4,10 +4,7 @@ The ranks are forked from a parent that has imported torch and run nothing, whic
 starting two interpreters.
 """
 
-import os
 import sys
-import tempfile
-import traceback
 
 import torch
 import torch.distributed as dist
@@ -17,6 +14,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from setpoint.precision.weights import MasterWeights, OwnWeights, cast_parameters
+
+from ..ranks import fork
 
 WORLD, UPDATES = 2, 4
 
@@ -81,22 +80,5 @@ def one_rank(rank: int, store: str) -> None:
     dist.destroy_process_group()
 
 
-def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(WORLD):
-            child = os.fork()
-            if child == 0:
-                try:
-                    one_rank(rank, f"{folder}/store")
-                except BaseException:
-                    traceback.print_exc()
-                    sys.stderr.flush()
-                    os._exit(1)
-                os._exit(0)
-            children.append(child)
-        return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fork(one_rank, WORLD))

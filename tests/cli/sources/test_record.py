@@ -112,8 +112,8 @@ def test_a_checkpoint_of_before_there_were_records(cli: CommandLine, run: str) -
         assert answer.err == (
             f"note: {source} holds no record of its own; that of the run {run} is taken\n"
         )
-    shutil.move(folder, cli.folder / "alone")
-    assert "holds no record of its configuration" in cli.refused("fingerprint alone")
+    shutil.move(folder, cli.folder / "set_aside")
+    assert "holds no record of its configuration" in cli.refused("fingerprint set_aside")
 
 
 def test_what_is_refused(cli: CommandLine, run: str) -> None:

@@ -4,10 +4,7 @@ The ranks are forked from a parent that has imported torch and run nothing, whic
 starting two interpreters.
 """
 
-import os
 import sys
-import tempfile
-import traceback
 
 import torch
 import torch.distributed as dist
@@ -21,6 +18,8 @@ from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.outcome import Outcome
 from setpoint.model.transformer import Transformer
 from setpoint.train.callbacks.experts import sum_over_ranks
+
+from ...ranks import fork
 
 WORLD, VOCAB = 2, 37
 
@@ -76,22 +75,5 @@ def one_rank(rank: int, store: str) -> None:
     dist.destroy_process_group()
 
 
-def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(WORLD):
-            child = os.fork()
-            if child == 0:
-                try:
-                    one_rank(rank, f"{folder}/store")
-                except BaseException:
-                    traceback.print_exc()
-                    sys.stderr.flush()
-                    os._exit(1)
-                os._exit(0)
-            children.append(child)
-        return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fork(one_rank, WORLD))

@@ -156,10 +156,14 @@ def test_a_schedule_needs_to_know_how_long_the_run_is(tmp_path: Path) -> None:
 
 
 def test_two_ranks_balance_as_one_would() -> None:
-    script = Path(__file__).with_name("expert_ranks.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment
+        [sys.executable, "-m", "tests.train.callbacks.expert_ranks"],
+        cwd=Path(__file__).resolve().parents[3],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
 
