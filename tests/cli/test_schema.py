@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
+from setpoint.cli.main import main
 from setpoint.config.registry import presets
 
 from ..snapshots import compare
@@ -19,9 +22,12 @@ DOCS = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(toml|yaml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def known(cli: CommandLine) -> Draft202012Validator:
-    schema = json.loads(cli.ok("schema"))
+@pytest.fixture(scope="module")
+def known() -> Draft202012Validator:
+    printed = StringIO()
+    with redirect_stdout(printed):
+        assert main(["schema"]) == 0
+    schema = json.loads(printed.getvalue())
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
 
