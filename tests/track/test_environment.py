@@ -47,10 +47,35 @@ def test_the_users_repository_and_ours(tmp_path: Path) -> None:
         assert ours["setpoint"] == "the same repository"
 
 
+def test_what_cannot_change_is_read_once_and_the_users_code_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def revision(directory: Path) -> dict[str, object]:
+        asked.append(directory)
+        return {"root": None, "revision": len(asked)}
+
+    module._own_code.cache_clear()
+    monkeypatch.setattr(module, "code_revision", revision)
+    first, second = environment(directory=tmp_path), environment(directory=tmp_path)
+    module._own_code.cache_clear()
+    package = Path(module.__file__).parent
+    assert asked == [tmp_path, package, tmp_path]
+    assert first["code"]["user"] != second["code"]["user"]
+    assert first["code"]["setpoint"] == second["code"]["setpoint"]
+    # A record may be changed; the next one is not.
+    first["packages"].clear()
+    first["code"]["setpoint"].clear()
+    third = environment(directory=tmp_path)
+    assert third["packages"] == second["packages"] != {}
+
+
 def test_it_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("gone")
 
+    module._packages.cache_clear()
     monkeypatch.setattr(module.metadata, "distributions", fail)
     monkeypatch.setattr(module.Path, "cwd", fail)
     monkeypatch.setenv("WORLD_SIZE", "many")

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _NAMES = frozenset(
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "GROUP_RANK", "PYTHONHASHSEED",
      "LD_PRELOAD", "MALLOC_CONF", "VIRTUAL_ENV")
 )  # fmt: skip
+
+_PACKAGE = Path(__file__).resolve().parent
 
 
 def environment(
@@ -60,7 +63,7 @@ def environment(
             "implementation": platform.python_implementation(),
             "executable": sys.executable,
         },
-        "packages": _packages,
+        "packages": lambda: dict(_packages()),
         "system": lambda: {"platform": platform.platform(), "host": socket.gethostname()},
         "processor": _processor,
         "memory_bytes": lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -76,12 +79,18 @@ def environment(
 def _code(directory: Path) -> dict[str, Any]:
     """The user's repository, and the framework's where that is another one."""
     user = code_revision(directory)
-    package = Path(__file__).resolve().parent
-    if user["root"] is not None and package.is_relative_to(Path(user["root"]).resolve()):
+    if user["root"] is not None and _PACKAGE.is_relative_to(Path(user["root"]).resolve()):
         return {"user": user, "setpoint": "the same repository"}
-    return {"user": user, "setpoint": code_revision(package)}
+    return {"user": user, "setpoint": dict(_own_code())}
 
 
+# What a process has imported stays the same while it runs, so this and the packages are read once.
+@cache
+def _own_code() -> dict[str, Any]:
+    return code_revision(_PACKAGE)
+
+
+@cache
 def _packages() -> dict[str, str]:
     # The metadata of a broken installation can lack its name or version.
     found = {str(d.metadata["Name"]): str(d.version) for d in metadata.distributions()}
