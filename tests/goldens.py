@@ -1,10 +1,11 @@
-"""Resolved configurations of all presets, kept as files, so that no default changes unseen.
+"""What every preset comes to, kept as files, so that no default changes unseen.
 
     python -m tests.goldens      (`make golden`) shows what has changed, and rewrites the files
 
-`PRESET.txt` holds every value of a preset with its fingerprint, `tiny+MODIFIER.txt` those of the
-preset `tiny` with a modifier, and `fields.txt` what every field of a job is unless it is set, in
-every variant, chosen by a preset or not.
+`fields.txt` holds the default of every field of every class that a job can hold, so a new field
+with a default is one new line there. `PRESET.txt` holds the fingerprint of a preset and the values
+in which it differs from those defaults, derived ones included; `tiny+MODIFIER.txt` those of the
+preset `tiny` with a modifier. Together they say every value of every preset.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from inspect import Parameter, signature
 from pathlib import Path
 
 import setpoint.presets  # noqa: F401 - registers them
+from setpoint.config import Config
+from setpoint.config.base import value_or_missing
 from setpoint.config.compose import compose
 from setpoint.config.data import json_value
 from setpoint.config.field import MISSING, FieldInfo
 from setpoint.config.fingerprint import fingerprint
 from setpoint.config.registry import modifiers, presets
-from setpoint.config.suggest import schema
-from setpoint.config.walk import leaves
+from setpoint.config.suggest import section_classes
+from setpoint.config.walk import dotted, leaves, sections
 from setpoint.train.config import Job
 
 FOLDER = Path(__file__).parent / "golden"
@@ -46,7 +49,7 @@ def goldens() -> dict[str, str]:
 
 
 def resolved(source: str, *with_modifiers: str) -> str:
-    """Every value of a configuration, one in a line, below its fingerprint.
+    """The values of a configuration that its classes do not say, below its fingerprint.
 
     Arguments:
         source: a preset.
@@ -56,12 +59,34 @@ def resolved(source: str, *with_modifiers: str) -> str:
         lines in order of declaration.
     """
     config = compose(Job, source, modifiers=with_modifiers).resolve()
-    lines = [f"fingerprint {fingerprint(config)}", ""]
-    lines += [
-        f"{leaf.key} = {json.dumps(json_value(leaf.value))}  # {leaf.role.name}"
-        for leaf in leaves(config)
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([f"fingerprint {fingerprint(config)}", "", *differing(config)]) + "\n"
+
+
+def differing(config: Config) -> Iterator[str]:
+    """The values of a configuration that are not the defaults of the classes they stand in.
+
+    Arguments:
+        config: a resolved configuration.
+
+    Yields:
+        `path = value  # role`, and `path: Class` where another section, or another number of them,
+        stands than the default of the field that holds it.
+    """
+    owners = dict(sections(config))
+    for path, section in owners.items():
+        for name, info in type(section).__setpoint__.fields.items():
+            shape = _shape(value_or_missing(section, name))
+            if shape is not None and shape != _shape(info.initial()):
+                yield f"{dotted((*path, name))}: {_shown(shape)}"
+    for leaf in leaves(config):
+        owner = max((path for path in owners if path == leaf.path[: len(path)]), key=len)
+        rest = leaf.path[len(owner) :]
+        fields = type(owners[owner]).__setpoint__.fields
+        if rest in {(), ("type",)} and "type" not in fields:
+            continue  # the section itself, which its class names
+        if len(rest) == 1 and _unset(fields[str(rest[0])]) == json.dumps(json_value(leaf.value)):
+            continue
+        yield f"{leaf.key} = {json.dumps(json_value(leaf.value))}  # {leaf.role.name}"
 
 
 def drift(name: str, wanted: str) -> list[str]:
@@ -103,7 +128,7 @@ def rewrite() -> None:
         (FOLDER / name).write_text(text, encoding="utf-8")
 
 
-def _ours(table: dict[str, object]) -> list[str]:
+def _ours(table: Mapping[str, object]) -> list[str]:
     """The presets or modifiers that Setpoint brings and that need no parameters."""
     return sorted(
         name
@@ -116,14 +141,40 @@ def _ours(table: dict[str, object]) -> list[str]:
     )
 
 
+def classes() -> list[type[Config]]:
+    """Every class of Setpoint's whose instances a job can hold, those of all variants included.
+
+    Returns:
+        the classes, in order of declaration, each once.
+    """
+    found: dict[type[Config], None] = {}
+    waiting: list[type[Config]] = [Job]
+    while waiting:
+        cls = waiting.pop(0)
+        if cls in found or not cls.__module__.startswith("setpoint."):
+            continue
+        found[cls] = None
+        waiting += [
+            inner
+            for info in cls.__setpoint__.fields.values()
+            for inner in section_classes(info.type)
+        ]
+    return list(found)
+
+
+def _name(cls: type) -> str:
+    """A class by its package, as in `optim.AdamW`."""
+    package = cls.__module__.removeprefix("setpoint.").removesuffix(".config")
+    return f"{package}.{cls.__name__}"
+
+
 def _fields() -> Iterator[str]:
-    seen: set[str] = set()
-    for path, info in schema(Job):
-        line = f"{path} = {_unset(info)}  # {info.role.name if info.role else 'identity'}"
-        # A field that several variants share is one line for each value that it can have.
-        if line not in seen:
-            seen.add(line)
-            yield line
+    for cls in classes():
+        if cls.__setpoint__.tag is not None:
+            yield f'{_name(cls)} is "{cls.__setpoint__.tag}"'
+        for name, info in cls.__setpoint__.fields.items():
+            role = info.role.name if info.role else cls.__setpoint__.role.name
+            yield f"{_name(cls)}.{name} = {_unset(info)}  # {role}"
 
 
 def _unset(info: FieldInfo) -> str:
@@ -132,7 +183,36 @@ def _unset(info: FieldInfo) -> str:
     value = info.initial()
     if value is MISSING:
         return "(required)"
-    return json.dumps(json_value(info.type.dump(value)))
+    shape = _shape(value)
+    if shape is None:
+        return json.dumps(json_value(info.type.dump(value)))
+    # What the default sets in the sections that it holds; the rest is what their classes say.
+    lines = [line for each in _held(value) for line in differing(each)]
+    return "; ".join([_shown(shape), *(line.partition("  # ")[0] for line in lines)])
+
+
+def _held(value: object) -> list[Config]:
+    if isinstance(value, Config):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value
+    return list(items)  # type: ignore[arg-type]
+
+
+def _shape(value: object) -> object:
+    """The classes of the sections in the value of a field; None if it holds none."""
+    if isinstance(value, Config):
+        return _name(type(value))
+    if isinstance(value, dict):
+        shapes = {key: _shape(item) for key, item in value.items()}
+        return shapes if any(shapes.values()) else None
+    if isinstance(value, list | tuple):
+        shapes = [_shape(item) for item in value]
+        return shapes if any(shapes) else None
+    return None
+
+
+def _shown(shape: object) -> str:
+    return json.dumps(shape).replace('"', "")
 
 
 def main() -> int:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from setpoint.optim.config import AdamW
+from setpoint.checkpoint.config import Checkpoint
+from setpoint.config import RUNTIME
+from setpoint.config.compose import Composition, compose
+from setpoint.config.suggest import schema
+from setpoint.optim.config import AdamW, Muon
+from setpoint.profile.config import Profiling
+from setpoint.resilience.config import GarbageCollection
 from setpoint.train.config import Job
 
 from . import goldens
@@ -47,9 +55,71 @@ def test_a_changed_default_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPa
     changes = goldens.all_drift()
     text = message(changes)
     assert "make golden" in text
-    assert "-optimizer.eps = 1e-08  # identity" in text
-    assert "+optimizer.eps = 2.0  # identity" in text
-    assert {"tiny.txt", goldens.FIELDS} <= changes.keys()
+    assert "-optim.AdamW.eps = 1e-08  # identity" in text
+    assert "+optim.AdamW.eps = 2.0  # identity" in text
+    assert any(line.startswith("-fingerprint ") for line in changes["tiny.txt"])
+
+
+def test_a_changed_default_is_seen_where_no_preset_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Muon.__setpoint__.fields["steps"], "default", 6)
+    assert goldens.all_drift() == {
+        goldens.FIELDS: ["-optim.Muon.steps = 5  # identity", "+optim.Muon.steps = 6  # identity"]
+    }
+
+
+def test_a_changed_default_of_a_runtime_field_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes no fingerprint, and a preset that does not set it holds no line of it."""
+    monkeypatch.setattr(Checkpoint.__setpoint__.fields["keep"], "default", 3)
+    assert list(goldens.all_drift()) == [goldens.FIELDS]
+
+
+def test_a_changed_role_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Muon.__setpoint__.fields["steps"], "role", RUNTIME)
+    assert goldens.all_drift()[goldens.FIELDS][1] == "+optim.Muon.steps = 5  # runtime"
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (
+            lambda job: setattr(job.checkpoint, "every", "7 steps"),
+            ['+checkpoint.every = "7 steps"  # runtime'],
+        ),
+        (
+            lambda job: setattr(job.evaluation, "baselines", False),
+            ["-evaluation.baselines = true  # runtime"],
+        ),
+        # Sections whose values are all defaults, and one that is gone.
+        (
+            lambda job: setattr(job.resilience, "gc", GarbageCollection()),
+            ["+resilience.gc: resilience.GarbageCollection"],
+        ),
+        (
+            lambda job: setattr(job.tracking, "trackers", []),
+            ["+tracking.trackers = []  # runtime"],
+        ),
+        (
+            lambda job: setattr(job, "profiling", Profiling()),
+            ["+profiling: profile.Profiling"],
+        ),
+    ],
+)
+def test_a_changed_preset_is_seen(
+    change: Callable[[Job], None], lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compose_changed(*arguments: Any, **options: Any) -> Composition[Job]:
+        job = compose(*arguments, **options)
+        change(job.draft)
+        return job
+
+    monkeypatch.setattr(goldens, "compose", compose_changed)
+    assert goldens.drift("tiny.txt", goldens.resolved("tiny")) == lines
+
+
+def test_a_changed_fingerprint_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goldens, "fingerprint", lambda config: "0" * 64)
+    lines = goldens.drift("tiny.txt", goldens.resolved("tiny"))
+    assert [line.partition(" ")[0] for line in lines] == ["-fingerprint", "+fingerprint"]
 
 
 def test_rewriting_shows_the_diff_and_ends_it(
@@ -68,6 +138,13 @@ def test_rewriting_shows_the_diff_and_ends_it(
 
 def test_the_fields_are_those_of_every_variant() -> None:
     lines = (goldens.FOLDER / goldens.FIELDS).read_text().splitlines()
-    paths = {line.partition(" = ")[0] for line in lines}
-    assert set(Job.__setpoint__.fields) <= paths
-    assert {"data.sources.paths", "schedule.warmup_steps", "optimizer.betas"} <= paths
+    names = [line.partition(" = ")[0] for line in lines]
+    assert len(names) == len(set(names))
+    assert {f"train.Job.{name}" for name in Job.__setpoint__.fields} <= set(names)
+    paths = {
+        f"{cls.__name__}.{name}" for cls in goldens.classes() for name in cls.__setpoint__.fields
+    }
+    assert {path.rpartition(".")[2] for path, _ in schema(Job)} <= {
+        path.rpartition(".")[2] for path in paths
+    }
+    assert {"Text.paths", "Cosine.warmup_steps", "Lion.betas"} <= paths

@@ -1,4 +1,4 @@
-"""The house rules that a program can check: small files, docstrings, no gaps, tests that mirror."""
+"""The house rules that a program can check: docstrings, no gaps, tests that mirror packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import builtins
 import importlib
 import re
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,33 +20,13 @@ if TYPE_CHECKING:
     from .conftest import SourceFile
 
 TESTS = Path(__file__).resolve().parent
-LONGEST = 500
-MEDIAN = 130
 
-# Test files and folders that mirror no single module, and what they are about.
+# Folders of tests that mirror no package, and what they are about.
 CROSS_CUTTING = {
     "acceptance": "what Setpoint promises, and what users of other systems suffer from",
-    "config/files/test_fuzz.py": "all readers: any text is read or refused in words",
-    "config/test_lossless.py": "Python, files and records say the same",
     "coverage": "what Setpoint answers to the keys of four other systems",
     "docs": "what the documentation shows is true",
     "fuzz": "no input ends in a traceback, a hang, or what was not asked for",
-    "model/test_compiled.py": "the whole model in graphs",
-    "model/test_parts.py": "stages of a pipeline, made of the whole model",
-    "model/test_recomputation.py": "the whole model under activation checkpointing",
-    "model/test_sharding.py": "the whole model under PyTorch's own sharding",
-    "precision/test_pure_bf16.py": "models and losses in bf16 throughout",
-    "presets/test_learning.py": "each architecture learns a text by heart and writes it",
-    "test_benchmarks.py": "the trees that the benchmarks compare",
-    "test_benchmarks_train.py": "the loops that the benchmarks compare",
-    "test_curves.py": "no arithmetic changes unseen",
-    "test_golden.py": "no default changes unseen",
-    "test_imports.py": "what starts fast imports nothing heavy",
-    "test_layers.py": "imports go down only",
-    "train/test_formats.py": "every choice of number formats in a whole run",
-    "train/test_every_field_is_read.py": "a run reads all that its configuration holds",
-    "test_package.py": "the names that the package offers",
-    "test_structure.py": "the house rules",
     "typing": "what type checkers see of a user's project",
 }
 
@@ -122,17 +101,6 @@ def missing_parts(node: Function, is_method: bool) -> list[str]:
     return parts
 
 
-def test_files_are_small(source_files: dict[str, SourceFile]) -> None:
-    lengths = {file.path: file.text.count("\n") for file in source_files.values()}
-    for path in TESTS.rglob("*.py"):
-        lengths[path] = path.read_text(encoding="utf-8").count("\n")
-    long = [f"{path}: {length}" for path, length in lengths.items() if length > LONGEST]
-    assert not long, f"over {LONGEST} lines: {long}"
-    # A package's __init__ and the like would pull the median down without saying anything.
-    ours = [lengths[f.path] for f in source_files.values() if lengths[f.path] > 10]
-    assert statistics.median(ours) < MEDIAN
-
-
 def test_public_names_have_docstrings(source_files: dict[str, SourceFile]) -> None:
     classes: dict[str, list[ast.ClassDef]] = {}
     for file in source_files.values():
@@ -183,30 +151,16 @@ def test_nothing_is_left_to_do(source_files: dict[str, SourceFile]) -> None:
     assert not problems, "\n".join(problems)
 
 
-def test_tests_mirror_the_source(source_files: dict[str, SourceFile]) -> None:
-    """`tests/a/test_b.py` tests `setpoint/a/b.py`.
-
-    Files of one name in two folders read badly in reports, so `test_a_b.py` is as good, and so is
-    `test_b_detail.py`, which tests one side of a module.
-    """
+def test_tests_mirror_the_packages(source_files: dict[str, SourceFile]) -> None:
+    """`tests/a/b` tests the package `setpoint.a.b`; what is in no folder tests the whole."""
+    packages = {name.rpartition(".")[0] for name in source_files} | {"setpoint"}
     problems: list[str] = []
-    for path in sorted(TESTS.rglob("test_*.py")):
-        relative = path.relative_to(TESTS)
-        if any(str(place) in CROSS_CUTTING for place in (relative, *relative.parents)):
+    for folder in sorted({path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}):
+        if folder.parts[:1] and folder.parts[0] in CROSS_CUTTING:
             continue
-        folder = relative.parent.parts
-        package = ".".join(("setpoint", *folder))
-        beside = {
-            name.removeprefix(f"{package}.").partition(".")[0]
-            for name in source_files
-            if name.startswith(f"{package}.")
-        }
-        # `tests/data/sources/test_source_text.py`: the folder's name, also in the singular.
-        words = {word for part in folder for word in (part, part.removesuffix("s"))}
-        subject = path.stem.removeprefix("test_")
-        shorter = {subject.removeprefix(f"{word}_") for word in words} | {subject}
-        if not any(s == module or s.startswith(f"{module}_") for s in shorter for module in beside):
-            problems.append(f"tests/{relative} mirrors no module of {package}")
+        package = ".".join(("setpoint", *folder.parts))
+        if package not in packages:
+            problems.append(f"tests/{folder} mirrors no package: there is no {package}")
     assert not problems, "\n".join(problems)
 
 
