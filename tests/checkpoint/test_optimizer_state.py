@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
+from setpoint.checkpoint.optimizer_state import capture_optimizer, options_of, restore_optimizer
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 
@@ -77,8 +77,9 @@ def new(factory: Factory, seed: int) -> tuple[Model, Optimizer]:
 @pytest.mark.parametrize("name", FACTORIES)
 def test_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
     model, optimizer = new(FACTORIES[name], 0)
+    built = options_of(optimizer)
     train(model, optimizer, range(4))
-    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    tensors, state = capture_optimizer(optimizer, model.named_parameters(), built)
     store = CheckpointStore(tmp_path)
     store.save(4, {"model": model.state_dict(), "optimizer": tensors}, {"optimizer": state})
     train(model, optimizer, range(4, 9))
@@ -91,8 +92,8 @@ def test_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
     train(other, resumed, range(4, 9))
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
-    end, end_state = capture_optimizer(optimizer, model.named_parameters())
-    again, again_state = capture_optimizer(resumed, other.named_parameters())
+    end, end_state = capture_optimizer(optimizer, model.named_parameters(), built)
+    again, again_state = capture_optimizer(resumed, other.named_parameters(), built)
     assert end_state == again_state
     assert end.keys() == again.keys()
     for key in end:
@@ -103,7 +104,7 @@ def test_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
 def test_names_and_options() -> None:
     model, optimizer = new(FACTORIES["adamw_fused"], 0)
     train(model, optimizer, range(1))
-    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    tensors, state = capture_optimizer(optimizer, model.named_parameters(), options_of(optimizer))
     assert sorted(tensors) == [
         f"{name}/{key}"
         for name in ("embedding.weight", "norm.bias", "norm.weight")
@@ -122,7 +123,7 @@ def test_names_and_options() -> None:
 
 def test_a_fresh_optimizer_has_a_state_too() -> None:
     model, optimizer = new(FACTORIES["adamw"], 0)
-    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    tensors, state = capture_optimizer(optimizer, model.named_parameters(), options_of(optimizer))
     assert tensors == {}
     train(model, optimizer, range(2))
     restore_optimizer(optimizer, model.named_parameters(), tensors, state)
@@ -132,7 +133,7 @@ def test_a_fresh_optimizer_has_a_state_too() -> None:
 def test_the_order_in_a_group_does_not_matter() -> None:
     model, optimizer = new(FACTORIES["adamw"], 0)
     train(model, optimizer, range(2))
-    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    tensors, state = capture_optimizer(optimizer, model.named_parameters(), options_of(optimizer))
     turned = groups(model)
     turned[1]["params"].reverse()
     other = FACTORIES["adamw"](turned)
@@ -146,8 +147,8 @@ def test_named_groups_of_torch() -> None:
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(named)
     train(model, optimizer, range(1))
-    tensors, state = capture_optimizer(optimizer, model.named_parameters())
-    assert "param_names" not in state["groups"][0]["options"]
+    tensors, state = capture_optimizer(optimizer, model.named_parameters(), options_of(optimizer))
+    assert state["groups"][0]["counts"] == {}
     restore_optimizer(optimizer, model.named_parameters(), tensors, state)
     assert optimizer.param_groups[0]["param_names"] == [n for n, _ in named]
 
@@ -164,15 +165,49 @@ def test_state_keeps_its_type_beside_a_bf16_parameter() -> None:
     parameter = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
     optimizer = Wide([parameter], {"lr": 0.1})
     optimizer.step()
-    tensors, state = capture_optimizer(optimizer, [("w", parameter)])
+    tensors, state = capture_optimizer(optimizer, [("w", parameter)], options_of(optimizer))
     fresh = Wide([parameter], {"lr": 0.2})
     restore_optimizer(fresh, [("w", parameter)], tensors, state)
     loaded = fresh.state[parameter]
     assert loaded["average"].dtype == torch.float32
     assert torch.equal(loaded["average"], torch.full((3,), 1 / 3))
     assert torch.equal(loaded["history"][0], torch.full((3,), 1 / 3))
-    assert loaded["n"] == 2 and fresh.param_groups[0]["lr"] == 0.1
+    # Options are those that it was built with: the configuration owns them.
+    assert loaded["n"] == 2 and fresh.param_groups[0]["lr"] == 0.2
     assert loaded["average"].data_ptr() != tensors["w/average"].data_ptr()
+
+
+class Counting(Optimizer):
+    """Counts in its groups, as schedule-free optimizers do, beside an option of its own."""
+
+    def __init__(self, parameters: Any, lr: float = 0.1, momentum: float = 0.9) -> None:
+        given = {"lr": lr, "momentum": momentum}
+        super().__init__(parameters, {**given, "updates": 0, "most": torch.zeros(()), "idle": 0.5})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["updates"] += 1
+            group["most"] += group["momentum"]
+            group["lr"] = 7.0
+
+
+def test_a_checkpoint_keeps_what_is_counted_and_no_options() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = Counting([weight])
+    built = options_of(optimizer)
+    optimizer.step()
+    tensors, state = capture_optimizer(optimizer, [("w", weight)], built)
+    (entry,) = state["groups"]
+    assert entry["counts"] == {"updates": 1, "most": {"$tensor": "group 0/most"}}
+    # Checkpoints of format 1 held everything; what is no argument was counted.
+    old = {"lr": 7.0, "momentum": 0.9, "name": "all", **entry["counts"], "idle": 0.5}
+    for each in (entry, {"parameters": ["w"], "options": old}):
+        other = Counting([weight], lr=0.2, momentum=0.5)
+        restore_optimizer(other, [("w", weight)], tensors, {**state, "groups": [each]})
+        (group,) = other.param_groups
+        assert (group["lr"], group["momentum"], group["idle"]) == (0.2, 0.5, 0.5)
+        assert (group["updates"], float(group["most"])) == (1, pytest.approx(0.9))
+        assert "name" not in group
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -192,7 +227,7 @@ def test_a_matrix_that_lies_column_by_column_goes_on_bit_for_bit(
 
     weight, optimizer = made()
     go(weight, optimizer)
-    tensors, state = capture_optimizer(optimizer, [("weight", weight)])
+    tensors, state = capture_optimizer(optimizer, [("weight", weight)], options_of(optimizer))
     store = CheckpointStore(tmp_path)
     store.save(3, {"optimizer": tensors}, {"optimizer": state})
     loaded = store.load("auto")
@@ -211,7 +246,7 @@ def test_differences_are_refused_by_name() -> None:
     model, optimizer = new(FACTORIES["adamw"], 0)
     train(model, optimizer, range(1))
     named = list(model.named_parameters())
-    tensors, state = capture_optimizer(optimizer, named)
+    tensors, state = capture_optimizer(optimizer, named, options_of(optimizer))
 
     sgd = FACTORIES["sgd"](groups(model))
     with pytest.raises(SetpointError, match="holds the state of AdamW, and the optimizer is SGD"):
@@ -224,4 +259,4 @@ def test_differences_are_refused_by_name() -> None:
     with pytest.raises(SetpointError, match=r"only in the checkpoint norm.*only in this run ln"):
         restore_optimizer(optimizer, renamed, tensors, state)
     with pytest.raises(SetpointError, match=r"parameter of shape \(3,\) that is not among"):
-        capture_optimizer(optimizer, named[1:])
+        capture_optimizer(optimizer, named[1:], options_of(optimizer))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
+from setpoint.checkpoint.optimizer_state import capture_optimizer, options_of, restore_optimizer
 from setpoint.config import ByteSize, resolve
 from setpoint.memory.config import OptimizerOffload
 from setpoint.memory.optimizer_offload import offload_optimizer
@@ -150,8 +150,9 @@ def test_state_lies_where_it_lay() -> None:
 @pytest.mark.parametrize("to", ["offloaded", "plain"])
 def test_a_checkpoint_goes_both_ways(name: str, to: str) -> None:
     net, optimizer = offloaded(name, 4000)
+    built = options_of(optimizer)
     train(net, optimizer, steps=4)
-    tensors, state = capture_optimizer(optimizer, net.named_parameters())
+    tensors, state = capture_optimizer(optimizer, net.named_parameters(), built)
     if to == "offloaded":
         other, resumed = offloaded(name, 4000)
     else:

@@ -118,15 +118,20 @@ def assert_resumes(make: Callable[[Groups], torch.optim.Optimizer], dtype: torch
         make: from groups to an optimizer.
         dtype: of the weights.
     """
-    from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
+    from setpoint.checkpoint.optimizer_state import (
+        capture_optimizer,
+        options_of,
+        restore_optimizer,
+    )
     from setpoint.checkpoint.state_file import decode_state, encode_state
 
     model = network(dtype)
     optimizer = make(groups(model))
+    built = options_of(optimizer)
     follow([optimizer], model, 0, 7)
     twin = network(dtype)
     twin.load_state_dict(model.state_dict())
-    tensors, state = capture_optimizer(optimizer, model.named_parameters())
+    tensors, state = capture_optimizer(optimizer, model.named_parameters(), built)
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     state = decode_state(b"".join([encode_state(state)]))
     follow([optimizer], model, 7, 12)

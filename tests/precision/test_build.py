@@ -78,14 +78,18 @@ def test_a_state_of_other_formats_is_converted() -> None:
         assert after["step"] is before["step"]
 
 
-def test_of_a_foreign_state_only_what_has_the_shape_of_the_weights_is_converted() -> None:
+def test_of_a_foreign_state_only_what_followed_the_weights_is_converted() -> None:
     weight = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
     optimizer = torch.optim.AdamW([weight])
     table = torch.ones(2, 3)
-    optimizer.state[weight] = {"mean": torch.ones(3), "table": table}
-    convert_state(section(**BF16), optimizer, ours=False)
+    exact = torch.ones(3, dtype=torch.float64)
+    optimizer.state[weight] = {"mean": torch.ones(3), "exact": exact, "table": table}
+    others = {weight: torch.float32}
+    convert_state(section(**BF16), optimizer, others)
     assert optimizer.state[weight]["mean"].dtype == torch.bfloat16
     assert optimizer.state[weight]["table"] is table
+    # What was not in the format of its weight does not follow it now.
+    assert optimizer.state[weight]["exact"] is exact
     convert_state(section(**BF16), optimizer)
     assert optimizer.state[weight]["table"].dtype == torch.bfloat16
 

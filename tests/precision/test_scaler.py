@@ -69,3 +69,18 @@ def test_a_scale_that_cannot_help_ends_the_run() -> None:
     assert not update(scaler, math.inf)[0]
     with pytest.raises(RunError, match="not finite even with the loss scaled by 6.10352e-05; 2 up"):
         update(scaler, math.nan)
+
+
+def test_settings_are_those_of_today_and_only_counts_come_back() -> None:
+    before = scaler_of(initial=8.0, growth=2.0, backoff=0.5, growth_interval=100)
+    assert update(before)[0]
+    after = scaler_of(initial=4.0, growth=3.0, backoff=0.25, growth_interval=10)
+    after.load_state_dict(before.state_dict())
+    assert after.state_dict() == {
+        "scale": 8.0, "growth_factor": 3.0, "backoff_factor": 0.25, "growth_interval": 10,
+        "_growth_tracker": 1, "skipped": 0,
+    }  # fmt: skip
+    # A run that did not scale before begins as configured.
+    fresh = scaler_of(initial=4.0)
+    fresh.load_state_dict({})
+    assert fresh.get_scale() == 4.0

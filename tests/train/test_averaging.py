@@ -124,8 +124,9 @@ def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path
     training = saved.tensors["master" if "precision.master=fp32" in formats else TRAINING]
     assert same(training, updated)
     assert ("master" in saved.tensors) != (TRAINING in saved.tensors)
-    fresh = build_parts(small_job(tmp_path, *FREE, *formats))
-    restore(fresh, saved)
+    job = small_job(tmp_path, *FREE, *formats)
+    fresh = build_parts(job)
+    restore(job, fresh, saved)
     assert same(weights(fresh), model) and same(held(fresh), updated)
 
 

@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import IDENTITY, RunError, SetpointError
+from setpoint.config import RunError, SetpointError
 from setpoint.config.compose import compose
-from setpoint.config.difference import Difference
 from setpoint.config.record import read_record
 from setpoint.train.config import Job
-from setpoint.train.contract import (
-    Accepted,
-    check_contract,
-    describe_accepted,
-    state_formats_changed,
-)
+from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Outcome, train
 
 from .small import essence, events, rows, small_job, snapshot
@@ -328,20 +322,3 @@ def test_a_failed_restore_leaves_the_record_alone(
     with pytest.raises(RunError, match="no such device"):
         resume(run, "duration=9 steps")
     assert (run / "config.json").read_bytes() == config
-
-
-@pytest.mark.parametrize(
-    ("path", "changed"),
-    [
-        ("precision.params", True),
-        ("precision.master", True),
-        ("precision.optimizer_state", True),
-        ("precision.compute", False),
-        ("precision.reduce", False),
-        ("precision.loss_scale.initial", False),
-        ("optimizer.lr", False),
-    ],
-)
-def test_what_decides_the_formats_of_the_state(path: str, changed: bool) -> None:
-    item = Difference(path, "fp32", "bf16", "", "", IDENTITY)
-    assert state_formats_changed(Accepted([item])) == changed

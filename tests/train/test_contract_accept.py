@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from torch.optim import Optimizer
 
 from setpoint.config import SetpointError
 from setpoint.config.compose import compose
@@ -14,6 +16,7 @@ from setpoint.config.fingerprint import fingerprint
 from setpoint.config.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted, check_contract, describe_accepted
+from setpoint.train.loop import Loop, Update
 from setpoint.train.run import Outcome, train
 
 from ..snapshots import compare
@@ -275,6 +278,61 @@ def test_options_by_pytorchs_own_names(tmp_path: Path) -> None:
     outcome = resume(folder, *changes, "duration=5 steps", accept=["optimizer"])
     group = outcome.parts.optimizer.param_groups[0]
     assert (group["d"], group["eps"]) == (2.0, (None, 0.5))
+
+
+class Killed(BaseException):
+    """Ends a session as a kill does: nothing is saved, and nothing is recorded."""
+
+
+def first(optimizer: Optimizer, key: str) -> object:
+    """An option of the first group, or the format of the first state of that name."""
+    if key in optimizer.param_groups[0]:
+        return optimizer.param_groups[0][key]
+    return next(iter(optimizer.state.values()))[key].dtype
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "key", "value"),
+    [
+        ("optimizer=adamw", "optimizer.betas=[0.5, 0.6]", "betas", (0.5, 0.6)),
+        ("optimizer=adamw", "optimizer.weight_decay=0.3", "weight_decay", 0.3),
+        ("optimizer={type=sgd, momentum=0.9}", "optimizer.momentum=0.5", "momentum", 0.5),
+        ("optimizer=adafactor", "optimizer.clip_threshold=2", "d", 2.0),
+        ("optimizer=lion", "precision.optimizer_state=bf16", "exp_avg", torch.bfloat16),
+    ],
+)
+def test_an_accepted_change_survives_a_kill_before_the_next_save(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    base: str,
+    change: str,
+    key: str,
+    value: object,
+) -> None:
+    flags = ("duration=9 steps", "schedule=constant", "evaluation=null", base)
+    update, seen = Loop.update, list[object]()
+
+    def session(last: int, *flags: str, directory: Path, accept: Sequence[str] = ()) -> None:
+        def watched(loop: Loop) -> Update:
+            if loop.position.step == last:
+                raise Killed
+            done = update(loop)
+            seen.append(first(loop.parts.optimizer, key))
+            return done
+
+        monkeypatch.setattr(Loop, "update", watched)
+        train(small_job(tmp_path, *flags), directory, accept)
+
+    run = tmp_path / "run"
+    with pytest.raises(Killed):
+        session(5, *flags, directory=run)
+    with pytest.raises(Killed):
+        # From step 4 on, and killed when its record says what it is, and no checkpoint does.
+        session(6, *flags, change, directory=run, accept=[change.partition("=")[0]])
+    del seen[:]
+    session(-1, *flags, change, directory=run)
+    assert events(run, "resume")[-1]["accepted"] == []
+    assert seen == [value] * 5
 
 
 def test_how_it_is_computed_may_change_without_a_word(run: Path) -> None:

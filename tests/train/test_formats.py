@@ -246,7 +246,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
         store = CheckpointStore(run / "checkpoints")
         checkpoint = store.load("latest")
         assert checkpoint is not None
-        restore(parts, checkpoint)
+        restore(job, parts, checkpoint)
         for name, held in parts.weights.named_parameters():
             assert held.dtype == torch.float32
             assert torch.equal(held, exact[name]), name

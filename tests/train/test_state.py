@@ -47,7 +47,7 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
     torch.manual_seed(99)
     fresh = build_parts(job)
     checkpoint = store.load("latest")
-    restored = restore(fresh, checkpoint)
+    restored = restore(job, fresh, checkpoint)
     assert restored == position
     # Nothing was added to or lost from what was saved.
     again, again_state = capture(fresh, restored)
@@ -79,4 +79,4 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> 
     store = CheckpointStore(tmp_path / "checkpoints")
     store.save(0, *capture(parts, Position()))
     with pytest.raises(SetpointError, match=words):
-        restore(build_parts(small_job(tmp_path, flag)), store.load("latest"))
+        restore(job, build_parts(small_job(tmp_path, flag)), store.load("latest"))

@@ -13,8 +13,9 @@ from setpoint.config import RunError, SetpointError
 from .durable import Written, digest_file
 from .layout import MANIFEST
 
-FORMAT = 1
-"""The version of the checkpoint format that this code writes, and the newest it reads."""
+FORMAT = 2
+"""The version of the checkpoint format that this code writes, and the newest it reads. Format 1
+held all options of the optimizer's groups; 2 holds what the optimizer has counted in them."""
 
 
 class DamagedCheckpoint(RunError):

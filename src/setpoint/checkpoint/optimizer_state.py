@@ -6,7 +6,9 @@ can be read by people and does not depend on the order in which the groups were 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -18,17 +20,11 @@ from setpoint.config import SetpointError
 
 from .tree import join_tensors, split_tensors
 
-AS_BUILT = (
-    "name",
-    "weight_decay",
-    "lr_multiplier",
-    "algorithm",
-    "inputs_first",
-    "fused",
-    "foreach",
-)
-"""Options of a group that follow from today's configuration, or say how it is computed."""
+Options = list[dict[str, Any]]
 
+SET_FROM_OUTSIDE = ("lr", "lr_multiplier", "name", "weight_decay")
+"""Options of groups that no optimizer counts: the loop sets `lr` at each step, and the rest follows
+from the configuration."""
 
 _RULES = (
     "What decides which group a parameter falls into (optimizer.groups, no_decay, "
@@ -37,14 +33,34 @@ _RULES = (
 )
 
 
+def options_of(optimizer: Optimizer) -> Options:
+    """Copy the options of an optimizer's groups, so that what it counts can be seen later.
+
+    Arguments:
+        optimizer: just built.
+
+    Returns:
+        for each group its options, without the parameters.
+    """
+    without = ("params", "param_names")
+    return [
+        {key: deepcopy(value) for key, value in group.items() if key not in without}
+        for group in optimizer.param_groups
+    ]
+
+
 def capture_optimizer(
-    optimizer: Optimizer, named_parameters: Iterable[tuple[str, Parameter]]
+    optimizer: Optimizer, named_parameters: Iterable[tuple[str, Parameter]], built: Options
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Take an optimizer's state and hyperparameters.
+    """Take an optimizer's state, and what it has counted in its groups.
+
+    The options of groups (betas, eps, decay, ...) belong to the configuration: what still has the
+    value that it was built with is not saved.
 
     Arguments:
         optimizer: any torch optimizer.
         named_parameters: of the model; all that the optimizer updates must be among them.
+        built: what `options_of` returned when the optimizer was built.
 
     Returns:
         tensors by `<parameter>/<state>`, for instance `blocks.0.norm.weight/exp_avg` (they are the
@@ -55,23 +71,22 @@ def capture_optimizer(
     """
     groups = _named_groups(optimizer, named_parameters)
     names = [name for group in groups for name in group]
-    content = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
-    options = [
-        {
-            key: split_tensors(value, f"group {index}/{key}", tensors)
-            for key, value in group.items()
-            if key not in ("params", "param_names")
-        }
-        for index, group in enumerate(content["param_groups"])
-    ]
+    entries: list[dict[str, Any]] = []
+    for index, (mine, before) in enumerate(zip(options_of(optimizer), built, strict=True)):
+        counts: dict[str, Any] = {}
+        for key, value in mine.items():
+            if key in SET_FROM_OUTSIDE or (key in before and _is_same(value, before[key])):
+                continue
+            counts[key] = split_tensors(value, f"group {index}/{key}", tensors)
+        entries.append({"name": mine.get("name"), "parameters": groups[index], "counts": counts})
     return tensors, {
         "type": type(optimizer).__name__,
-        "groups": [{"parameters": g, "options": o} for g, o in zip(groups, options, strict=True)],
+        "groups": entries,
         # torch numbers the parameters through all groups, in order.
         "parameters": {
             names[number]: split_tensors(value, names[number], tensors)
-            for number, value in content["state"].items()
+            for number, value in optimizer.state_dict()["state"].items()
         },
     }
 
@@ -81,19 +96,17 @@ def restore_optimizer(
     named_parameters: Iterable[tuple[str, Parameter]],
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    renewed: Sequence[str] = (),
 ) -> None:
-    """Give an optimizer the state that `capture_optimizer` took.
+    """Give an optimizer the state that `capture_optimizer` took; its options stay as built.
 
     Unlike torch's `load_state_dict` alone, the tensors keep the type they were saved with, also
-    where it is not the parameter's, and some options the value that they were built with.
+    where it is not the parameter's.
 
     Arguments:
         optimizer: of the same type, over parameters of the same names in the same groups.
         named_parameters: of the model.
         tensors: the named tensors; they are copied.
         state: the rest.
-        renewed: options of groups that stay as they were built, beside those in `AS_BUILT`.
 
     Raises:
         SetpointError: if type, groups or names differ; the optimizer is unchanged then.
@@ -106,12 +119,12 @@ def restore_optimizer(
     content = {
         "state": {numbers[name]: value for name, value in saved.items()},
         "param_groups": [
-            {
-                **_options(built, join_tensors(entry["options"], tensors), renewed),
-                "params": [numbers[name] for name in group],
-            }
-            for built, group, entry in zip(
-                optimizer.param_groups, groups, state["groups"], strict=True
+            {**built, **join_tensors(_counts(optimizer, entry), tensors), "params": members}
+            for built, entry, members in zip(
+                options_of(optimizer),
+                state["groups"],
+                [[numbers[name] for name in group] for group in groups],
+                strict=True,
             )
         ],
     }
@@ -122,19 +135,26 @@ def restore_optimizer(
         optimizer.state[parameter] = {k: _laid_out(v, parameter) for k, v in state.items()}
 
 
-def _options(
-    built: Mapping[str, Any], saved: Mapping[str, Any], renewed: Sequence[str]
-) -> dict[str, Any]:
-    """What a group goes on with: what was saved, but for what follows from today's values."""
-    # What an older version did not have is as it was built.
-    options = {**built, **saved}
-    for name in ("params", "param_names"):
-        options.pop(name, None)
-    for name in (*AS_BUILT, *renewed):
-        options.pop(name, None)
-        if name in built:
-            options[name] = built[name]
-    return options
+def _counts(optimizer: Optimizer, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What the optimizer has counted in a group, as the checkpoint has it."""
+    if "counts" in entry:
+        return entry["counts"]
+    # Checkpoints of format 1 hold all options; those that the optimizer is built with are ours.
+    given = inspect.signature(type(optimizer)).parameters
+    return {
+        key: value
+        for key, value in entry["options"].items()
+        if key not in given and key not in SET_FROM_OUTSIDE
+    }
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two options are equal, tensors inside them included."""
+    mine: dict[str, Tensor] = {}
+    theirs: dict[str, Tensor] = {}
+    if split_tensors(one, "option", mine) != split_tensors(other, "option", theirs):
+        return False
+    return all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def _named_groups(
@@ -177,7 +197,7 @@ def _refuse_other(optimizer: Optimizer, groups: list[list[str]], state: Mapping[
 
 def _moved(optimizer: Optimizer, groups: list[list[str]], state: Mapping[str, Any]) -> list[str]:
     """The parameters that are in another group than they were, with both groups."""
-    options = [entry["options"] for entry in state["groups"]]
+    options = [entry.get("options", entry) for entry in state["groups"]]
     before = _places([entry["parameters"] for entry in state["groups"]], options)
     today = _places(groups, optimizer.param_groups)
     return [
@@ -192,7 +212,7 @@ def _places(
 ) -> dict[str, str]:
     """The name of each parameter's group; its number, where groups have no names."""
     return {
-        name: str(given.get("name", index))
+        name: str(index if given.get("name") is None else given["name"])
         for index, (group, given) in enumerate(zip(groups, options, strict=True))
         for name in group
     }

@@ -282,8 +282,6 @@ class Adafactor(
 ):
     """Adafactor (Shazeer and Stern, 2018): of squared gradients, means of rows and columns."""
 
-    group_keys: ClassVar[dict[str, str]] = {"clip_threshold": "d", "eps1": "eps", "eps2": "eps"}
-
     lr: float = field(
         default=1e-2,
         gt=0,

@@ -105,9 +105,6 @@ class OptimizerConfig(Builds["Optimizer"]):
     """Where `treatment` gives parameters one of several algorithms: the options of a group that
     each of them reads, by its name."""
 
-    group_keys: ClassVar[dict[str, str]] = {}
-    """What PyTorch calls options of a group that have another name here."""
-
     lr: float = field(
         default=3e-4,
         gt=0,

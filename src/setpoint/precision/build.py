@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,21 +65,29 @@ def state_dtype(config: Precision) -> torch.dtype | None:
     return None if config.optimizer_state is None else DType(config.optimizer_state).torch()
 
 
-def convert_state(config: Precision, optimizer: torch.optim.Optimizer, ours: bool = True) -> None:
-    """Bring the state of an optimizer into today's formats, where a checkpoint had others.
+def convert_state(
+    config: Precision,
+    optimizer: torch.optim.Optimizer,
+    others: Mapping[Tensor, torch.dtype] | None = None,
+) -> None:
+    """Bring the state of an optimizer into the configured formats, where a checkpoint had others.
 
     Arguments:
         config: the section.
         optimizer: with the state of a checkpoint; counts of updates stay as they are.
-        ours: whether all its state follows its weights; of others, only what has their shape does.
+        others: for an optimizer whose formats are its own business, not Setpoint's: the format of
+            each weight in the checkpoint. Only state of a weight's shape and format follows it.
     """
     wanted = state_dtype(config)
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if not isinstance(value, Tensor) or not value.ndim or not value.is_floating_point():
                 continue
-            if ours or value.shape == parameter.shape:
-                state[name] = value.to(wanted or parameter.dtype)
+            if others is not None and (
+                value.shape != parameter.shape or value.dtype != others[parameter]
+            ):
+                continue
+            state[name] = value.to(wanted or parameter.dtype)
 
 
 def build_scaler(config: Precision, device: torch.device) -> LossScaler:

@@ -90,10 +90,13 @@ class LossScaler(torch.amp.GradScaler):
         return {**state, "skipped": self.skipped} if state else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See `torch.amp.GradScaler.load_state_dict`.
+        """Take up the scale and the counts; growth, backoff and interval stay as configured.
 
         Arguments:
-            state_dict: perhaps of a run that did not count.
+            state_dict: of `state_dict`; empty, if the loss was not scaled before.
         """
-        super().load_state_dict(state_dict)
+        if not self.is_enabled() or not state_dict:
+            return
+        counted = {key: state_dict[key] for key in ("scale", "_growth_tracker")}
+        super().load_state_dict({**super().state_dict(), **counted})
         self.skipped = state_dict.get("skipped", 0)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled
 from setpoint.data.corpus import Corpus
 from setpoint.data.loader import WindowLoader
@@ -44,6 +45,7 @@ class Parts:
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
         weights: the model's parameters as the optimizer gets them.
         optimizer: of these weights.
+        options: those of its groups as they were built, by which it is seen what it has counted.
         schedule: from the position of the run to the factor on the peak learning rate.
         scaler: scales the loss for fp16; does nothing otherwise.
         compiled: tells whether compiled code runs; None where nothing is compiled.
@@ -61,6 +63,7 @@ class Parts:
     objective: Objective
     weights: OwnWeights
     optimizer: torch.optim.Optimizer
+    options: Options
     schedule: LearningRate
     scaler: LossScaler
     compiled: Compiled | None = None
@@ -135,6 +138,7 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
         objective=Objective(model, job.loss.build()),
         weights=weights,
         optimizer=optimizer,
+        options=options_of(optimizer),
         schedule=LearningRate(job.schedule, job.batch.global_size * job.batch.sequence_length),
         scaler=build_scaler(job.precision, device),
         compiled=compiled,

@@ -12,7 +12,6 @@ from setpoint.config.record import recorded_differences
 from setpoint.config.recorded import load_record
 from setpoint.config.suggest import nearest, schema
 from setpoint.config.walk import leaves, within
-from setpoint.optim.config import OptimizerConfig
 from setpoint.train.config import Job
 
 RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw_patterns)(\.\d+)?"
@@ -181,39 +180,6 @@ def describe_idle(accepted: Accepted) -> list[str]:
         a line for each.
     """
     return [f"--accept {path}: nothing differs there from the record" for path in accepted.idle]
-
-
-def changed_options(accepted: Accepted, optimizer: OptimizerConfig) -> tuple[str, ...]:
-    """The options of the optimizer that a checkpoint must not bring back.
-
-    Arguments:
-        accepted: what `check_contract` returned.
-        optimizer: today's section.
-
-    Returns:
-        the options of its groups in which an accepted difference lies, by PyTorch's names.
-    """
-    paths = [item.path.split(".") for item in accepted.differences if item.role is IDENTITY]
-    names: list[str] = []
-    for section, *path in paths:
-        if section != "optimizer" or not path:
-            continue
-        # groups.0.options.betas; what else a group says follows from today's values anyway.
-        names.append(path[3] if len(path) > 3 and path[2] == "options" else path[0])
-    return tuple(dict.fromkeys(optimizer.group_keys.get(name, name) for name in names))
-
-
-def state_formats_changed(accepted: Accepted) -> bool:
-    """Say whether a checkpoint holds the optimizer's state in other formats than today's.
-
-    Arguments:
-        accepted: what `check_contract` returned.
-
-    Returns:
-        whether a difference that decides them was accepted.
-    """
-    formats = {"precision.params", "precision.master", "precision.optimizer_state"}
-    return any(item.path in formats for item in accepted.differences)
 
 
 def _known(path: str, job: Job, found: Sequence[Difference]) -> str:

@@ -13,8 +13,6 @@ from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.record import read_record
-from setpoint.optim.config import ImportedOptimizer
-from setpoint.precision.build import convert_state
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
@@ -26,7 +24,6 @@ from setpoint.train.callbacks.build import Surroundings, added_callbacks, build_
 from setpoint.train.callbacks.log import Tracker
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.config import Job
-from setpoint.train.contract import Accepted, changed_options, state_formats_changed
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores, scores_in
 from setpoint.train.evaluation.standing import STATE, Standing, changes_measure, standing_of
@@ -150,7 +147,7 @@ class Session:
                 f"the checkpoints of {self.directory.path} went away while the run was being set "
                 f"up, and without them it has no weights to go on with; run it again to start over"
             )
-        position, state = self.go_on(checkpoint, known)
+        position, state = self.go_on(checkpoint)
         standing, differs = standing_of(self.job, self.parts, state)
         over = is_over(self.job.duration, position)
         ended = None if over else standing.ended(self.job.evaluation)
@@ -190,26 +187,18 @@ class Session:
             parts=self.parts,
         )
 
-    def go_on(
-        self, checkpoint: Checkpoint | None, known: tuple[Accepted, dict[str, Any]] | None
-    ) -> tuple[Position, Mapping[str, Any]]:
+    def go_on(self, checkpoint: Checkpoint | None) -> tuple[Position, Mapping[str, Any]]:
         """Bring the parts to where the run stands.
 
         Arguments:
             checkpoint: the newest; None for a run without.
-            known: what `compare_with_record` returned; None for a new run.
 
         Returns:
             the position, and the rest of what the checkpoint says; empty without one.
         """
         if checkpoint is None:
             return Position(), {}
-        position = restore(
-            self.parts, checkpoint, changed_options(known[0], self.job.optimizer) if known else ()
-        )
-        if known and state_formats_changed(known[0]):
-            ours = not isinstance(self.job.optimizer, ImportedOptimizer)
-            convert_state(self.job.precision, self.parts.optimizer, ours)
+        position = restore(self.job, self.parts, checkpoint)
         self.store.discard_after(checkpoint.step)
         return position, checkpoint.state
 

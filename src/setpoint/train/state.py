@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +13,11 @@ from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optim
 from setpoint.checkpoint.rng import capture_rng, restore_rng
 from setpoint.checkpoint.weights import load_weights
 from setpoint.config import RunError
+from setpoint.optim.build import title_of
+from setpoint.precision.build import convert_state
 from setpoint.train.averaging import TRAINING, go_on_from
 from setpoint.train.build import Parts
+from setpoint.train.config import Job
 from setpoint.train.position import Position
 
 Tensors = dict[str, Mapping[str, Tensor]]
@@ -35,7 +38,9 @@ def capture(
         other weights than the model's, and `training` where it updates them at another point),
         and the rest as JSON has it.
     """
-    moments, optimizer = capture_optimizer(parts.optimizer, parts.weights.named_parameters())
+    moments, optimizer = capture_optimizer(
+        parts.optimizer, parts.weights.named_parameters(), parts.options
+    )
     noise, rng = capture_rng()
     tensors: Tensors = {"model": parts.model.state_dict(), "optimizer": moments, "rng": noise}
     if master := parts.weights.state():
@@ -54,13 +59,15 @@ def capture(
     return tensors, state
 
 
-def restore(parts: Parts, checkpoint: Checkpoint, renewed: Sequence[str] = ()) -> Position:
+def restore(job: Job, parts: Parts, checkpoint: Checkpoint) -> Position:
     """Bring the objects of a job to where they were when a checkpoint was saved.
 
+    Options and formats are those of the configuration: the checkpoint gives what was counted.
+
     Arguments:
+        job: the resolved configuration.
         parts: freshly built objects.
         checkpoint: as loaded, with its checksums verified.
-        renewed: options of the optimizer's groups that keep the value they were built with.
 
     Returns:
         the position to go on from.
@@ -72,15 +79,19 @@ def restore(parts: Parts, checkpoint: Checkpoint, renewed: Sequence[str] = ()) -
     # The loader refuses other data before anything has been changed.
     parts.loader.load_state_dict(state["loader"])
     load_weights(parts.model, checkpoint)
-    parts.weights.load({**checkpoint.tensors["model"], **checkpoint.tensors.get("master", {})})
+    saved = {**checkpoint.tensors["model"], **checkpoint.tensors.get("master", {})}
+    parts.weights.load(saved)
     go_on_from(parts, checkpoint.tensors.get(TRAINING, {}))
     restore_optimizer(
         parts.optimizer,
         parts.weights.named_parameters(),
         checkpoint.tensors["optimizer"],
         state["optimizer"],
-        renewed,
     )
+    others = None
+    if title_of(job.optimizer) is not None:
+        others = {held: saved[name].dtype for name, held in parts.weights.named_parameters()}
+    convert_state(job.precision, parts.optimizer, others)
     # Checkpoints of older versions have none, and no schedule that would need it.
     parts.schedule.load_state_dict(state.get("schedule", {}))
     parts.scaler.load_state_dict(state["scaler"])
