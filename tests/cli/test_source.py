@@ -28,13 +28,14 @@ def test_each_layer_beats_those_before(cli: CommandLine, monkeypatch: pytest.Mon
     default = shown(cli, "own:Job", "seed")
     assert shown(cli, line, "seed") == default
     cli.file("one.toml", "seed = 1\n[evaluation]\nsequences = 1\n")
-    line += " --with smoke"
-    assert shown(cli, line, "evaluation.sequences") == "16"
     line += " --file one.toml"
     assert shown(cli, line, "evaluation.sequences") == "1"
     monkeypatch.setenv("SETPOINT__SEED", "2")
+    monkeypatch.setenv("SETPOINT__EVALUATION__SEQUENCES", "2")
     assert shown(cli, line, "seed") == "2"
-    assert shown(cli, f"{line} --seed 3", "seed") == "3"
+    line += " --with smoke"
+    assert shown(cli, line, "evaluation.sequences") == "16"
+    assert shown(cli, f"{line} --evaluation.sequences 3", "evaluation.sequences") == "3"
 
 
 def test_extends_a_preset_a_file_and_a_chain(cli: CommandLine) -> None:

@@ -7,6 +7,7 @@ import pytest
 from setpoint.config import Config, ConfigError, SetpointError, modifier, preset, registry
 from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
+from setpoint.config.walk import dropped
 
 from ..snapshots import compare
 from .helpers import placeless, problems_of
@@ -73,11 +74,11 @@ def test_later_layers_beat_earlier_ones() -> None:
         origin.describe(("optimizer", "lr")) for origin, _ in chain_of(draft.optimizer, "lr")
     ]
     assert [value for _, value in chain_of(draft.optimizer, "lr")] == [
-        1.5e-4, 0.1, 0.2, 0.3, 0.4, 0.5
+        0.1, 0.2, 0.3, 0.15, 0.4, 0.5
     ]  # fmt: skip
-    assert origins[0].startswith("modifier slower (")
-    assert "test_compose.py:" in origins[0]
-    assert origins[1:] == [
+    assert origins[3].startswith("modifier slower (")
+    assert "test_compose.py:" in origins.pop(3)
+    assert origins == [
         "a.toml:2:1",
         "b.yaml:1:13",
         "environment variable SETPOINT__OPTIMIZER__LR",
@@ -85,6 +86,17 @@ def test_later_layers_beat_earlier_ones() -> None:
         "program",
     ]
     assert draft.seed == 3
+
+
+def test_what_a_typed_modifier_takes_from_files_is_listed() -> None:
+    write(a_toml='extends = "small"\n[optimizer]\nlr = 0.1\nclip_norm = 0.3\n')
+    job = compose(Job, "a.toml", modifiers=["shared_sgd"]).resolve()
+    assert list(dropped(job)) == [
+        "optimizer.lr = 0.1, from a.toml:3:1: --with shared_sgd replaces what holds it",
+        "optimizer.clip_norm = 0.3, from a.toml:4:1: --with shared_sgd replaces what holds it",
+    ]
+    job = compose(Job, "a.toml", modifiers=["slower"]).resolve()
+    assert (job.optimizer.lr, list(dropped(job))) == (0.05, [])
 
 
 def test_the_origin_of_a_preset_is_the_line_of_the_keyword() -> None:

@@ -49,8 +49,7 @@ COMMAND = Command(
     "paths it names. All problems are reported at once; the exit status is 2 if there are any.\n"
     "What is legal but seldom meant is a caution, with a code that --silence.append CODE turns\n"
     "off. What could not be verified is listed as skipped; --using torch verifies it as well.\n"
-    "A value of a modifier that a file or an override replaced is listed as overridden.\n"
-    + SOURCE_HELP,
+    "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
     [WITH, FILE, IMPORT, WORLD_SIZE, USING, PLAN, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),

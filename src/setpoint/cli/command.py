@@ -42,7 +42,7 @@ class Option:
         self.choices = choices
 
 
-WITH = Option("--with", "Apply a modifier, as 'smoke(steps=5)'; files beat it.", "MODIFIER", True)
+WITH = Option("--with", "Apply a modifier, as 'smoke(steps=5)'; it beats files.", "MODIFIER", True)
 FILE = Option("--file", "Put a further configuration file on top of the source.", "FILE", True)
 IMPORT = Option("--import", "Import a module first: classes and presets of yours.", "MODULE", True)
 WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N")
@@ -307,9 +307,9 @@ SOURCE is a preset (see `setpoint list presets`), a TOML, YAML or JSON file, a r
 checkpoint, module:function, or REV:PRESET and REV:FILE of a git revision, as in HEAD~1:tiny.
 OVERRIDES set fields: --optimizer.lr 1e-3, --optimizer.lr=1e-3 and optimizer.lr=1e-3 mean the
 same, and a later one beats an earlier one. `--optimizer adamw` chooses a variant; `--evaluation
-null` switches a section off. Layers, later beats earlier: defaults, preset, modifiers, files,
-environment (SETPOINT__OPTIMIZER__LR=1e-3), command line. SOURCE `-` is a file on standard input;
-`@args.txt` stands for the words in that file."""
+null` switches a section off. Layers, later beats earlier: defaults, preset, files, environment
+(SETPOINT__OPTIMIZER__LR=1e-3), modifiers of --with, overrides. SOURCE `-` is a file on standard
+input; `@args.txt` stands for the words in that file."""
 
 
 def _is_folder(token: str) -> bool:
@@ -330,5 +330,5 @@ def own_source_help(program: Program) -> str:
 SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a
 record, or module:function; without one the defaults are taken. OVERRIDES set fields: --a.b 1,
 --a.b=1 and a.b=1 mean the same, and a later one beats an earlier one. Layers, later beats earlier:
-defaults, preset, modifiers, files, environment (SETPOINT__A__B=1), command line. SOURCE `-` is a
-file on standard input; `@args.txt` stands for the words in that file."""
+defaults, preset, files, environment (SETPOINT__A__B=1), modifiers of --with, overrides. SOURCE
+`-` is a file on standard input; `@args.txt` stands for the words in that file."""

@@ -1,4 +1,4 @@
-"""One configuration from all its layers: defaults, preset, modifiers, files, environment, flags."""
+"""One configuration from all its layers: defaults, preset, files, environment, modifiers, flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .files.limits import MAX_FILES, MAX_NESTING
 from .meta import ConfigMeta
 from .origin import FILE, PROGRAM, Origin, short_name
 from .problem import ConfigError, Problem
-from .registry import call_modifier, call_preset, call_source, preset_named
+from .registry import call_preset, call_source, preset_named
 from .resolve import resolve
 from .suggest import nearest
 
@@ -94,7 +94,8 @@ def compose(
         root: the class of the configuration.
         source: a preset's name, a file, a folder with a record, `module:function`, a config, or
             None for the defaults.
-        modifiers: modifiers by name, applied in order after the preset and before the files.
+        modifiers: modifiers by name, applied in order after the environment and before the flags:
+            what is typed beats what is written.
         files: further files, by name or read already, in order, after the source.
         environ: environment variables; None reads none.
         flags: overrides as on the command line.
@@ -170,16 +171,7 @@ def _merge(
             )
         base = base if more_base is None else more_base
         documents.extend(more)
-    draft = base if base is not None else root()
-    problems: list[Problem] = []
-    for text in modifiers:
-        try:
-            # What the modifier put in may be its own, and later layers change the draft.
-            draft = draft_of(cast(C, call_modifier(text, draft)))
-        except ConfigError as error:
-            problems.extend(error.problems)
-    editor = Editor(draft)
-    editor.problems = problems
+    editor = Editor(base if base is not None else root())
     editor.notes = sources.notes
     sweep: Document | None = None
     for document in documents:
@@ -197,6 +189,10 @@ def _merge(
         from .layers.environment import apply_environment
 
         apply_environment(editor, environ)
+    if modifiers:
+        from .layers.modifiers import apply_modifiers
+
+        editor = apply_modifiers(editor, modifiers)
     if flags:
         from .layers.flags import apply_flags
 
@@ -204,6 +200,7 @@ def _merge(
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
     label = source if isinstance(source, str) else root.__name__
+    draft = cast(C, editor.root)
     return Composition(draft, label, editor.problems, editor.failed, sweep, sources.notes)
 
 

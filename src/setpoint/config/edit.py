@@ -72,6 +72,20 @@ class Editor:
         # The fragments that are being read, so that none can extend itself.
         self.reading: list[str] = []
 
+    def on(self, draft: Config) -> Editor:
+        """An editor that goes on with another draft of the same configuration.
+
+        Arguments:
+            draft: what stands in the place of this one's.
+
+        Returns:
+            an editor with the problems, failures and notes found so far.
+        """
+        other = Editor(draft, self.whole)
+        other.problems, other.failed, other.notes = self.problems, self.failed, self.notes
+        other.fragment_count = self.fragment_count
+        return other
+
     def merge(self, values: Mapping[str, object], origin: Origin) -> None:
         """Put a whole mapping onto the root, as a file does.
 

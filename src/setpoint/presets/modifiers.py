@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from setpoint.config import Duration, Invalid, Period, modifier
 from setpoint.train.config import Job
-from setpoint.train.evaluation.config import Evaluation
 
 
 @modifier
@@ -24,7 +23,10 @@ def smoke(job: Job, steps: int = 10) -> Job:
     if steps < 1:
         raise Invalid(f"steps must be at least 1, got {steps}")
     job.duration = Duration(f"{steps} steps")
-    job.evaluation = Evaluation(every=Period("last_step"), sequences=16)
+    if job.evaluation is not None:
+        job.evaluation.every = Period("last_step")
+        job.evaluation.sequences = 16
+        job.evaluation.baselines = False
     return job
 
 
