@@ -39,73 +39,85 @@ BASE = ("duration=3 steps", "model.dropout=0.1")
 TEXT = 'data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]'
 STDLIB = 'data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]'
 TOKENIZER = "tokenizer={type=huggingface, path={tmp}/tokenizer}"
-# Together they hold every variant of every union; a test below sees to it.
+# Together they hold every variant of every union, several in one job; a test below sees to it.
 JOBS: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "text": (TEXT, "schedule=constant", TOKENIZER),
-    "stdlib": (STDLIB,),
-    "no schedule": ("schedule=none",),
-    "linear": ("schedule=linear",),
-    "polynomial": ("schedule=polynomial",),
-    "rex": ("schedule=rex",),
-    "wsd": ("schedule=wsd",),
-    "inverse root": ("schedule=inverse_sqrt",),
-    "phases": (
-        "schedule=piecewise",
-        "schedule.phases=[{steps: 1, target: 1}, {target: 0, curve: polynomial}]",
+    "text, chunks, schedule-free": (
+        TEXT,
+        TOKENIZER,
+        "loss=chunked_cross_entropy",
+        "optimizer=schedule_free_adamw",
+        "schedule=constant",
     ),
-    "plateau": ("schedule=plateau", "evaluation.every=1 steps"),
-    "latent": (
-        "model.mla={kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4}",
-        "model.norm=layer_norm",
-        "model.rope_scaling={type=yarn, factor=4, original_length=32}",
-    ),
-    "sliding": (
-        'model.attention_pattern=["sliding"]',
-        "model.sliding_window=4",
-        "model.norm={type=import, target=torch.nn.RMSNorm}",
-        "model.rope_scaling={type=llama3, factor=4, original_length=32}",
-    ),
-    "experts": ("model.moe.experts=4", "model.moe.capacity_factor=1.5"),
-    "balanced experts": (
-        "model.moe={experts=4, groups=2, top_groups=1, packed=false}",
-        "model.moe.router=sigmoid_top_k",
-    ),
-    "of transformers": ("model=huggingface", "model.config=gpt2", "model.overrides.n_layer=1"),
-    "compiled": ("compile.backend=aot_eager",),
-    "mup": ("model.mup.base_dim=8", "model.rope_scaling={type=linear, factor=4}"),
-    "layers again": (
+    "stdlib, sgd, layers again": (
+        STDLIB,
+        "schedule=none",
+        "optimizer={type=sgd, nesterov=true}",
         "memory.activation_checkpointing=full",
         "memory.activation_offload.limit=0",
         "memory.optimizer_offload.limit=0",
         "memory.empty_cache=2 steps",
     ),
-    "parts again": ("memory.activation_checkpointing=parts",),
-    "operators again": ("memory.activation_checkpointing=operators",),
-    "gradient descent": ("optimizer={type=sgd, nesterov=true}",),
-    "signs": ("optimizer=lion", "precision.optimizer_state=bf16"),
-    "orthogonal": (
+    "linear, lion, mup, parts again": (
+        "schedule=linear",
+        "optimizer=lion",
+        "precision.optimizer_state=bf16",
+        "model.mup.base_dim=8",
+        "model.rope_scaling={type=linear, factor=4}",
+        "memory.activation_checkpointing=parts",
+    ),
+    "polynomial, muon, latent, operators again": (
+        "schedule=polynomial",
         "optimizer={type=muon, adamw_lr=0.001, adamw_patterns=[down]}",
         "precision.optimizer_state=bf16",
+        "model.mla={kv_rank=6, rope_head_dim=4, nope_head_dim=4, value_head_dim=4}",
+        "model.norm=layer_norm",
+        "model.rope_scaling={type=yarn, factor=4, original_length=32}",
+        "memory.activation_checkpointing=operators",
     ),
-    "schedule-free": ("optimizer=schedule_free_adamw", "schedule=constant"),
-    "any precision": ("optimizer=anyprecision_adamw", "precision.optimizer_state=bf16"),
-    "rows and columns": ("optimizer=adafactor",),
-    "chunked loss": ("loss=chunked_cross_entropy",),
-    "evaluations": (
+    "rex, any precision, sliding": (
+        "schedule=rex",
+        "optimizer=anyprecision_adamw",
+        "precision.optimizer_state=bf16",
+        'model.attention_pattern=["sliding"]',
+        "model.sliding_window=4",
+        "model.norm={type=import, target=torch.nn.RMSNorm}",
+        "model.rope_scaling={type=llama3, factor=4, original_length=32}",
+    ),
+    "wsd, adafactor, experts": (
+        "schedule=wsd",
+        "optimizer=adafactor",
+        "model.moe.experts=4",
+        "model.moe.capacity_factor=1.5",
+    ),
+    "inverse root, groups, balanced experts": (
+        "schedule=inverse_sqrt",
+        "optimizer.groups=[{pattern=embedding, weight_decay_multiplier=2, options={eps=1}}]",
+        "model.moe={experts=4, groups=2, top_groups=1, packed=false}",
+        "model.moe.router=sigmoid_top_k",
+    ),
+    "phases, evaluations, short weights": (
+        "schedule=piecewise",
+        "schedule.phases=[{steps: 1, target: 1}, {target: 0, curve: polynomial}]",
         "evaluation.datasets=[{name=web, sources=[{type=random, documents=9}]}]",
         "evaluation.early_stopping={patience=2}",
         "evaluation.every=1 steps",
+        "precision={params=bf16, compute=bf16, master=fp32, reduce=fp32}",
     ),
+    "plateau, profiled": (
+        "schedule=plateau",
+        "evaluation.every=1 steps",
+        "profiling={wait=0, warmup=0, active=1}",
+        "resilience.gc.every=2 steps",
+    ),
+    "of transformers": ("model=huggingface", "model.config=gpt2", "model.overrides.n_layer=1"),
+    "compiled": ("compile.backend=aot_eager",),
     "torch's linear loss": ("loss=linear_cross_entropy",),
-    "liger's loss": ("loss=liger_cross_entropy",),
-    "short weights": ("precision={params=bf16, compute=bf16, master=fp32, reduce=fp32}",),
-    "float8": ("precision={params=bf16, compute=bf16, float8={}}", "parallel.device=cuda"),
-    "fp16": ("precision={compute=fp16, loss_scale={}}", "parallel.device=cuda"),
-    "groups of parameters": (
-        "optimizer.groups=[{pattern=embedding, weight_decay_multiplier=2, options={eps=1}}]",
+    "liger's loss, fp16": (
+        "loss=liger_cross_entropy",
+        "precision={compute=fp16, loss_scale={}}",
+        "parallel.device=cuda",
     ),
-    "profiled": ("profiling={wait=0, warmup=0, active=1}", "resilience.gc.every=2 steps"),
+    "float8": ("precision={params=bf16, compute=bf16, float8={}}", "parallel.device=cuda"),
     "imported": (
         "model=import",
         f"model.target={__name__}.Table",
@@ -203,9 +215,10 @@ def refused(job: Job) -> set[str]:
 
 def test_the_jobs_hold_every_variant(tmp_path: Path) -> None:
     held: set[type[Config]] = set()
-    for name in JOBS:
-        (tmp_path / name).mkdir()
-        placed = sections(job_of(name, tmp_path / name))
+    for number, name in enumerate(JOBS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        placed = sections(job_of(name, folder))
         # With its arguments an imported component is of a class of its own.
         held |= {type(section).__setpoint__.cls for _, section in placed}
     assert every(Job) - held == set()
