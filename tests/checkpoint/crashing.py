@@ -224,7 +224,7 @@ def everywhere(folder: Path) -> dict[str, dict[str, int]]:
         "save": exhaust(base, lambda store: save(store, 4), {3, 4}),
         "save_best": exhaust(base, lambda store: save(store, best_after(3)), {3, best_after(3)}),
         "save_again": exhaust(base, lambda store: save(store, 3), {3}),
-        "discard": exhaust(base, lambda store: store.discard_after(2), {2, 3}),
+        "set_aside": exhaust(base, lambda store: store.set_aside_after(2), {2, 3}),
     }
 
 

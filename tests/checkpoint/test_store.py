@@ -163,24 +163,25 @@ def test_dangling_pointer(tmp_path: Path) -> None:
 
 def test_a_step_behind_the_newest_is_refused(tmp_path: Path) -> None:
     store = make(tmp_path, [3.0, 2.0, 1.0], keep=None)
-    with pytest.raises(SetpointError, match=r"step 250 cannot be saved.*step 300.*discard_after"):
+    with pytest.raises(SetpointError, match=r"step 250 cannot be saved.*step 300.*set_aside_after"):
         store.save(250, {}, {})
-    store.discard_after(200)
+    store.set_aside_after(200)
     assert (store.steps, store.latest, store.best) == ([100, 200], 200, 200)
     store.save(250, {}, {}, 9.0)
     assert (store.latest, store.best) == (250, 200)
 
 
-def test_discard_everything(tmp_path: Path) -> None:
+def test_everything_set_aside(tmp_path: Path) -> None:
     store = make(tmp_path, [3.0, 2.0])
-    store.discard_after(-1)
-    assert list(tmp_path.iterdir()) == []
+    store.set_aside_after(-1)
+    names = ["step-00000100.damaged-1", "step-00000200.damaged-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert store.load("auto") is None
 
 
-def test_discard_nothing(tmp_path: Path) -> None:
+def test_nothing_set_aside(tmp_path: Path) -> None:
     store = make(tmp_path, [3.0, 2.0])
-    store.discard_after(200)
+    store.set_aside_after(200)
     assert (store.steps, store.latest, store.best) == ([100, 200], 200, 200)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from setpoint.checkpoint import durable, manifest
+from setpoint.checkpoint.durable import Written
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
@@ -100,7 +104,7 @@ def test_the_run_goes_on_from_the_whole_one(store: CheckpointStore) -> None:
     fresh.prepare()
     loaded = fresh.load("auto")
     assert loaded is not None
-    fresh.discard_after(loaded.step)
+    fresh.set_aside_after(loaded.step)
     assert (fresh.steps, fresh.latest, fresh.best) == ([100, 200], 200, 200)
     fresh.save(300, {}, {}, -300)
     assert (fresh.latest, fresh.best) == (300, 300)
@@ -145,3 +149,97 @@ def test_files_beside_the_checkpoints_are_left_alone(store: CheckpointStore) -> 
     assert store.steps == [100, 200, 300, 400]
     assert store.load(300).step == 300
     assert (store.root / "step-1").read_text() == "mine"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) -> list[str]:
+    """Let the first reads of the files under a path fail, as a disk or a network does."""
+    left, digest, read = [times], manifest.digest_file, Path.read_bytes
+    failed: list[str] = []
+
+    def fails(path: Path) -> None:
+        if left[0] and match in str(path):
+            left[0] -= 1
+            failed.append(path.name)
+            raise OSError(code, os.strerror(code))
+
+    def digest_file(path: Path) -> Written:
+        fails(path)
+        return digest(path)
+
+    def read_bytes(path: Path) -> bytes:
+        fails(path)
+        return read(path)
+
+    monkeypatch.setattr(durable, "PAUSE", 0.0)
+    monkeypatch.setattr(manifest, "digest_file", digest_file)
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    return failed
+
+
+CODES = (errno.EIO, errno.ENOENT, errno.ESTALE)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("name", FILES)
+def test_one_failed_read_is_tried_again(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, code: int, name: str
+) -> None:
+    failed = failing(monkeypatch, code, f"step-00000300/{name}", times=1)
+    loaded = store.load("auto", on_damaged=lambda path, why: pytest.fail(why))
+    assert loaded is not None and loaded.step == 300
+    assert failed == [name]
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("name", FILES)
+def test_what_cannot_be_read_is_set_aside_and_never_removed(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, code: int, name: str
+) -> None:
+    before = {path.name: path.read_bytes() for path in newest(store).iterdir()}
+    moved: list[tuple[str, str]] = []
+    writer = CheckpointStore(
+        store.root, keep=1, on_set_aside=lambda old, new: moved.append((old.name, new.name))
+    )
+    writer.prepare()
+    with monkeypatch.context() as patch:
+        failing(patch, code, f"step-00000300/{name}", times=99)
+        loaded = writer.load("auto")
+        assert loaded is not None and loaded.step == 200
+        writer.set_aside_after(200)
+        for step in (250, 310, 350):
+            writer.save(step, {}, {}, 9.0)
+    assert moved == [("step-00000300", "step-00000300.damaged-1")]
+    kept = store.root / "step-00000300.damaged-1"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    # It is not counted among the checkpoints, and it is whole when its name is given back.
+    assert writer.steps == [200, 350]
+    shutil.rmtree(store.root / "step-00000350")
+    kept.rename(newest(store))
+    assert store.load(300).state == {"s": 300}
+
+
+def test_a_best_that_cannot_be_read_is_set_aside_too(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = CheckpointStore(store.root, keep=1)
+    writer.save(400, {}, {})
+    assert (writer.steps, writer.best) == ([300, 400], 300)
+    with monkeypatch.context() as patch:
+        failing(patch, errno.EIO, "step-00000300/manifest.json", times=99)
+        writer.save(500, {}, {}, 9.0)
+    assert (writer.steps, writer.best) == ([500], 500)
+    assert (store.root / "step-00000300.damaged-1" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("pointer", ["latest", "best"])
+def test_nothing_is_removed_while_a_pointer_cannot_be_read(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, pointer: str
+) -> None:
+    writer = CheckpointStore(store.root, keep=1)
+    writer.prepare()
+    with monkeypatch.context() as patch:
+        failing(patch, errno.EIO, f"checkpoints/{pointer}", times=99)
+        writer.save(400, {}, {}, 9.0)
+    assert writer.steps == [100, 200, 300, 400]
+    writer.save(500, {}, {}, 9.0)
+    assert (writer.steps, writer.best) == ([300, 500], 300)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from setpoint.checkpoint import manifest
+from setpoint.checkpoint.durable import Written
 from setpoint.config import SetpointError
 from setpoint.config.compose import compose
 from setpoint.config.record import read_record
+from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -79,9 +83,33 @@ def test_the_one_before_is_used(
     assert go_on(stopped) == 20
     (event,) = events(stopped, "damaged")
     assert event["checkpoint"] == "step-00000022"
+    (moved,) = events(stopped, "set_aside")
+    assert (moved["checkpoint"], moved["to"]) == ("step-00000022", "step-00000022.damaged-1")
+    assert (stopped / "checkpoints" / moved["to"]).is_dir()
     assert name in event["reason"]
     # The final state is exact. The oracle was not judged at step 22, and nor is this run now.
     assert_same_run(stopped, runs[0])
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_disk_that_fails_for_a_moment_costs_no_checkpoint(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Also where the process is stopped at once: what could not be read is there afterwards."""
+    real, left = manifest.digest_file, [failures]
+
+    def flaky(path: Path) -> Written:
+        if left[0] and path.parent.name == "step-00000022":
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    # The newest is read once more by `prepare`, if `latest` does not name it.
+    monkeypatch.setattr(manifest, "digest_file", flaky)
+    monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
+    assert go_on(stopped) == (22 if failures == 1 else 20)
+    names = sorted(path.name for path in (stopped / "checkpoints").glob("step-00000022*"))
+    assert names == ["step-00000022" + ".damaged-1" * (failures == 2)]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "delete"])
@@ -99,6 +127,7 @@ def test_people_are_told(stopped: Path, capsys: pytest.CaptureFixture[str]) -> N
     told = capsys.readouterr().out
     assert "step-00000022 is damaged and is passed over: model.safetensors" in told
     assert f"resuming {stopped} at step 20" in told
+    assert "step-00000022 is set aside as step-00000022.damaged-1, with all its files" in told
 
 
 def test_all_damaged_is_refused_and_nothing_is_lost(stopped: Path) -> None:

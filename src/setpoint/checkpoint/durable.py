@@ -5,9 +5,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+PAUSE = 0.1
+"""Seconds before a failed read is tried again."""
 
 
 class Written(NamedTuple):
@@ -60,6 +65,26 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
         file.flush()
         os.fsync(file.fileno())
     return Written(size, digest.hexdigest())
+
+
+def retried(read: Callable[[Path], T], path: Path) -> T:
+    """Read a file, once more if that fails: disks and network file systems have hiccups.
+
+    Arguments:
+        read: reads it.
+        path: the file.
+
+    Returns:
+        what was read.
+
+    Raises:
+        OSError: if it fails twice.
+    """
+    try:
+        return read(path)
+    except OSError:
+        time.sleep(PAUSE)
+        return read(path)
 
 
 def digest_file(path: Path) -> Written:

@@ -3,17 +3,22 @@
 step-00000100/              a whole checkpoint
 step-00000200.tmp-4711/     being written or being removed by process 4711; never read
 step-00000100.old-4711/     whole; process 4711 was replacing it by a new one of the same step
+step-00000300.damaged-1/    set aside because it could not be read; never listed, never removed
 latest, best                text files with the name of a checkpoint
 """
 
 from __future__ import annotations
 
+import os
 import re
+from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 PointerName = Literal["latest", "best"]
 """The two files that name a checkpoint."""
+
+POINTERS: tuple[PointerName, ...] = ("latest", "best")
 
 MANIFEST = "manifest.json"
 """The file that lists a checkpoint's other files; written last."""
@@ -97,6 +102,23 @@ def aside(root: Path, name: str, pid: int) -> Path:
         the path.
     """
     return root / f"{name}.old-{pid}"
+
+
+def damaged(root: Path, name: str) -> Path:
+    """Where a checkpoint goes that could not be read: a name that is free.
+
+    Arguments:
+        root: the directory of the checkpoints.
+        name: of the checkpoint.
+
+    Returns:
+        the path.
+    """
+    return next(
+        path
+        for number in count(1)
+        if not os.path.lexists(path := root / f"{name}.damaged-{number}")
+    )
 
 
 def unfinished(root: Path) -> list[Unfinished]:

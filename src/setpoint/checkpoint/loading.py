@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .durable import retried
 from .layout import STATE, TENSORS, step_of
 from .manifest import DamagedCheckpoint, read_manifest, unreadable, verify
 from .state_file import decode_state
@@ -65,10 +66,15 @@ def load_directory(directory: Path, only: Collection[str] | None = None) -> Chec
         names = [STATE, *(stem + TENSORS for stem in stems)]
     verify(directory, manifest, names)
     try:
-        state = decode_state((directory / STATE).read_bytes())
+        state = decode_state(retried(Path.read_bytes, directory / STATE))
     except OSError as error:
         raise unreadable(directory, STATE, error) from error
-    tensors = {stem: read_tensors(directory / (stem + TENSORS)) for stem in stems}
+    tensors: dict[str, dict[str, Tensor]] = {}
+    for stem in stems:
+        try:
+            tensors[stem] = retried(read_tensors, directory / (stem + TENSORS))
+        except OSError as error:
+            raise unreadable(directory, stem + TENSORS, error) from error
     return Checkpoint(manifest.step, tensors, state, manifest.metric, directory)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from setpoint.config import RunError, SetpointError
 
-from .durable import Written, digest_file
+from .durable import Written, digest_file, retried
 from .layout import MANIFEST
 
 FORMAT = 2
@@ -18,8 +18,12 @@ FORMAT = 2
 held all options of the optimizer's groups; 2 holds what the optimizer has counted in them."""
 
 
+FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
+"""What disks and network file systems answer when they fail."""
+
+
 class DamagedCheckpoint(RunError):
-    """A checkpoint that is not what was saved.
+    """A checkpoint that is not what was saved, or cannot be read back.
 
     Arguments:
         path: its directory.
@@ -75,7 +79,7 @@ def read_manifest(directory: Path) -> Manifest:
         SetpointError: if a newer Setpoint wrote it.
     """
     try:
-        text = (directory / MANIFEST).read_bytes()
+        text = retried(Path.read_bytes, directory / MANIFEST)
     except OSError as error:
         raise unreadable(directory, MANIFEST, error) from error
     try:
@@ -113,7 +117,7 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
     for name in sorted(names):
         expected = manifest.files[name]
         try:
-            found = digest_file(directory / name)
+            found = retried(digest_file, directory / name)
         except OSError as error:
             raise unreadable(directory, name, error) from error
         if found.size != expected.size:
@@ -133,12 +137,12 @@ def unreadable(directory: Path, name: str, error: OSError) -> RunError:
         error: what the system said.
 
     Returns:
-        `DamagedCheckpoint` if the file is gone or its blocks are; otherwise a plain error, since a
-        missing permission says nothing about the content and must not condemn the checkpoint.
+        `DamagedCheckpoint` if the file is gone or the disk fails, and an older checkpoint may do;
+        otherwise a plain error: a missing permission is the user's to give.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return DamagedCheckpoint(directory, f"{name} is missing")
-    if error.errno == errno.EIO:
+    if error.errno in FAILING:
         return DamagedCheckpoint(directory, f"{name} cannot be read back ({error.strerror})")
     return RunError(f"checkpoint {directory} cannot be read: {name}: {error.strerror}")
 

@@ -7,8 +7,12 @@ from pathlib import Path
 
 from setpoint.config import SetpointError
 
-from .durable import sync_directory, write_file
+from .durable import retried, sync_directory, write_file
 from .layout import PointerName, directory_name, step_of, temporary
+
+
+class UnreadPointer(SetpointError):
+    """A pointer that is there and cannot be read, so that nobody knows what it names."""
 
 
 class StagedPointer:
@@ -60,15 +64,18 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
         the step, or None if there is no such pointer.
 
     Raises:
-        SetpointError: if the file holds no name of a checkpoint.
+        UnreadPointer: if the file cannot be read.
+        SetpointError: if it holds no name of a checkpoint.
     """
     path = root / name
+    if not os.path.lexists(path):
+        return None
     try:
-        content = path.read_bytes()
+        content = retried(Path.read_bytes, path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
+        raise UnreadPointer(f"{path} cannot be read: {error.strerror}") from error
     step = step_of(content.decode("utf-8", "replace").removesuffix("\n"))
     if step is None:
         raise SetpointError(

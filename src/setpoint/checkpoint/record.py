@@ -7,15 +7,12 @@ from pathlib import Path
 from setpoint.config import SetpointError
 from setpoint.config.record import CONFIG, MINIMAL, ORIGINS
 
-from .layout import MANIFEST, PointerName, list_checkpoints
+from .layout import MANIFEST, POINTERS, list_checkpoints
 from .manifest import read_manifest, verify
 from .pointers import read_pointer
 
 RECORD = (CONFIG, ORIGINS, MINIMAL)
 """The text files of a checkpoint's record, as `config.record.record_files` makes them."""
-
-POINTERS: tuple[PointerName, ...] = ("latest", "best")
-"""What may stand for a checkpoint's name in a path."""
 
 
 def find_checkpoint(path: Path) -> Path | None:

@@ -16,10 +16,19 @@ from setpoint.config import RunError, SetpointError
 
 from .directory import clear_leftovers, publish, remove
 from .durable import sync_directory, write_file
-from .layout import MANIFEST, STATE, TENSORS, directory_name, list_checkpoints, temporary
+from .layout import (
+    MANIFEST,
+    POINTERS,
+    STATE,
+    TENSORS,
+    damaged,
+    directory_name,
+    list_checkpoints,
+    temporary,
+)
 from .loading import Checkpoint, load_directory, verify_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
-from .pointers import StagedPointer, point, read_pointer, readable_pointer
+from .pointers import StagedPointer, UnreadPointer, point, read_pointer, readable_pointer
 from .retention import surplus
 from .state_file import encode_state
 from .tensor_file import encode_tensors
@@ -28,21 +37,34 @@ OnDamaged = Callable[[Path, str], None]
 """Told of each damaged checkpoint that `auto` passes over: its directory and the reason."""
 
 
+OnSetAside = Callable[[Path, Path], None]
+
+
 class CheckpointStore:
     """A directory of checkpoints with one writer and any number of readers.
 
     A save goes: write aside and flush, rename, move `best` and `latest`, remove what is surplus.
     A process may die between any two of these; what it leaves is a store of whole checkpoints, and
-    the next writer's `prepare` finishes or removes the rest.
+    the next writer's `prepare` finishes or removes the rest. What is damaged or cannot be read is
+    never removed, only set aside under another name: a disk that fails now may answer tomorrow.
 
     Arguments:
         root: the directory, `checkpoints/` of a run; made by the first save.
         keep: how many of the newest stay; None keeps all.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
+        on_set_aside: called with the old and the new path of each checkpoint that is set aside.
     """
 
-    def __init__(self, root: Path, *, keep: int | None = 2, keep_best: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        keep: int | None = 2,
+        keep_best: bool = True,
+        on_set_aside: OnSetAside | None = None,
+    ) -> None:
         self.root = Path(root)
+        self.on_set_aside = on_set_aside
         self.keep = keep
         self.keep_best = keep_best
         self._prepared = False
@@ -112,7 +134,7 @@ class CheckpointStore:
         if newest > step:
             raise RunError(
                 f"step {step} cannot be saved in {self.root}: it holds a checkpoint of step "
-                f"{newest}, which belongs to another course of the run; call discard_after first"
+                f"{newest}, which belongs to another course of the run; call set_aside_after first"
             )
         if metric is None:
             # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
@@ -212,17 +234,17 @@ class CheckpointStore:
                 f"{error.strerror}"
             ) from error
 
-    def discard_after(self, step: int) -> None:
-        """Remove the checkpoints that a run which goes on from `step` will not come from.
+    def set_aside_after(self, step: int) -> None:
+        """Rename the checkpoints that a run which goes on from `step` does not come from.
 
-        Call it after loading and before training, so that a damaged or abandoned checkpoint is not
-        mistaken for a newer state of this run. The pointers move first.
+        Call it after loading and before training, so that a checkpoint that `auto` passed over is
+        not mistaken for a newer state of this run. The pointers move first.
 
         Arguments:
-            step: the newest that stays; -1 removes all.
+            step: the newest that keeps its name; -1 sets all aside.
 
         Raises:
-            RunError: if they cannot be removed.
+            RunError: if they cannot be renamed.
         """
         self.prepare()
         found = list_checkpoints(self.root)
@@ -237,11 +259,18 @@ class CheckpointStore:
             if gone:
                 point(self.root, "latest", stay[-1] if stay else None)
             for s in reversed(gone):
-                remove(found[s], directory_name(s))
+                self._set_aside(found[s], s)
         except OSError as error:
             raise RunError(
-                f"the checkpoints in {self.root} cannot be removed: {error.strerror}"
+                f"the checkpoints in {self.root} cannot be renamed: {error.strerror}"
             ) from error
+
+    def _set_aside(self, directory: Path, step: int) -> None:
+        place = damaged(self.root, directory_name(step))
+        os.rename(directory, place)
+        sync_directory(self.root)
+        if self.on_set_aside is not None:
+            self.on_set_aside(directory, place)
 
     def _write(
         self,
@@ -301,11 +330,23 @@ class CheckpointStore:
     def _beats_best(self, metric: float | None, step: int) -> bool:
         if not self.keep_best or metric is None or math.isnan(metric):
             return False
-        best = readable_pointer(self.root, "best")
+        try:
+            best = read_pointer(self.root, "best")
+        except UnreadPointer:
+            return False
+        except SetpointError:
+            return True
         # Saved again at the same step, the best must prove itself against nothing but itself.
         if best is None or best == step:
             return True
-        record = self._metric_of(best)
+        directory = list_checkpoints(self.root).get(best)
+        if directory is None:
+            return True
+        try:
+            record = read_manifest(directory).metric
+        except DamagedCheckpoint:
+            self._set_aside(directory, best)
+            return True
         return record is None or metric < record
 
     def _metric_of(self, step: int) -> float | None:
@@ -316,11 +357,24 @@ class CheckpointStore:
             return None
 
     def _prune(self) -> None:
-        pointed = (readable_pointer(self.root, "latest"), readable_pointer(self.root, "best"))
-        protected = {step for step in pointed if step is not None}
+        protected: set[int | None] = set()
+        for name in POINTERS:
+            try:
+                protected.add(read_pointer(self.root, name))
+            except UnreadPointer:
+                # What it protects is not known, so that nothing goes until it can be read.
+                return
+            except SetpointError:
+                continue
         found = list_checkpoints(self.root)
-        for step in surplus(found, keep=self.keep, protected=protected):
-            remove(found[step], directory_name(step))
+        kept = {step for step in protected if step is not None}
+        for step in surplus(found, keep=self.keep, protected=kept):
+            try:
+                read_manifest(found[step])
+            except SetpointError:
+                self._set_aside(found[step], step)
+            else:
+                remove(found[step], directory_name(step))
 
     def _refusal(self, step: int, error: OSError) -> str:
         latest = readable_pointer(self.root, "latest")

@@ -117,7 +117,10 @@ class Session:
         self.progress = LoggedProgress(shown, run.logs / "rank-0.log", total)
         section = job.checkpoint
         self.store = CheckpointStore(
-            run.checkpoints, keep=section.keep, keep_best=section.keep_best
+            run.checkpoints,
+            keep=section.keep,
+            keep_best=section.keep_best,
+            on_set_aside=self._tell_set_aside,
         )
 
     def run(self) -> Outcome:
@@ -199,7 +202,7 @@ class Session:
         if checkpoint is None:
             return Position(), {}
         position = restore(self.job, self.parts, checkpoint)
-        self.store.discard_after(checkpoint.step)
+        self.store.set_aside_after(checkpoint.step)
         return position, checkpoint.state
 
     def surroundings(
@@ -292,6 +295,10 @@ class Session:
         if found is not None:
             self.progress.note(f"resuming {self.directory.path} at step {found.step}")
         return found
+
+    def _tell_set_aside(self, before: Path, now: Path) -> None:
+        self.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
+        self.events.write("set_aside", checkpoint=before.name, to=now.name)
 
     def change_record(self, anew: bool) -> None:
         """Write today's configuration into the record of a run that has trained with it.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, dtype
 
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
@@ -88,7 +88,7 @@ def restore(job: Job, parts: Parts, checkpoint: Checkpoint) -> Position:
         checkpoint.tensors["optimizer"],
         state["optimizer"],
     )
-    others = None
+    others: dict[Tensor, dtype] | None = None
     if title_of(job.optimizer) is not None:
         others = {held: saved[name].dtype for name, held in parts.weights.named_parameters()}
     convert_state(job.precision, parts.optimizer, others)
