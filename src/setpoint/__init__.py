@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from setpoint.cli.own import load as load
     from setpoint.cli.own import run as run
     from setpoint.config import BUDGET as BUDGET
     from setpoint.config import IDENTITY as IDENTITY
@@ -69,6 +70,7 @@ _ELSEWHERE = {
     "differences": "setpoint.config.difference",
     "fingerprint": "setpoint.config.fingerprint",
     "json_schema": "setpoint.config.json_schema.document",
+    "load": "setpoint.cli.own",
     "partial": "setpoint.config.foreign.partial",
     "record_files": "setpoint.config.record",
     "run": "setpoint.cli.own",

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import builtins
 import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from setpoint.cli.own import COMMANDS, run
-from setpoint.config import Config, RunError, SetpointError, field
+from setpoint.cli.own import COMMANDS, load, run
+from setpoint.config import Config, ConfigError, RunError, SetpointError, field
 
 from ..snapshots import compare
 
@@ -210,6 +212,58 @@ def test_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         "error: the disk is gone\nerror: the loss is not finite\ninterrupted\n"
     )
+
+
+def test_load_returns_what_main_would_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--size", "7"])
+    assert load(Small).size == 7
+    monkeypatch.setenv("SETPOINT__SIZE", "5")
+    assert load(Small, arguments=[]).size == 5  # the words of the process are not read
+    assert load(Small, arguments=["--size", "3"]).size == 3
+    with pytest.raises(ConfigError, match="size = many"):
+        load(Small, arguments=["--size", "many"])
+    with pytest.raises(SetpointError, match="no such file"):
+        load(Small, Path("nowhere/a.toml"))
+    with pytest.raises(SetpointError, match="two sources, 'a' and 'b'"):
+        load(Small, "a", ["b"])
+    with pytest.raises(SetpointError, match="list of words"):
+        load(Small, None, "--size 3")
+    with pytest.raises(SetpointError, match="--help belongs"):
+        load(Small, None, ["--help"])
+
+
+def test_load_in_a_script_ends_it_where_run_would(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, status in (["--size", "x"], 2), (["check"], 0), (["--help"], 0):
+        monkeypatch.setattr(sys, "argv", ["train.py", *words])
+        with pytest.raises(SystemExit) as caught:
+            load(Small)
+        assert caught.value.code == status
+    assert "size = x\n    from command line --size" in capsys.readouterr().err
+
+
+def test_load_in_a_notebook_leaves_the_words_of_its_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    assert load(Small).size == 1
+    with pytest.raises(ConfigError):
+        load(Small, arguments=["--size=0"])
+
+
+def test_a_root_brings_its_presets(tmp_path: Path) -> None:
+    program = """
+import setpoint as sp
+from setpoint.train.config import Job
+
+assert sp.compose(Job, "llama3-tiny").resolve().name == "llama3-tiny"
+class Mine(Job): pass
+assert Mine.__setpoint__.presets == "setpoint.presets"
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
 
 
 class WithFile(Config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from setpoint.cli.command import (
     IMPORT,
     SOURCE_HELP,
     WITH,
+    Arguments,
     Command,
 )
 from setpoint.cli.main import COMMANDS as ALL_COMMANDS
@@ -54,6 +56,76 @@ def run(
     sys.exit(_call(main, ready[0]) if ready else status)
 
 
+def load(
+    root: type[C],
+    source: str | os.PathLike[str] | None = None,
+    arguments: Sequence[str] | None = None,
+) -> C:
+    """The resolved config of a script or notebook: what `run` would hand to `main`.
+
+    `load(Job)` in a script reads the command line as `run` does, commands and `--help` included,
+    which end the process, as does a configuration that is wrong: it is printed in words, with
+    exit status 2. With a source or arguments nothing else of the command line is read, and in a
+    notebook or at a prompt it never is, since its words are not meant for the configuration; what
+    is wrong is then raised.
+
+    Arguments:
+        root: the class of the configuration.
+        source: a preset, a file, a folder with a record, or `module:function`.
+        arguments: words as on the command line, such as `["--seed", "3", "--with", "smoke"]`.
+
+    Returns:
+        the frozen config; cautions and notes are printed on standard error.
+
+    Raises:
+        ConfigError: with all problems, where the command line is not read.
+        SetpointError: likewise, if a source or layer cannot be read at all.
+        SystemExit: where the command line is read, after a command, `--help` or an error.
+    """
+    if source is not None or arguments is not None or _is_interactive():
+        return _load(root, source, [] if arguments is None else arguments)
+    words = sys.argv[1:]
+    program = Program(_program_name(), root)
+    _name_main_module()
+    ready: list[Any] = []
+    status = guarded(lambda: _dispatch(program, words, ready), words)
+    if not ready:
+        sys.exit(status)
+    return ready[0]
+
+
+def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[str]) -> C:
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SetpointError(
+            f"load takes arguments as a list of words, such as ['--seed', '3']; got {words!r}"
+        )
+    parsed = RUN.of(Program("load", root)).parse(words)
+    if parsed.has("--help"):
+        raise SetpointError("--help belongs to the command line of a script")
+    if source is not None:
+        if parsed.positional:
+            raise SetpointError(
+                f"load has two sources, {os.fspath(source)!r} and {parsed.positional[0]!r}"
+            )
+        parsed.positional.append(os.fspath(source))
+    return _opened(parsed)
+
+
+def _is_interactive() -> bool:
+    """Whether this is a notebook or a prompt, so that `sys.argv` says how that was started."""
+    prompt = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+    return prompt and not hasattr(sys.modules["__main__"], "__file__")
+
+
+def _opened(parsed: Arguments) -> Any:
+    """Merge all layers, resolve, and run all checks."""
+    from setpoint.cli.source import open_source
+
+    config = open_source(parsed.source, parsed).resolve()
+    _verify(config)
+    return config
+
+
 def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
     """Do what the words say; a config to call `main` with goes into `ready`."""
     if words[:1] == ["help"]:
@@ -70,10 +142,8 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
     if parsed.has("--help"):
         print(_overview(program, command))
         return 0
-    from setpoint.cli.source import open_source
-
     try:
-        config = open_source(parsed.source, parsed).resolve()
+        ready.append(_opened(parsed))
     except SetpointError as error:
         from setpoint.config.suggest import nearest
 
@@ -84,8 +154,6 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
             f"{parsed.source!r} is neither a command nor a preset. Did you mean {close[0]}? "
             f"Commands: {', '.join(COMMANDS)}"
         ) from None
-    _verify(config)
-    ready.append(config)
     return 0
 
 

@@ -16,7 +16,7 @@ from setpoint.cli.sources.kind import (
 )
 from setpoint.config import Config, SetpointError
 from setpoint.config.base import chain_of
-from setpoint.config.compose import SUFFIXES, Composition, compose
+from setpoint.config.compose import SUFFIXES, Composition, compose, import_presets
 from setpoint.config.origin import COMMAND_LINE, Origin, Recorded
 from setpoint.config.registry import preset_named, presets
 
@@ -94,7 +94,7 @@ def open_source(
             )
         parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
     composition.notes[:0] = notes
-    if root.__name__ == "Inference" and not arguments.command.program.is_own:
+    if root.__module__ == "setpoint.infer.config":
         from setpoint.infer.adopt import adopt
 
         # What the weights come with lies under all layers, and is known only after them.
@@ -200,7 +200,9 @@ def prepare(arguments: Arguments) -> None:
     Raises:
         SetpointError: if a module cannot be imported.
     """
-    if not arguments.command.program.is_own:
+    if arguments.command.program.is_own:
+        import_presets(arguments.command.program.root)
+    else:
         import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
 
     for name in arguments.options.get("--import", []):

@@ -235,6 +235,25 @@ class Config(_Stateful, metaclass=ConfigMeta):
         draft._set_fields(own, origin)
         return draft
 
+    def to_dict(self, *, flat: bool = False) -> dict[str, Any]:
+        """All values as plain data, for instance for `wandb.init(config=...)`.
+
+        Arguments:
+            flat: one level, by dotted paths such as `optimizer.lr`, in place of nested dicts.
+
+        Returns:
+            dicts, lists, texts, numbers, booleans and None. A variant has its `type`; secrets are
+            the references that they are; a section that stands in several places is written at the
+            first, and as a reference to it at the others.
+        """
+        if flat:
+            from .walk import leaves
+
+            return {leaf.key: leaf.value for leaf in leaves(self)}
+        from .plain import to_plain
+
+        return to_plain(self, whole=True)
+
     def build(self, **runtime: Any) -> Any:
         """Import the owner of this config and construct it.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from .base import Config
@@ -117,6 +119,7 @@ def compose(
         from .misuse import need_compose
 
         need_compose(root, source, modifiers, files, flags, program)
+    import_presets(root)
     merge = partial(_merge, root, source, modifiers, files, environ, flags, program or {})
     broken: list[SetpointError] = []
     try:
@@ -136,6 +139,25 @@ def compose(
         composition = merge()
     composition.problems.extend(Problem("", str(error)) for error in broken)
     return composition
+
+
+def import_presets(root: type[Config]) -> None:
+    """Make known the presets and modifiers that come with a root.
+
+    Arguments:
+        root: a class declared with `presets="module"`, or any other.
+
+    Raises:
+        SetpointError: if the module cannot be imported.
+    """
+    module = root.__setpoint__.presets
+    if module is not None and module not in sys.modules:
+        from .user_code import import_user_module
+
+        try:
+            import_module(module)
+        except Exception:  # tried again from the working folder, with its errors in words
+            import_user_module(module, f"the presets of {root.__name__}", trusted=False)
 
 
 def _plugins(broken: list[SetpointError]) -> bool:

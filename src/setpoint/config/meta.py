@@ -20,7 +20,9 @@ SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
 # The names of the fields that were added later; see `field(before=...)`.
 newer: set[str] = set()
 ROLES = (type(None), Role)
-RESERVED = frozenset({"type", "extends", "setpoint", "build", "evolve", "set_field", "store"})
+RESERVED = frozenset(
+    {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
+)
 
 
 class ClassInfo:
@@ -42,6 +44,7 @@ class ClassInfo:
         "fields",
         "migrations",
         "owner",
+        "presets",
         "role",
         "schema",
         "tag",
@@ -57,6 +60,8 @@ class ClassInfo:
         # how configs of older versions become ones of today.
         self.schema = 1
         self.migrations: str | None = None
+        # The module that registers the presets and modifiers that come with it.
+        self.presets: str | None = None
         self.fields: dict[str, FieldInfo] = {}
         # Of a root: the sections that packages have added to it.
         self.added: dict[str, Any] = {}
@@ -97,6 +102,7 @@ class ConfigMeta(type):
         owner: str | None = None,
         schema: int | None = None,
         migrations: str | None = None,
+        presets: str | None = None,
     ) -> Any:
         """Make a config class.
 
@@ -108,6 +114,8 @@ class ConfigMeta(type):
                 `Config` needs none.
             schema: the version of a root and of all that is below it; inherited.
             migrations: the module with the migrations from older versions; inherited.
+            presets: the module that registers the presets and modifiers of a root, imported when
+                a configuration of it is composed; inherited.
 
         Returns:
             the class.
@@ -137,8 +145,10 @@ class ConfigMeta(type):
         if inherited:
             info.schema = inherited[0].__setpoint__.schema
             info.migrations = inherited[0].__setpoint__.migrations
+            info.presets = inherited[0].__setpoint__.presets
         info.schema = info.schema if schema is None else schema
         info.migrations = migrations or info.migrations
+        info.presets = presets or info.presets
         if migrations is not None:
             versioned.append(cls)
         cls.__setpoint__ = info
@@ -181,6 +191,7 @@ class ConfigMeta(type):
         owner: str | None = None,
         schema: int | None = None,
         migrations: str | None = None,
+        presets: str | None = None,
     ) -> None:
         super().__init__(name, bases, namespace)
 

@@ -67,7 +67,9 @@ class Batch(Config):
     model takes, but 2048 at most."""
 
 
-class Inference(Config, schema=2, migrations="setpoint.infer.migrations"):
+class Inference(
+    Config, schema=2, migrations="setpoint.infer.migrations", presets="setpoint.presets"
+):
     """An inference job: what to do with trained weights."""
 
     weights: Weights = field(factory=lambda: Weights())  # pyright: ignore[reportCallIssue]

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
 
-class Job(Config, schema=4, migrations="setpoint.train.migrations"):
+class Job(Config, schema=4, migrations="setpoint.train.migrations", presets="setpoint.presets"):
     """A training job: one configuration that fully determines the run."""
 
     name: str = field(
