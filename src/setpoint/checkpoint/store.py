@@ -110,7 +110,7 @@ class CheckpointStore:
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
         metric: float | None = None,
-        texts: Mapping[str, str] | None = None,
+        texts: Mapping[str, str | bytes] | None = None,
     ) -> Path:
         """Save a checkpoint; when this returns, it is on the disk and `latest` names it.
 
@@ -120,7 +120,7 @@ class CheckpointStore:
             state: everything else, as JSON has it (see `encode_state`).
             metric: what selects the best checkpoint, lower is better (what is to rise is negated);
                 None or NaN never wins.
-            texts: file name to text, such as the record of the configuration.
+            texts: file name to content, such as the record of the configuration.
 
         Returns:
             the checkpoint's directory.
@@ -279,7 +279,7 @@ class CheckpointStore:
         tensors: Mapping[str, Mapping[str, Tensor]],
         state: Mapping[str, Any],
         metric: float | None,
-        texts: Mapping[str, str],
+        texts: Mapping[str, str | bytes],
     ) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -289,7 +289,8 @@ class CheckpointStore:
         }
         files[STATE] = write_file(directory / STATE, [encode_state(state)])
         for name, text in texts.items():
-            files[name] = write_file(directory / name, [text.encode()])
+            content = text if isinstance(text, bytes) else text.encode()
+            files[name] = write_file(directory / name, [content])
         metric = None if metric is None else float(metric)
         write_file(directory / MANIFEST, [Manifest(step, metric, files).render()])
         sync_directory(directory)

@@ -22,7 +22,7 @@ from setpoint.config.fingerprint import fingerprint
 from setpoint.config.hooks import NEEDS, Need
 from setpoint.config.sharing import shared
 from setpoint.config.suggest import did_you_mean
-from setpoint.config.verify import verify
+from setpoint.config.verify import Verification, verify
 from setpoint.config.walk import dropped
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
@@ -72,9 +72,10 @@ def run(arguments: Arguments) -> int:
     composition = open_source(arguments.source, arguments)
     config = composition.resolve()
     able = _able(arguments)
-    report = (
-        preflight(config, able) if isinstance(config, Job) else Preflight({}, verify(config, able))
-    )
+    if isinstance(config, Job):
+        report = preflight(config, able)
+    else:
+        report = Preflight({}, _verify(config, able))
     if report.problems:
         raise ConfigError(report.problems)
     if isinstance(config, Job):
@@ -98,6 +99,16 @@ def run(arguments: Arguments) -> int:
     if plan is not None:
         print(f"\n{plan.render()}")
     return 0
+
+
+def _verify(config: Config, able: set[Need]) -> Verification:
+    if type(config).__name__ != "Inference":
+        return verify(config, able)
+    from setpoint.infer.adopt import verify_job
+    from setpoint.infer.config import Inference
+
+    assert isinstance(config, Inference)
+    return verify_job(config, able)
 
 
 def _plan(config: Config) -> Plan:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.cli.command import FILE, IMPORT, JSON, WITH, Arguments, Command
 from setpoint.cli.program import INFERENCE, Program
 from setpoint.cli.source import open_source
-from setpoint.config import SetpointError, is_set
+from setpoint.config import ConfigError, SetpointError, is_set
 
 if TYPE_CHECKING:
     from setpoint.infer.results import Results
@@ -50,7 +50,12 @@ def run(arguments: Arguments) -> int:
             f"with a path. Of a training job, `setpoint evaluate {source}` and `setpoint generate "
             f"{source}` take the weights of its run"
         )
+    from setpoint.infer.adopt import verify_job
+
     job = composition.resolve()
+    problems = verify_job(job, ("files",)).problems
+    if problems:
+        raise ConfigError(problems)
     from setpoint.infer.run import infer
 
     results = infer(job)

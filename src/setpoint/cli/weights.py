@@ -96,7 +96,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     if problems:
         raise _in_words(problems)
     _carry_over(job, draft)
-    return resolve(draft)
+    return _verified(resolve(draft))
 
 
 def _of_hugging_face(
@@ -119,7 +119,17 @@ def _of_hugging_face(
     problems = adopt(composition.draft)
     if problems and not composition.problems:
         raise _in_words(problems)
-    return composition.resolve()
+    return _verified(composition.resolve())
+
+
+def _verified(job: Any) -> Any:
+    """Look for the files that a job names, before torch is imported."""
+    from setpoint.infer.adopt import verify_job
+
+    problems = verify_job(job, ("files",)).problems
+    if problems:
+        raise ConfigError(problems)
+    return job
 
 
 def given(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> Any:

@@ -70,12 +70,13 @@ class Checker:
                         problem = Problem(relative, part.message)
                         self.problems.append(whole_problem(path, section, problem))
 
-    def run(self, able: Collection[Need] = ()) -> None:
+    def run(self, able: Collection[Need] = (), unread: Collection[str] = ()) -> None:
         """Run every check that needs what is at hand.
 
         Arguments:
             able: what is at hand; without anything the checks that need nothing are run, and
                 else those that need something.
+            unread: top sections whose checks that need files are left out.
         """
         seen: set[int] = set()
         for path, section in self.placed:
@@ -88,6 +89,8 @@ class Checker:
                 if passed and not mark.cautions:
                     continue
                 if bool(mark.needs) != bool(able) or not set(mark.needs) <= set(able):
+                    continue
+                if "files" in mark.needs and path and path[0] in unread:
                     continue
                 if mark.when is None or mark.when(section):
                     self._one(path, section, name)

@@ -66,12 +66,15 @@ class Verification:
         return f"Verification({self.problems!r}, {self.cautions!r}, {self.skipped!r})"
 
 
-def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
+def verify(
+    config: Config, able: Collection[Need] = NEEDS, *, unread: Collection[str] = ()
+) -> Verification:
     """Run the checks that need something, as far as it is at hand.
 
     Arguments:
         config: a resolved config.
         able: what is at hand, for instance `{"files"}`.
+        unread: top sections whose files nothing will read, so that they need not be there.
 
     Returns:
         what was found, and what was skipped.
@@ -94,7 +97,7 @@ def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
     placed = list(sections(config))
     checker = Checker(placed, set())
     if able:
-        checker.run(able)
+        checker.run(able, unread)
     silenced = silenced_codes(config)
     heard = [caution for caution in checker.cautions if caution.code not in silenced]
     skipped: list[Skipped] = []
@@ -102,6 +105,8 @@ def verify(config: Config, able: Collection[Need] = NEEDS) -> Verification:
         for name in type(section).__setpoint__.checks:
             mark = mark_of(section, name)
             missing: tuple[Need, ...] = tuple(need for need in mark.needs if need not in able)
+            if "files" in mark.needs and path and path[0] in unread:
+                continue
             if missing and (mark.when is None or mark.when(section)):
                 what = (getattr(section, name).__doc__ or "").strip().partition("\n")[0]
                 what = what[:1].lower() + what[1:].rstrip(".")

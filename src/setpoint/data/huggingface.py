@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,14 +31,17 @@ class HuggingFaceTokenizer:
 
     Arguments:
         config: the section: where the files are, and which token separates documents.
+        directory: where the files are instead, such as a checkpoint that keeps them; None: where
+            the section says.
 
     Raises:
         SetpointError: the files cannot be read, the package is missing, or the bytes of tokens
             cannot be known, as with WordPiece, which drops spaces.
     """
 
-    def __init__(self, config: Section) -> None:
-        vocabulary = read_vocabulary(config.path)
+    def __init__(self, config: Section, *, directory: Path | None = None) -> None:
+        path = config.path if directory is None else str(directory)
+        vocabulary = read_vocabulary(path)
         try:
             from tokenizers import Tokenizer
         except ModuleNotFoundError as error:
@@ -48,13 +52,13 @@ class HuggingFaceTokenizer:
             self.tokenizer = Tokenizer.from_str(vocabulary.text)
         except Exception as error:
             raise SetpointError(
-                f"tokenizer.path: tokenizer.json of {config.path} cannot be used: {error}"
+                f"tokenizer.path: tokenizer.json of {path} cannot be used: {error}"
             ) from error
         # A document is taken whole, and what it says is text, even where it says <|endoftext|>.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.encode_special_tokens = True
-        self.path = config.path
+        self.path = path
         self.vocab_size = vocabulary.size
         self.separator = vocabulary.ids[vocabulary.separator(config.separator)]
         self.opening = self._opening()

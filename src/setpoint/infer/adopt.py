@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from setpoint.config import RUNTIME, Config, ConfigError, Problem, SetpointError, resolve
@@ -10,13 +11,18 @@ from setpoint.config.copying import draft_of
 from setpoint.config.data import json_value, same
 from setpoint.config.edit import Editor
 from setpoint.config.field import MISSING
+from setpoint.config.hooks import NEEDS, Need
 from setpoint.config.origin import RECORD, Origin
 from setpoint.config.plain import to_minimal
 from setpoint.config.recorded import CONFIG, load_record
 from setpoint.config.variant import is_changed
+from setpoint.config.verify import Verification, verify
+from setpoint.data.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel
+from setpoint.model.pretrained.locate import is_on_hub
+from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.train.config import Job
 
 LEARNED = ("model", "tokenizer")
@@ -41,6 +47,36 @@ def complete(job: Inference) -> Inference:
     draft = draft_of(job)
     problems = adopt(draft)
     return resolve(draft, problems=problems, failed=[problem.path for problem in problems])
+
+
+def verify_job(job: Inference, able: Collection[Need] = NEEDS) -> Verification:
+    """Run the checks that need something, but for those of files that nothing will read.
+
+    Arguments:
+        job: complete and resolved.
+        able: what is at hand.
+
+    Returns:
+        what was found, and what was skipped.
+    """
+    sides = job.evaluation is not None and job.evaluation.sides
+    unread = [] if sides else ["data"]
+    local = not is_on_hub(job.weights.path)
+    place = find_weights(job.weights.path, job.weights.checkpoint) if local else None
+    if place is not None and place.record is not None:
+        # What a checkpoint keeps of these is what is read.
+        names = {"tokenizer": TOKENIZER, "model": DESCRIPTION}
+        unread += [name for name, file in names.items() if (place.directory / file).is_file()]
+    found = verify(job, able, unread=unread)
+    for problem in found.problems:
+        if problem.path.startswith("data.") and place is not None and place.record is not None:
+            hint = (
+                f"evaluation.sides = {list(sides or ())} reads the data that the run was trained "
+                f"on, with relative paths from the working directory. `setpoint evaluate RUN "
+                f"--text FILE` needs none of it."
+            )
+            problem.hint = f"{problem.hint} {hint}".strip()
+    return found
 
 
 def adopt(draft: Inference) -> list[Problem]:
@@ -95,7 +131,6 @@ def _of_run(place: Place) -> Inference:
 
 def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
     """What the files of a model in Hugging Face's format say."""
-    from setpoint.data.vocabulary import TOKENIZER
     from setpoint.model.pretrained.read_config import read_config
 
     if isinstance(draft.model, HuggingFaceModel):

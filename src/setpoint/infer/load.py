@@ -11,16 +11,19 @@ from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError
 from setpoint.config.dtype import DType
+from setpoint.config.recorded import load_record
 from setpoint.data.tokenizer import Tokenizer
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel, Transformer
 from setpoint.model.pretrained.load import load_checkpoint, load_directory
-from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.locate import CONFIG, locate_here
 from setpoint.model.pretrained.read_config import read_config, read_keys
+from setpoint.model.pretrained.run import description_of, tokenizer_of
 from setpoint.model.pretrained.save import GENERATION
 from setpoint.parallel.device import choose_device
 from setpoint.precision.autocast import compute_in
+from setpoint.train.config import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,14 @@ def load(job: Inference) -> Loaded:
     """
     device = choose_device(job.parallel)
     place = find_weights(job.weights.path, job.weights.checkpoint, weights=True)
-    tokenizer = job.tokenizer.build()
     dtype = DType(job.weights.dtype).torch()
     if place.record:
+        tokenizer = tokenizer_of(place.directory, job.tokenizer)
         model = _load_checkpoint(job, place, tokenizer.vocab_size, device, dtype)
         opening: tuple[int, ...] = (tokenizer.separator,)
         stops = {tokenizer.separator}
     else:
+        tokenizer = job.tokenizer.build()
         model = _load_hugging_face(job, place, tokenizer.vocab_size, device, dtype)
         opening = tokenizer.opening
         stops = {tokenizer.separator, *_ends(place.directory)}
@@ -112,11 +116,25 @@ def _load_checkpoint(
     job: Inference, place: Place, vocab_size: int, device: torch.device, dtype: torch.dtype
 ) -> nn.Module:
     try:
-        return load_checkpoint(place.directory, job.model, vocab_size, device=device, dtype=dtype)
+        model = load_checkpoint(place.directory, job.model, vocab_size, device=device, dtype=dtype)
+        if description_of(place.directory) is None:
+            _look_for_its_start(place, model)
+        return model
     except DamagedCheckpoint as error:
         others = [name for name in _beside(place.directory) if name != error.path.name]
         hint = f"; {' or '.join(others)} can be taken instead" if others else ""
         raise RunError(f"{error}{hint}") from error
+
+
+def _look_for_its_start(place: Place, model: nn.Module) -> None:
+    """Find the special tokens of a checkpoint that an older version saved without them."""
+    name = load_record(Job, str(place.record)).values["model"].get("pretrained")
+    try:
+        start = None if name is None else locate_here(name)
+    except SetpointError:
+        return  # what it started from is gone, and no part of what it is
+    if start is not None and start.kind == "huggingface":
+        vars(model)["loaded_from"] = start.directory
 
 
 def _load_hugging_face(

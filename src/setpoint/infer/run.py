@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from setpoint.config import ConfigError
-from setpoint.config.hooks import NEEDS
-from setpoint.config.verify import verify
-from setpoint.infer.adopt import complete
+from setpoint.infer.adopt import complete, verify_job
 from setpoint.infer.config import Inference
 from setpoint.infer.export import export, require_empty
 from setpoint.infer.load import load
@@ -35,7 +33,7 @@ def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
             cannot be written.
     """
     job = complete(job)
-    problems = verify(job, NEEDS).problems
+    problems = verify_job(job).problems
     if problems:
         raise ConfigError(problems)
     # All that may be refused is refused before anything is computed.

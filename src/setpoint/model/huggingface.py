@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,12 +102,15 @@ class HuggingFaceModel(nn.Module):
         return self.model.config
 
 
-def build_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceModel:
+def build_huggingface(
+    config: HuggingFaceConfig, vocab_size: int, keys: Mapping[str, Any] | None = None
+) -> HuggingFaceModel:
     """Make a model of transformers, with random weights from torch's generator.
 
     Arguments:
         config: the resolved section.
         vocab_size: how many tokens the tokenizer has.
+        keys: of the config.json; None: they are read from where `config.config` says.
 
     Returns:
         the model in training mode, its parameters in fp32.
@@ -117,18 +120,18 @@ def build_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFace
             hold the tokenizer's, it takes shorter sequences, it fails on tokens, or tokens see
             those behind them.
     """
-    keys = _config_of(config)
-    _require_fit(config, keys, vocab_size)
+    theirs = _config_of(config, keys)
+    _require_fit(config, theirs, vocab_size)
     transformers = _transformers()
-    if type(keys) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+    if type(theirs) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise SetpointError(
-            f"model.config = {config.config}: {type(keys).__name__} is of no language model that "
+            f"model.config = {config.config}: {type(theirs).__name__} is of no language model that "
             f"transformers has"
         )
     try:
         # Not with torch's present default, and not with what config.json says the weights are in.
         model = transformers.AutoModelForCausalLM.from_config(
-            keys, attn_implementation=config.attention_backend, dtype=torch.float32
+            theirs, attn_implementation=config.attention_backend, dtype=torch.float32
         )
     except Exception as error:  # of transformers' own kinds, and of those of what it is built on
         raise SetpointError(
@@ -164,23 +167,12 @@ def _require_causal(model: HuggingFaceModel) -> None:
         )
 
 
-def _config_of(config: HuggingFaceConfig) -> Any:
+def _config_of(config: HuggingFaceConfig, keys: Mapping[str, Any] | None) -> Any:
     """The config of transformers, with the overrides."""
     transformers = _transformers()
     overrides = config.overrides.dump()
     name = f"model.config = {config.config}"
-    raw: dict[str, Any] = {"model_type": config.config}
-    if not config.names_a_kind:
-        try:
-            place = locate(config.config, weights=False)
-        except SetpointError as error:
-            raise type(error)(f"model.config = {error}") from error
-        if place.kind == "checkpoint":
-            raise SetpointError(
-                f"{name} is a run or checkpoint of Setpoint, which holds weights and no "
-                f"config.json of transformers; set it to what the run's own model.config is"
-            )
-        raw = read_keys(place.directory)
+    raw = dict(config_keys(config) if keys is None else keys)
     kind = str(raw.get("model_type"))
     if kind not in transformers.CONFIG_MAPPING:
         meant = did_you_mean(kind, list(transformers.CONFIG_MAPPING), " ")
@@ -200,6 +192,33 @@ def _config_of(config: HuggingFaceConfig) -> Any:
         raise
     except Exception as error:  # whatever its classes raise, a value is wrong
         raise SetpointError(f"{name} cannot be read by transformers: {_told(error)}") from error
+
+
+def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
+    """Read the config.json that a section names, without its overrides.
+
+    Arguments:
+        config: the resolved section.
+
+    Returns:
+        the keys; of a kind of models, which has no file, its name alone.
+
+    Raises:
+        SetpointError: if there is no such file.
+    """
+    if config.names_a_kind:
+        return {"model_type": config.config}
+    try:
+        place = locate(config.config, weights=False)
+    except SetpointError as error:
+        raise type(error)(f"model.config = {error}") from error
+    if place.kind == "checkpoint":
+        raise SetpointError(
+            f"model.config = {config.config} is a run or checkpoint of Setpoint, which holds "
+            f"weights and no config.json of transformers; set it to what the run's own "
+            f"model.config is"
+        )
+    return read_keys(place.directory)
 
 
 def _require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:

@@ -25,6 +25,7 @@ from setpoint.parallel.seeds import seed_everything
 from setpoint.precision.build import build_scaler, build_weights, state_dtype, store_in
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OwnWeights
+from setpoint.train.companions import Companions, companions_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.datasets import build_datasets
 from setpoint.train.groups import groups_of
@@ -52,6 +53,7 @@ class Parts:
         pretrained: what the record says of the weights that the model started from; None where it
             started from random ones, or did not start now.
         judged: other text that the model is judged on, by name.
+        companions: what each checkpoint keeps beside the weights.
     """
 
     device: torch.device
@@ -69,6 +71,7 @@ class Parts:
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
     judged: dict[str, Corpus] = field(default_factory=dict)
+    companions: Companions = field(default_factory=Companions)
 
 
 def build_parts(job: Job, fresh: bool = True) -> Parts:
@@ -144,4 +147,5 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
         compiled=compiled,
         pretrained=pretrained,
         judged=judged,
+        companions=companions_of(job.model, tokenizer, pretrained),
     )

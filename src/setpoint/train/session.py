@@ -23,6 +23,7 @@ from setpoint.train.build import Parts
 from setpoint.train.callbacks.build import Surroundings, added_callbacks, build_callbacks
 from setpoint.train.callbacks.log import Tracker
 from setpoint.train.callbacks.record import RecordCallback
+from setpoint.train.companions import companions_in
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores, scores_in
@@ -202,6 +203,8 @@ class Session:
         if checkpoint is None:
             return Position(), {}
         position = restore(self.job, self.parts, checkpoint)
+        # What the run began with; files may have moved or changed since.
+        self.parts.companions = companions_in(checkpoint.path) or self.parts.companions
         self.store.set_aside_after(checkpoint.step)
         return position, checkpoint.state
 

@@ -10,7 +10,7 @@ from torch import nn
 from setpoint.config import SetpointError
 from setpoint.config.foreign.section import Foreign
 from setpoint.model.build import build_model
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.pretrained.family import Family
 from setpoint.model.pretrained.fill import Weights
 from setpoint.model.pretrained.locate import locate
@@ -52,10 +52,10 @@ def load_pretrained(
     _require_device(device)
     place = locate(str(path))
     if place.kind == "checkpoint":
-        from setpoint.model.pretrained.run import job_of
+        from setpoint.model.pretrained.run import job_of, tokenizer_of
 
         job = job_of(place.directory)
-        vocab_size = job.tokenizer.build().vocab_size
+        vocab_size = tokenizer_of(place.directory, job.tokenizer).vocab_size
         return load_checkpoint(
             place.directory, job.model, vocab_size, device=device, dtype=wanted
         ).eval()
@@ -130,15 +130,21 @@ def load_checkpoint(
         DamagedCheckpoint: if the checkpoint is not what was saved.
         RunError: if the weights are not those of the model. Nothing is loaded then.
     """
+    from setpoint.model.pretrained.run import description_of, restore
+
+    keys = description_of(directory)
     if is_ours(config):
         model = skeleton(config, vocab_size)
         checkpoint_weights(directory, model).fill(model, device=device, dtype=dtype)
-        return model
-    from setpoint.model.pretrained.run import restore
-
-    model = build_model(config, vocab_size)
-    restore(directory, model)
-    return model.to(device=device, dtype=dtype)
+    else:
+        if isinstance(config, HuggingFaceModel) and keys is not None:
+            model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
+        else:
+            model = build_model(config, vocab_size)
+        restore(directory, model)
+        model = model.to(device=device, dtype=dtype)
+    vars(model)["loaded_from"] = directory
+    return model
 
 
 def is_ours(config: ModelConfig) -> bool:

@@ -13,7 +13,9 @@ from setpoint.model.pretrained.hub import fetch
 CONFIG: Final = "config.json"
 """The file that describes a model of transformers."""
 
-_MANIFEST: Final = "manifest.json"
+MANIFEST: Final = "manifest.json"
+"""The file that makes a directory a checkpoint of Setpoint."""
+
 _CHECKPOINTS: Final = "checkpoints"
 
 
@@ -63,7 +65,7 @@ def locate_here(name: str) -> Place | None:
         SetpointError: if it is neither a directory with a model nor an id.
     """
     path = Path(name).expanduser()
-    if (path / _MANIFEST).is_file() or not path.is_dir():
+    if (path / MANIFEST).is_file() or not path.is_dir():
         checkpoint = _checkpoint(path)
         if checkpoint is not None:
             return Place(name, "checkpoint", checkpoint)

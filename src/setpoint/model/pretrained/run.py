@@ -7,17 +7,22 @@ the one module that looks up there, when it is asked to.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from setpoint.data.config import TokenizerConfig
     from setpoint.model.config import ModelConfig
     from setpoint.model.pretrained.header import TensorInfo
     from setpoint.train.config import Job
 
 WEIGHTS: Final = "model.safetensors"
 """The file of a checkpoint that holds the weights."""
+
+DESCRIPTION: Final = "pretrained.json"
+"""The file of a checkpoint with what config.json of a Hugging Face model says, where the run
+started from one or trains one: its special tokens, and what transformers builds it from."""
 
 
 def find_checkpoint(path: Path) -> Path | None:
@@ -71,6 +76,67 @@ def model_of(checkpoint: Path) -> ModelConfig:
         SetpointError: if there is no record, or it cannot be read.
     """
     return job_of(checkpoint).model
+
+
+def holds(checkpoint: Path, name: str) -> bool:
+    """Whether a checkpoint keeps a file, and that it is what was saved.
+
+    Arguments:
+        checkpoint: its directory.
+        name: of the file.
+
+    Returns:
+        False for a checkpoint that was saved without it.
+
+    Raises:
+        DamagedCheckpoint: if the file is missing or differs.
+    """
+    from setpoint.checkpoint.manifest import read_manifest, verify
+
+    manifest = read_manifest(checkpoint)
+    if name not in manifest.files:
+        return False
+    verify(checkpoint, manifest, [name])
+    return True
+
+
+def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
+    """Build the tokenizer of a checkpoint, from the files that it keeps of it.
+
+    Arguments:
+        checkpoint: its directory.
+        section: the tokenizer's section in its record.
+
+    Returns:
+        the tokenizer.
+
+    Raises:
+        SetpointError: if a checkpoint of an older version keeps no files, and they are not where
+            the section says.
+    """
+    from setpoint.data.config import HuggingFace
+    from setpoint.model.pretrained.hub import TOKENIZER_FILES
+
+    if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
+        return section.build(directory=checkpoint)
+    return section.build()
+
+
+def description_of(checkpoint: Path) -> dict[str, Any] | None:
+    """Read what a checkpoint keeps of the Hugging Face model that its run started from.
+
+    Arguments:
+        checkpoint: its directory.
+
+    Returns:
+        the keys of that model's config.json; None without one.
+
+    Raises:
+        DamagedCheckpoint: if the file is not what was saved.
+    """
+    from setpoint.model.pretrained.read_config import read_keys
+
+    return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
 
 
 def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:

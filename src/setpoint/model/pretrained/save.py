@@ -19,7 +19,7 @@ from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.fill import block
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.load import load_pretrained
-from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.locate import CONFIG, MANIFEST
 from setpoint.model.pretrained.pieces import Piece, their_shapes
 from setpoint.model.pretrained.read_config import read_keys
 from setpoint.model.pretrained.read_tensor import weight_dtype
@@ -119,7 +119,7 @@ def _writer(
         family,
         vocab_size=model.vocab_size,
         dtype=str(main).removeprefix("torch."),
-        token_ids=read_keys(origin) if origin is not None else None,
+        token_ids=_described(origin) if origin is not None else None,
     )
 
     def make(name: str) -> Tensor:
@@ -130,6 +130,15 @@ def _writer(
         write_tensors(directory, planned, make, max_shard_size)
 
     return write
+
+
+def _described(origin: Path) -> dict[str, Any]:
+    """What config.json says of the model that weights were loaded or trained from."""
+    from setpoint.model.pretrained.run import description_of
+
+    if (origin / MANIFEST).is_file():
+        return description_of(origin) or {}
+    return read_keys(origin)
 
 
 def _their_tensor(

@@ -48,7 +48,7 @@ class SaveCallback(Callback):
         self.judge = judge
         self.metrics_offset = metrics_offset
         self.saved: tuple[int, int, float | None] | None = None
-        self.record: dict[str, str] = {}
+        self.record: dict[str, str | bytes] = {}
 
     def start(self, loop: Loop) -> None:
         """Save the initial state of a new run.
@@ -58,7 +58,7 @@ class SaveCallback(Callback):
         self.saved = self.progress_of(loop)
         # Weights mean something only with the configuration they were trained with, so that each
         # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
-        self.record = record_files(loop.job)
+        self.record = {**record_files(loop.job), **loop.parts.companions}
         if loop.position.step == 0:
             self.save(loop)
 
