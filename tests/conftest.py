@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from .forks import Forks
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -57,6 +60,14 @@ def source_files() -> dict[str, SourceFile]:
         found[module] = SourceFile(path, module, text, ast.parse(text, str(path)))
     assert found, f"no source under {SOURCE}"
     return found
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts Python programs that need not import torch first."""
+    server = Forks()
+    yield server
+    server.close()
 
 
 @pytest.fixture(autouse=True)

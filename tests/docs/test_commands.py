@@ -20,12 +20,16 @@ from typing import Any
 
 import pytest
 
+from ..forks import Forks
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     *sorted(page for page in DOCS.rglob("*.md") if DOCS / "decisions" not in page.parents),
 ]
+# Run as readers run them: a page that trains, and one that does not.
+REAL = ("docs/determinism", "docs/config/compose")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"(?:#|//) ([\w./-]+\.\w+)$")
 PROGRAMS = ("setpoint", "python", "printf")
@@ -84,15 +88,22 @@ def install(project: dict[str, Any], folder: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command as a reader types it, with the installed `setpoint` and this Python."""
+def run(command: str, folder: Path, forks: Forks | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command as a reader types it, with the installed `setpoint` and this Python.
+
+    Arguments:
+        command: the line.
+        folder: the working directory.
+        forks: starts the programs; they are processes that import all they need if None.
+    """
     bare = re.sub(r"^(\w+=\S+ )*", "", command)
     assert bare.startswith(PROGRAMS), f"not run here: {command}"
     variables = {k: v for k, v in os.environ.items() if not k.startswith("SETPOINT_")}
     variables |= {"COLUMNS": "100", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     if (folder / "pyproject.toml").is_file():
         variables["PYTHONPATH"] = str(folder)
-    variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    programs = forks.programs if forks is not None else Path(sys.executable).parent
+    variables["PATH"] = f"{programs}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
@@ -118,27 +129,26 @@ def shown_commands(text: str) -> list[tuple[str, int, list[str]]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path, forks: Forks) -> None:
     write_files(page, tmp_path)
+    by = None if name_of(page) in REAL else forks
     for text in blocks(page, "console"):
         for command, status, lines in shown_commands(text):
             if command == "setpoint train tiny --optimizer.lr 1e-3":
                 command += " --with 'smoke(steps=2)'"  # the page means the whole minute
-            done = run(command, tmp_path)
+            done = run(command, tmp_path, by)
             assert done.returncode == status, f"{command}\n{done.stdout}"
             if lines:
                 assert pattern(lines).match(done.stdout), f"{command}\n{done.stdout}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+def test_python_blocks_run(page: Path, tmp_path: Path, forks: Forks) -> None:
     source = "\n".join(text for text in blocks(page, "python") if file_name(text) is None)
     if not source:
         pytest.skip("no Python on this page")
     write_files(page, tmp_path)
     script = tmp_path / "page.py"
     script.write_text(source)
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, text=True, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    status, output = forks.run([str(script)], tmp_path)
+    assert status == 0, output

@@ -8,15 +8,14 @@ import pytest
 import torch
 import torch._dynamo
 
+from ..forks import Forks
 from .commands import Commands
 
 
 @pytest.fixture(scope="session")
-def commands() -> Iterator[Commands]:
+def commands(forks: Forks) -> Commands:
     """Runs `setpoint` commands in processes of their own."""
-    server = Commands()
-    yield server
-    server.close()
+    return Commands(forks)
 
 
 @pytest.fixture(scope="package", autouse=True)

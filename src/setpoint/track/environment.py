@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import sys
 import threading
@@ -27,6 +28,7 @@ _NAMES = frozenset(
      "LD_PRELOAD", "MALLOC_CONF", "VIRTUAL_ENV")
 )  # fmt: skip
 
+_HEADER = re.compile(r"^(Name|Version): *(.*?)\s*$", re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -92,8 +94,13 @@ def _own_code() -> dict[str, Any]:
 
 @cache
 def _packages() -> dict[str, str]:
-    # The metadata of a broken installation can lack its name or version.
-    found = {str(d.metadata["Name"]): str(d.version) for d in metadata.distributions()}
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        # `distribution.metadata` parses long descriptions, too: five times the time.
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        head = dict(_HEADER.findall(text.partition("\n\n")[0]))
+        # The metadata of a broken installation can lack its name or version.
+        found[head.get("Name", "None")] = head.get("Version", "None")
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

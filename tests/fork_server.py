@@ -1,0 +1,197 @@
+"""A process that has imported torch and forks Python programs; see `forks`, which starts it.
+
+It listens at the socket that its first argument names, and has imported the modules that the others
+name. A request is one line of JSON with `words`, as they would follow `python`, `folder`,
+`environment`, and perhaps the `executable` that the program starts others with; standard input,
+output and error come along as file descriptors. The answer is two lines: the number of the process,
+and its exit status, negative for a signal. It ends when its standard input does, and what it has
+forked with it.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
+from types import ModuleType
+from typing import Any, NoReturn
+
+LONGEST = 1 << 20
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """The request and the three open files that come with its first bytes."""
+    files = array.array("i")
+    text, extra, _, _ = connection.recvmsg(LONGEST, socket.CMSG_LEN(3 * files.itemsize))
+    for _, _, data in extra:
+        files.frombytes(data)
+    while not text.endswith(b"\n"):
+        text += connection.recv(LONGEST)
+    return json.loads(text), list(files)
+
+
+def run_file(path: str) -> None:
+    """Run a file as `__main__`, which stays that of the process."""
+    module = ModuleType("__main__")
+    module.__dict__.update(
+        __file__=path, __loader__=SourceFileLoader("__main__", path), __builtins__=__builtins__
+    )
+    sys.modules["__main__"] = module
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
+
+
+def run_code(code: str) -> None:
+    module = ModuleType("__main__")
+    sys.modules["__main__"] = module
+    exec(compile(code, "<string>", "exec", dont_inherit=True), module.__dict__)
+
+
+def run_program(words: list[str], path: list[str]) -> None:
+    """Do what `python WORDS` does.
+
+    Arguments:
+        words: a file, or `-c` or `-m` and what follows, and its arguments; `-P` may come first.
+        path: the module search path, but for its first entry.
+    """
+    option, *rest = words
+    here = [os.getcwd()]
+    if option == "-P":
+        here = []
+        option, *rest = rest
+    if option == "-c":
+        sys.argv, sys.path = ["-c", *rest[1:]], ["" for _ in here] + path
+        run_code(rest[0])
+    elif option == "-m":
+        sys.argv, sys.path = rest, [*here, *path]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path = [option, *rest], [os.path.dirname(os.path.realpath(option)), *path]
+        run_file(option)
+
+
+def exit_status(words: list[str], path: list[str]) -> int:
+    """Run a program; its exit status, with what Python prints of an uncaught exception."""
+    try:
+        run_program(words, path)
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        print(leaving.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
+    return 0
+
+
+def output(number: int) -> TextIOWrapper:
+    """Standard output or error, as Python opens it where it is no terminal."""
+    file = BufferedWriter(FileIO(number, "w", closefd=False))
+    coding = sys.stdin.encoding
+    if number == 1:
+        return TextIOWrapper(file, coding)
+    return TextIOWrapper(file, coding, errors="backslashreplace", line_buffering=True)
+
+
+def become(request: dict[str, Any], files: list[int], path: list[str]) -> NoReturn:
+    """Turn a fork into the program that was asked for."""
+    status = 70
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        sys.stdin, sys.stdout, sys.stderr = (
+            TextIOWrapper(BufferedReader(FileIO(0, closefd=False)), sys.stdin.encoding),
+            output(1),
+            output(2),
+        )
+        if request["environment"].get("PYTHONUNBUFFERED"):
+            sys.stdout.reconfigure(write_through=True)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        sys.executable = request.get("executable", sys.executable)
+        first = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+        status = exit_status(request["words"], [*first, *path])
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = 120
+    finally:
+        os._exit(status)
+
+
+def serve(listener: socket.socket) -> None:
+    """Answer requests until standard input ends."""
+    own = [os.path.abspath(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    path = [part for part in sys.path if part not in own]
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([listener, woken, 0], [], [])
+        if 0 in ready and not os.read(0, 1):
+            break
+        if woken in ready:
+            os.read(woken, 4096)
+            for child in list(running):
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    with running.pop(child) as connection:
+                        answer(connection, os.waitstatus_to_exitcode(status))
+        if listener in ready:
+            connection, _ = listener.accept()
+            request, files = receive(connection)
+            child = os.fork()
+            if child == 0:
+                for other in (listener, connection, *running.values()):
+                    other.close()
+                os.close(woken)
+                os.close(wake)
+                become(request, files, path)
+            for file in files:
+                os.close(file)
+            running[child] = connection
+            answer(connection, child)
+    for child in running:
+        os.kill(child, signal.SIGKILL)
+
+
+def answer(connection: socket.socket, number: int) -> None:
+    with suppress(BrokenPipeError):  # Who asked has gone.
+        connection.sendall(f"{number}\n".encode())
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file
+    with socket.socket(socket.AF_UNIX) as at:
+        at.bind(sys.argv[1])
+        at.listen(64)
+        for name in sys.argv[2:]:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()
+        serve(at)

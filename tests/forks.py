@@ -1,0 +1,165 @@
+"""Python programs as processes that need not import torch first.
+
+An import of torch takes seconds, and the tests start hundreds of programs. One process imports it
+and forks them (`fork_server`); each has the arguments, folder, environment, standard streams and
+exit status that it would have as a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+# One thread each: the tests share their processors with others.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+SETPOINT = str(Path(sys.executable).with_name("setpoint"))
+MODULES = ("setpoint.train.run", "setpoint.train.summary", "setpoint.cli.train")
+
+# Started by a shell in the place of `python` and `setpoint`, and by a sweep for its points. Modules
+# get a real process: they may inherit more than the three standard streams.
+STAND_IN = """\
+#!{python} -ISE
+import json, os, socket, sys
+words = sys.argv[1:]
+if os.path.basename(sys.argv[0]) == "setpoint":
+    words = [{setpoint!r}, *words]
+elif words[:1] in ([], ["-m"]) or words[:2] == ["-P", "-m"] and words[2] != "setpoint.cli.main":
+    os.execv({python!r}, [{python!r}, *words])
+request = {{
+    "words": words, "folder": os.getcwd(), "environment": dict(os.environ),
+    "executable": os.path.join(os.path.dirname(sys.argv[0]), "python"),
+}}
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+socket.send_fds(server, [json.dumps(request).encode() + b"\\n"], [0, 1, 2])
+with server.makefile() as answers:
+    answers.readline()
+    status = int(answers.readline())
+if status < 0:
+    os.kill(os.getpid(), -status)
+sys.exit(status)
+"""
+
+
+class Forks:
+    """Starts Python programs as forks of one process; it starts with the first program.
+
+    Arguments:
+        modules: what that process imports, besides what trains.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = (*MODULES, *modules)
+        self._server: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="forks-")
+
+    @property
+    def address(self) -> str:
+        """The socket that the process listens at."""
+        path = f"{self._folder.name}/socket"
+        if self._server is None:
+            program = Path(__file__).with_name("fork_server.py")
+            self._server = subprocess.Popen(
+                [sys.executable, str(program), path, *self._modules],
+                stdin=subprocess.PIPE,
+                env={**os.environ, **ENVIRONMENT},
+            )
+            while not os.path.exists(path):
+                assert self._server.poll() is None, "the process that forks has died"
+        return path
+
+    @property
+    def programs(self) -> str:
+        """A folder with the programs `python` and `setpoint`, to be found first in a PATH."""
+        folder = Path(self._folder.name, "bin")
+        if not folder.exists():
+            folder.mkdir()
+            text = STAND_IN.format(python=sys.executable, setpoint=SETPOINT, address=self.address)
+            for name in ("python", "setpoint"):
+                (folder / name).write_text(text)
+                (folder / name).chmod(0o755)
+        return str(folder)
+
+    def start(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        output: IO[bytes],
+        environment: Mapping[str, str] | None = None,
+    ) -> Fork:
+        """Start a program.
+
+        Arguments:
+            words: what would follow `python`.
+            folder: the working directory.
+            output: an open file for what it prints, to either stream.
+            environment: the variables; those of this process, with one thread, if None.
+        """
+        variables = {**os.environ, **ENVIRONMENT} if environment is None else dict(environment)
+        request = {"words": list(words), "folder": str(folder), "environment": variables}
+        with socket.socket(socket.AF_UNIX) as server, open(os.devnull, "rb") as nothing:
+            server.connect(self.address)
+            files = [nothing.fileno(), output.fileno(), output.fileno()]
+            socket.send_fds(server, [json.dumps(request).encode() + b"\n"], files)
+            return Fork(server.makefile())
+
+    def run(
+        self, words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Run a program to its end: its exit status, and what it printed to either stream."""
+        with tempfile.TemporaryFile() as output:
+            status = self.start(words, folder, output, environment).wait()
+            output.seek(0)
+            return status, output.read().decode()
+
+    def close(self) -> None:
+        """End the process that forks, and its forks."""
+        if self._server is not None:
+            self._server.communicate()
+        self._folder.cleanup()
+
+
+class Fork:
+    """One running program.
+
+    Arguments:
+        answers: what the process that forks says of it.
+    """
+
+    def __init__(self, answers: IO[str]) -> None:
+        self._answers = answers
+        self.pid = self._next()
+
+    def _next(self) -> int:
+        answer = self._answers.readline()
+        assert answer, "the process that forks has died"
+        return int(answer)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False
+        return stat.rpartition(")")[2].split()[0] != "Z"
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Wait for its end; the exit status, negative for a signal."""
+        status = self._next()
+        self._answers.close()
+        return status
