@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +68,17 @@ def forks() -> Iterator[Forks]:
     server = Forks()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def run_module(forks: Forks) -> Callable[[str], None]:
+    """Runs a module of the tests as a program of its own, such as one of several ranks."""
+
+    def run(name: str) -> None:
+        status, output = forks.run(["-m", name], ROOT)
+        assert status == 0, output
+
+    return run
 
 
 @pytest.fixture(autouse=True)

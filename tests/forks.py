@@ -20,6 +20,8 @@ from typing import IO
 
 # One thread each: the tests share their processors with others.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+# No program of the tests takes as long, but for one that waits for another for ever.
+SECONDS = 300
 SETPOINT = str(Path(sys.executable).with_name("setpoint"))
 MODULES = ("setpoint.train.run", "setpoint.train.summary", "setpoint.cli.train")
 
@@ -107,6 +109,7 @@ class Forks:
         request = {"words": list(words), "folder": str(folder), "environment": variables}
         with socket.socket(socket.AF_UNIX) as server, open(os.devnull, "rb") as nothing:
             server.connect(self.address)
+            server.settimeout(SECONDS)
             files = [nothing.fileno(), output.fileno(), output.fileno()]
             socket.send_fds(server, [json.dumps(request).encode() + b"\n"], files)
             return Fork(server.makefile())

@@ -1,36 +1,13 @@
 """The model taken apart by PyTorch's own engines gives what it gives whole."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
+from collections.abc import Callable
 
 
-def test_two_ranks_hold_their_own_shards_and_compute_the_same():
+def test_two_ranks_hold_their_own_shards_and_compute_the_same(run_module: Callable[[str], None]):
     """Trap: on the CPU torch's own random init gives every rank the same shard."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.model.sharded_ranks"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
+    run_module("tests.model.sharded_ranks")
 
 
-def test_weights_do_not_depend_on_ranks_and_dropout_does():
+def test_weights_do_not_depend_on_ranks_and_dropout_does(run_module: Callable[[str], None]):
     """Trap: shards and masks that are the same on every rank."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.model.initialized_ranks"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
+    run_module("tests.model.initialized_ranks")

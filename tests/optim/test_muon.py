@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -212,16 +210,8 @@ def test_state_returns_exactly(state: torch.dtype | None) -> None:
     assert_resumes(make, torch.float32)
 
 
-def test_two_ranks_equal_one_process() -> None:
-    script = Path(__file__).with_name("sharded_steps.py")
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.optim.{script.stem}"],
-        cwd=script.parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_equal_one_process(run_module: Callable[[str], None]) -> None:
+    run_module("tests.optim.sharded_steps")
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -187,13 +185,5 @@ def test_a_model_in_fp32_goes_on_from_masters() -> None:
     assert not torch.equal(model.frozen.weight, state["frozen.weight"])
 
 
-def test_two_ranks_equal_one_process() -> None:
-    script = Path(__file__).with_name("sharded_weights.py")
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.precision.{script.stem}"],
-        cwd=script.parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_equal_one_process(run_module: Callable[[str], None]) -> None:
+    run_module("tests.precision.sharded_weights")

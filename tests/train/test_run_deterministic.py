@@ -20,6 +20,7 @@ from setpoint.parallel.workspace import VARIABLE
 from setpoint.train.run import train
 from setpoint.train.settings import settings_of
 
+from ..forks import Forks
 from .deterministic_runs import CASES
 from .small import small_job
 
@@ -27,23 +28,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What two processes have learned."""
-    paths = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "PASSIVE"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.train.deterministic_runs", str(folder)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for folder in (tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b"))
-    ]
-    ended = [process.communicate(timeout=240)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    return [json.loads(text.splitlines()[-1]) for text in ended]
+def twice(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> list[dict[str, Any]]:
+    """What two processes have learned, of which one is a fork."""
+    one, other = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b")
+    words = ["-m", "tests.train.deterministic_runs"]
+    status, output = forks.run([*words, str(one)], ROOT)
+    assert status == 0, output
+    done = subprocess.run(
+        [sys.executable, *words, str(other)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    return [json.loads(text.splitlines()[-1]) for text in (output, done.stdout)]
 
 
 @pytest.mark.parametrize("case", CASES)

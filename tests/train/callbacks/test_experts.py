@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -155,17 +153,8 @@ def test_a_schedule_needs_to_know_how_long_the_run_is(tmp_path: Path) -> None:
     assert known.horizon() == 20
 
 
-def test_two_ranks_balance_as_one_would() -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.train.callbacks.expert_ranks"],
-        cwd=Path(__file__).resolve().parents[3],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
+def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> None:
+    run_module("tests.train.callbacks.expert_ranks")
 
 
 def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
