@@ -50,8 +50,9 @@ def test_weights_of_a_model_of_the_users_own(cli: CommandLine, command: str) -> 
     """Its module must be imported before its record can be read."""
     (cli.folder / "own_of_a_test.py").write_text("raise RuntimeError('imported')\n")
     words = {"export": "small.toml out"}.get(command, "small.toml")
-    text = cli.refused(f"{command} {words} --import own_of_a_test")
-    assert "--import own_of_a_test" in text and "imported" in text
+    answer = cli(f"{command} {words} --import own_of_a_test")
+    assert answer.status == 1 and "--import own_of_a_test" in answer.err
+    assert 'own_of_a_test.py", line 1' in answer.err and "imported" in answer.err
 
 
 def test_prompts_that_are_not_text(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -386,3 +387,98 @@ def test_only_a_job_of_training_has_a_plan(script: Callable[[str], tuple[int, st
     status, out, err = script("check quick --plan")
     assert (status, out) == (2, "")
     assert "--plan has no effect: a Job trains nothing" in err
+
+
+FAULTY = """\
+import os
+
+import setpoint as sp
+
+FAULT = os.environ.get("FAULT")
+
+
+def fail(place):
+    if FAULT == place:
+        raise KeyError("no such thing")  # the fault
+    return {}
+
+
+class Job(sp.Config):
+    seed: int = 1
+    table: dict[str, int] = sp.field(factory=lambda: fail("factory"))
+    twice: int = sp.derived()
+
+    @sp.derive("twice")
+    def _derive_twice(self):
+        fail("derive")
+        return self.seed * 2
+
+    @sp.check
+    def _check(self):
+        fail("check")
+        return ()
+
+
+@sp.preset
+def make():
+    fail("preset")
+    return Job()
+
+
+@sp.modifier
+def change(job):
+    fail("modifier")
+    return job
+
+
+def main(config):
+    if FAULT == "frozen":
+        config.seed = 5  # the fault
+    if FAULT == "other":
+        sp.resolve(config.evolve(seed="x"))  # the fault
+    if FAULT == "mine":
+        raise sp.SetpointError("the disk is gone")
+    fail("main")
+
+
+if __name__ == "__main__":
+    sp.run(Job, main)
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["factory", "derive", "check", "preset", "modifier", "frozen", "other", "main", "module"],
+)
+def test_a_fault_of_the_users_code_shows_its_line(place: str, tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    if place == "module":
+        (tmp_path / "brought.py").write_text('raise KeyError("x")  # the fault')
+    words = ["make", "--with", "change"] + ["--import", "brought"] * (place == "module")
+    done = subprocess.run(
+        [sys.executable, "faulty.py", *words],
+        cwd=tmp_path,
+        env={**os.environ, "FAULT": place},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert any(line.lstrip().startswith("Traceback") for line in lines)
+    assert any("# the fault" in line for line in lines), done.stderr
+    if place != "main":  # of which the exception is left to Python
+        assert "setpoint/" not in done.stderr
+
+
+def test_an_error_that_main_raises_itself_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    done = subprocess.run(
+        [sys.executable, "faulty.py"],
+        cwd=tmp_path,
+        env={**os.environ, "FAULT": "mine"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (2, "error: the disk is gone\n")

@@ -15,7 +15,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from setpoint import __version__
-from setpoint.config.errors import SetpointError
+from setpoint.config.errors import SetpointError, UserCodeError
 
 COMMANDS = {
     "train": "train, or resume, what a configuration says",
@@ -147,6 +147,8 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
         answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
         print(json.dumps(answer, indent=2))
     sys.stdout.flush()
+    if isinstance(error, UserCodeError) and error.traceback:
+        print(f"{error.traceback}\n", file=sys.stderr)
     print(f"{styled('error:', '1;31', sys.stderr)} {error}", file=sys.stderr)
 
 

@@ -20,7 +20,9 @@ from setpoint.cli.command import (
 from setpoint.cli.main import COMMANDS as ALL_COMMANDS
 from setpoint.cli.main import INTERRUPTED, guarded, report
 from setpoint.cli.program import Program
-from setpoint.config import Config, ConfigError, SetpointError
+from setpoint.config import Config, ConfigError, RunError, SetpointError
+from setpoint.config.errors import UserCodeError
+from setpoint.config.user_code import raised_by_user, traceback_of
 
 C = TypeVar("C", bound=Config)
 
@@ -42,7 +44,7 @@ def run(
     Arguments:
         root: the class of the configuration.
         main: the work. A whole number that it returns is the exit status; a `SetpointError` that
-            it raises is printed in words.
+            it raises itself is printed in words, one that it causes with its traceback.
         arguments: the words after the script's name; those of the process if None.
 
     Raises:
@@ -95,7 +97,7 @@ def load(
 
 
 def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[str]) -> C:
-    if isinstance(words, str) or not all(isinstance(word, str) for word in words):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise SetpointError(
             f"load takes arguments as a list of words, such as ['--seed', '3']; got {words!r}"
         )
@@ -178,6 +180,10 @@ def _call(main: Callable[[Any], object], config: Any) -> int:
     try:
         result = main(config)
     except SetpointError as error:
+        if not isinstance(error, RunError | UserCodeError) and not raised_by_user(error):
+            # It is main that has used Setpoint wrongly; the command line was right.
+            print(traceback_of(error), file=sys.stderr)
+            return UserCodeError.status
         report(error)
         return error.status
     except KeyboardInterrupt:

@@ -225,10 +225,10 @@ class Determination:
             self._spoil(pending)
             raise _Failed from None
         except Exception as error:
-            known = isinstance(error, SetpointError | ArithmeticError | RecursionError)
-            if isinstance(pending.by, tuple) and (isinstance(error, ReadOnlyError) or not known):
+            said = isinstance(error, SetpointError | RecursionError)
+            if isinstance(pending.by, tuple) and (isinstance(error, ReadOnlyError) or not said):
                 shown = _mistake(pending.by, error)
-            elif known:
+            elif said or isinstance(error, ArithmeticError):
                 shown = error if isinstance(error, Invalid) else Invalid(_words(error))
             else:
                 raise
@@ -398,20 +398,22 @@ class Determination:
 
     def _report(self, path: str, error: Invalid, value: str | None, origin: str) -> None:
         self.failed.add(path)
-        self.problems.append(
-            Problem(
-                path, error.message, valid=error.valid, hint=error.hint, value=value, origin=origin
-            )
+        problem = Problem(
+            path, error.message, valid=error.valid, hint=error.hint, value=value, origin=origin
         )
+        problem.traceback = error.traceback
+        self.problems.append(problem)
 
 
 def _mistake(by: tuple[Config, str], error: Exception) -> Invalid:
     """A fault of the method that derives a value, with its line."""
     from .findings import title
-    from .user_code import in_words
+    from .user_code import in_words, traceback_of
 
     said = str(error) if isinstance(error, SetpointError) else in_words(error)
-    return Invalid(f"{title(getattr(type(by[0]), by[1]))} failed: {said}")
+    fault = Invalid(f"{title(getattr(type(by[0]), by[1]))} failed: {said}")
+    fault.traceback = traceback_of(error)
+    return fault
 
 
 def _refuse_nowhere(cls: type[Config], method: str, relative: str) -> None:

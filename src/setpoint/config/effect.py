@@ -154,7 +154,9 @@ def _one_layer(one: Origin, other: Origin) -> bool:
 
 
 def _mistake(method: Any, error: Exception) -> Problem:
-    from .user_code import in_words
+    from .user_code import in_words, traceback_of
 
     said = str(error) if isinstance(error, SetpointError) else in_words(error)
-    return Problem("", f"{title(method)} failed: {said}")
+    problem = Problem("", f"{title(method)} failed: {said}")
+    problem.traceback = traceback_of(error)
+    return problem

@@ -40,6 +40,28 @@ class RunError(SetpointError):
     status = 1
 
 
+class UserCodeError(SetpointError):
+    """A fault in a preset, modifier, factory or module of the user's own.
+
+    The command line prints the traceback from the user's code on, and leaves with status 1, since
+    neither the configuration nor the arguments are wrong.
+
+    Arguments:
+        message: what failed, with the exception and its line.
+        traceback: of the exception, without the frames of the engine.
+    """
+
+    status = 1
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message, traceback)
+        self.message = message
+        self.traceback = printable(hide_secrets(traceback))
+
+    def __str__(self) -> str:
+        return printable(hide_secrets(self.message))
+
+
 class Invalid(SetpointError):
     """One value that cannot be taken: by a field, or by `Period`, `ref` and the like in Python.
 
@@ -68,6 +90,8 @@ class Invalid(SetpointError):
         self.hint = hint
         self.secret = secret
         self.parts: tuple[Invalid, ...] = (self,)
+        # Of a fault in the method that computes the value: its traceback.
+        self.traceback: str | None = None
         # What a program has called itself, since no report of a configuration will name the value.
         self.call = ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from .errors import Invalid, several
+from .errors import Invalid, SetpointError, UserCodeError, several
 from .reference import Reference
 from .role import Role
 
@@ -252,8 +252,19 @@ class FieldInfo:
         # What the factory sets is a default, whoever asks for it first; and it may hand out the
         # same object each time, so that a copy is taken.
         with running(DEFAULT, ""):
-            value = made(self, self.factory())
+            value = made(self, self._call_factory(self.factory))
         return self.type.map(value, draft_of, False)
+
+    def _call_factory(self, factory: Callable[[], Any]) -> Any:
+        try:
+            return factory()
+        except SetpointError:
+            raise
+        except Exception as error:
+            from .user_code import in_words, traceback_of
+
+            said = f"the factory of {self.owner.__qualname__}.{self.name} failed: {in_words(error)}"
+            raise UserCodeError(said, traceback_of(error)) from error
 
     def read(self, value: object, origin: Origin) -> Any:
         """Read a value as this field's type and check its range.

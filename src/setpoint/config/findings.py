@@ -37,11 +37,11 @@ def findings_of(section: Config, name: str, cautions: Collection[str]) -> Iterat
         # It reads a value that is itself reported as missing or wrong.
         return
     except SetpointError as error:
-        yield _mistake(method, f"failed: {error}")
+        yield _mistake(method, f"failed: {error}", error)
     except Exception as error:
         from .user_code import in_words
 
-        yield _mistake(method, f"failed: {in_words(error)}; {WANTED}")
+        yield _mistake(method, f"failed: {in_words(error)}; {WANTED}", error)
 
 
 def _held(section: Config, method: Any, one: object, cautions: Collection[str]) -> Problem:
@@ -75,8 +75,12 @@ def _unknown(section: Config, path: str) -> str:
     return ""
 
 
-def _mistake(method: Any, what: str) -> Problem:
-    return Problem("", f"{title(method)} {what}")
+def _mistake(method: Any, what: str, error: Exception | None = None) -> Problem:
+    from .user_code import traceback_of
+
+    problem = Problem("", f"{title(method)} {what}")
+    problem.traceback = traceback_of(error) if error is not None else ""
+    return problem
 
 
 def title(method: Any) -> str:

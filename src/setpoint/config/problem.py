@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from .credentials import hide_secrets
-from .errors import SetpointError
+from .errors import SetpointError, UserCodeError
 
 MOST = 1000  # problems that a report shows, and after which no more are looked for in the layers
 PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
@@ -27,7 +27,7 @@ class Problem:
         origin: where the value came from, as text; filled in by the engine.
     """
 
-    __slots__ = ("also", "hint", "message", "origin", "path", "valid", "value")
+    __slots__ = ("also", "hint", "message", "origin", "path", "traceback", "valid", "value")
 
     def __init__(
         self,
@@ -47,6 +47,8 @@ class Problem:
         self.hint = hint
         self.value = value
         self.origin = origin
+        # Of a fault in a method of a config class: its traceback, empty where nothing was raised.
+        self.traceback: str | None = None
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
         """The same finding, seen from the root of the configuration.
@@ -81,6 +83,8 @@ class Problem:
             lines.append(wrapped_list("    valid: ", self.valid))
         if self.hint:
             lines.append(f"    {self.hint}")
+        if self.traceback:
+            lines.extend(f"      {line}" for line in self.traceback.splitlines())
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, object]:
@@ -163,6 +167,8 @@ class ConfigError(SetpointError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=_position))
+        if any(problem.traceback is not None for problem in self.problems):
+            self.status = UserCodeError.status  # the code is wrong, whatever else is
         super().__init__(self.render())
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:

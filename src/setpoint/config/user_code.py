@@ -8,8 +8,18 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .errors import Invalid, SetpointError
+from .errors import DeclarationError, Invalid, RunError, SetpointError, UserCodeError
 from .origin import short_name
+from .problem import ConfigError
+
+PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# What runs the user's code and says nothing about a fault in it.
+ENGINE = (
+    os.path.join(PACKAGE, "config") + os.sep,
+    os.path.join(PACKAGE, "cli") + os.sep,
+    os.path.join(os.path.dirname(os.__file__), "importlib") + os.sep,
+    "<frozen importlib",
+)
 
 
 def import_user_module(name: str, source: str, *, trusted: bool = True) -> ModuleType:
@@ -49,17 +59,24 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
 
             allow_imports(package)
         return module
+    except DeclarationError as error:
+        raise UserCodeError(
+            f"{source}: importing {name} failed: {error}{place_of(error)}", traceback_of(error)
+        ) from error
     except SetpointError:
         raise
     except ModuleNotFoundError as error:
         raise SetpointError(f"{source}: {_not_there(name, error)}") from None
     except SyntaxError as error:
         place = f"{short_name(error.filename)}:{error.lineno}: " if error.filename else ""
-        raise SetpointError(
-            f"{source}: importing {name} failed: {place}{type(error).__name__}: {error.msg}"
+        raise UserCodeError(
+            f"{source}: importing {name} failed: {place}{type(error).__name__}: {error.msg}",
+            traceback_of(error),
         ) from None
     except Exception as error:
-        raise SetpointError(f"{source}: importing {name} failed: {in_words(error)}") from error
+        raise UserCodeError(
+            f"{source}: importing {name} failed: {in_words(error)}", traceback_of(error)
+        ) from error
 
 
 def _not_there(name: str, error: ModuleNotFoundError) -> str:
@@ -136,7 +153,8 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
         what it returns.
 
     Raises:
-        SetpointError: if it raises anything; its own `SetpointError`s pass unchanged.
+        SetpointError: if it raises one itself, or gives a config a wrong value.
+        UserCodeError: if it raises anything else, or uses the engine wrongly.
     """
     try:
         return function(*args, **kwargs)
@@ -144,10 +162,15 @@ def call_user_function(function: Callable[..., Any], title: str, *args: Any, **k
         # It knows a value, and neither the field nor who gave it.
         valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
         raise SetpointError(f"{title}: {error.message}{valid}{place_of(error)}") from None
-    except SetpointError:
+    except (ConfigError, RunError, UserCodeError):
         raise
+    except SetpointError as error:
+        if raised_by_user(error):
+            raise
+        said = f"{title} failed: {error}{place_of(error)}"
+        raise UserCodeError(said, traceback_of(error)) from error
     except Exception as error:
-        raise SetpointError(f"{title} failed: {in_words(error)}") from error
+        raise UserCodeError(f"{title} failed: {in_words(error)}", traceback_of(error)) from error
 
 
 def in_words(error: Exception) -> str:
@@ -174,7 +197,43 @@ def place_of(error: Exception) -> str:
     import traceback  # it brings the tokenizer, and most users' code works
 
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SetpointError):
-        engine = os.path.dirname(__file__) + os.sep
-        frames = [frame for frame in frames if not frame.filename.startswith(engine)]
+    outside = [frame for frame in frames if not frame.filename.startswith(ENGINE)]
+    frames = outside or ([] if isinstance(error, SetpointError) else frames)
     return f" ({short_name(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception in the user's code, without the frames of the engine.
+
+    Arguments:
+        error: as it was caught; what it was caused by is shown as well.
+
+    Returns:
+        lines as Python prints them, without the last line break.
+    """
+    import traceback
+
+    whole = traceback.TracebackException.from_exception(error)
+    waiting: list[traceback.TracebackException | None] = [whole]
+    while waiting:
+        one = waiting.pop()
+        if one is not None:
+            frames = [f for f in one.stack if not f.filename.startswith(ENGINE)]
+            one.stack = traceback.StackSummary.from_list(frames)
+            waiting += [one.__cause__, one.__context__]
+    return "".join(whole.format()).rstrip()
+
+
+def raised_by_user(error: BaseException) -> bool:
+    """Whether the user's code raised an exception itself, and not the package that it called.
+
+    Arguments:
+        error: as it was caught.
+
+    Returns:
+        True if the innermost frame lies outside of Setpoint.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(PACKAGE)
