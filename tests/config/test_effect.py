@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 from setpoint.config import (
@@ -145,3 +148,85 @@ def test_a_method_that_is_wrong_is_told_in_words() -> None:
     assert "_writes" in texts[0] and "y cannot be set here" in texts[0]
     assert "_fails" in texts[1] and "ZeroDivisionError" in texts[1]
     assert "_says_true" in texts[2] and "returns a reason or None" in texts[2]
+
+
+class Schedule(Config):
+    """Its method reads more than the cause."""
+
+    kind: str = "linear"
+    """How."""
+
+    warmup: int = 0
+    """Only where it is not constant."""
+
+    label: str = ""
+    """Read by the method, and no cause."""
+
+    @dead("warmup")
+    def _dead(self) -> str | None:
+        return f"kind is constant ({self.label})" if self.kind == "constant" else None
+
+
+def test_a_later_value_that_is_no_cause_excuses_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('kind = "constant"\nwarmup = 5\n')
+    (problem,) = problems_of(lambda: compose(Schedule, str(file), flags=["--label=x"]).resolve())
+    assert problem.path == "warmup" and "kind is constant" in problem.message
+    file.write_text("warmup = 5\n")
+    flags = ["--kind=constant", "--label=x"]
+    config = compose(Schedule, str(file), flags=flags).resolve()
+    assert (config.warmup, config.label) == (0, "x") and len(list(dropped(config))) == 1
+
+
+class Curve(Config):
+    """A family, of which one variant has no use for a field that all have."""
+
+    warmup: int = 0
+    """A number."""
+
+
+class Cosine(Curve, type="cosine"):
+    """Reads it."""
+
+
+class Flat(Curve, type="flat"):
+    """Does not."""
+
+    @dead("warmup")
+    def _dead(self) -> str:
+        return "the curve is flat"
+
+
+class Curved(Config):
+    """Holds one."""
+
+    curve: Cosine | Flat = field(factory=Cosine)
+    """A variant."""
+
+
+def test_a_later_variant_is_a_cause(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text("curve = {warmup = 5}\n")
+    config = compose(Curved, str(file), flags=["--curve=flat"]).resolve()
+    assert config.curve == Flat() and len(list(dropped(config))) == 1
+    file.write_text('curve = {type = "flat", warmup = 5}\n')
+    (problem,) = problems_of(lambda: compose(Curved, str(file), flags=["--curve=flat"]).resolve())
+    assert problem.path == "curve.warmup"
+
+
+def test_a_pickled_draft_resolves_as_the_draft_does(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text("warmup = 5\n")
+    draft = compose(Schedule, str(file), flags=["--kind=constant"]).draft
+    text = pickle.dumps(draft)
+    assert resolve(pickle.loads(text)) == resolve(draft)
+    program = f"""
+import pickle, sys
+from setpoint.config.compose import compose
+from tests.config.test_effect import Schedule, dropped
+draft = pickle.loads({text!r})
+print(len(list(dropped(compose(Schedule, draft).resolve()))))
+print(compose(Schedule, draft, flags=["--kind=linear"]).resolve().warmup)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout.split() == ["1", "5"], result.stderr

@@ -152,3 +152,30 @@ def test_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert short_name(str(tmp_path / "a" / "b.py")) == os.path.join("a", "b.py")
     assert short_name("/somewhere/else.py") == "/somewhere/else.py"
     assert short_name("<made up>").endswith("<made up>")
+
+
+def test_presets_in_threads_keep_their_own_origins() -> None:
+    import threading
+
+    entered, left = threading.Event(), threading.Event()
+    found: dict[str, str] = {}
+
+    def first() -> None:
+        with running(PRESET, "first"):
+            entered.set()
+            assert left.wait(10)
+            found["first"] = outside_origin().label
+
+    def second() -> None:
+        assert entered.wait(10)
+        with running(PRESET, "second"):
+            left.set()
+            threads[0].join(10)
+            found["second"] = outside_origin().label
+
+    threads = [threading.Thread(target=each) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"first": "first", "second": "second"}

@@ -21,8 +21,6 @@ from .walk import PLAIN, dotted
 
 # The section by identity, the field, and the path of the item inside the field's value.
 Key = tuple[int, str, Path]
-# Fields that were read: the section by identity and the field, with the section itself.
-Sources = dict[tuple[int, str], Config]
 
 
 class Pending:
@@ -81,9 +79,6 @@ class Determination:
         self._copied = 0  # values that references to lists and mappings have repeated
         self._stack: list[Key] = []
         self._reads: list[dict[str, None]] = []
-        # What is read for the value that is being computed, and what was for those that have been.
-        self._sources: list[Sources] = []
-        self._of: dict[tuple[int, str], Sources] = {}
         for path, section in placed:
             state = section._state  # pyright: ignore[reportPrivateUsage]
             if state is None or not state.frozen:  # else all of it is known already
@@ -162,40 +157,28 @@ class Determination:
         value = getattr(section, name)
         if not type(section).__setpoint__.fields[name].type.nested:
             self._read(path)
-        if self._sources:
-            self._sources[-1][key[:2]] = section
         return value
 
-    def observe(self, section: Config, method: str) -> tuple[Any, Sources]:
-        """Call a method of a section, and see what its answer depends on.
+    def observe(self, section: Config, method: str) -> Any:
+        """Call a method of a section, which may only read.
 
         Arguments:
             section: the section.
-            method: the method's name; it may only read.
+            method: the method's name.
 
         Returns:
-            what it returns, None if it reads a value that is itself missing or wrong; and the
-            fields that it read, those included that derived values were derived from.
+            what it returns; None if it reads a value that is itself missing or wrong.
 
         Raises:
             Exception: whatever it raises.
         """
         self._reads.append({})
-        self._sources.append({})
         try:
-            answer = getattr(type(section), method)(View(self, section))
+            return getattr(type(section), method)(View(self, section))
         except (UnresolvedError, _Failed):
-            answer = None
+            return None
         finally:
             self._reads.pop()
-            found = self._sources.pop()
-        waiting = list(found)
-        while waiting:
-            for key, source in self._of.get(waiting.pop(), {}).items():
-                if key not in found:
-                    found[key] = source
-                    waiting.append(key)
-        return answer, found
 
     def _read(self, path: str) -> None:
         if self._reads:
@@ -212,7 +195,6 @@ class Determination:
             raise _Failed
         self._stack.append(key)
         self._reads.append({})
-        self._sources.append({})
         try:
             value = self._evaluate(pending)
             if pending.inside:
@@ -237,7 +219,6 @@ class Determination:
         finally:
             self._stack.pop()
             self._reads.pop()
-            self._of.setdefault(key[:2], {}).update(self._sources.pop())
             self._pending.pop(key, None)
 
     def _evaluate(self, pending: Pending) -> object:

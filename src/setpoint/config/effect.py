@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from .base import Chain, Config, chain_of, state_of, value_or_missing
+from .base import Chain, Config, chain_of, origins_of, state_of, value_or_missing
 from .checker import whole_problem
-from .determine import Determination, Sources
+from .copying import draft_of
+from .data import same
+from .determine import Determination
 from .errors import SetpointError
 from .findings import title
 from .hooks import DEAD
-from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Path, Recorded
+from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Path
 from .problem import Problem
-from .variant import MANY_ORIGINS
+from .types.item import map_item
+from .variant import one_layer
+from .walk import sections
+
+Placed = list[tuple[Path, Config]]
 
 
 class Drop:
@@ -50,14 +57,39 @@ class Drop:
             return  # nobody had looked into it yet
 
 
+def undo(root: Config, giver: Origin) -> None:
+    """Take out all that later layers than one have set.
+
+    Arguments:
+        root: a draft.
+        giver: the last layer that stays.
+    """
+    for _, section in sections(root):
+        for name, chain in list(origins_of(section).items()):
+            kept = [entry for entry in chain if not _later(entry[0], giver)]
+            if len(kept) == len(chain):
+                continue
+            state_of(section).origins[name] = kept
+            if kept:
+                kind = type(section).__setpoint__.fields[name].type
+                value = map_item(kind, kept[-1][1], draft_of, False)
+                object.__setattr__(section, name, value)
+            else:
+                del state_of(section).origins[name]
+                object.__delattr__(section, name)
+
+
 def find_dead(
-    determination: Determination, placed: list[tuple[Path, Config]]
+    determination: Determination,
+    placed: Placed,
+    before: Callable[[Origin], tuple[Placed, Determination]],
 ) -> tuple[list[Drop], list[Problem]]:
     """Ask all methods marked `@dead`, once every value is known.
 
     Arguments:
         determination: the computation, which has run.
         placed: the sections with their paths.
+        before: the sections and the computation without what later layers than one have set.
 
     Returns:
         the values to be dropped, which were set before what makes them dead; and a problem for
@@ -69,7 +101,7 @@ def find_dead(
         for name in type(section).__setpoint__.deads:
             method: Any = getattr(section, name)
             try:
-                reason, sources = determination.observe(section, name)
+                reason = determination.observe(section, name)
             except Exception as error:
                 problems.append(whole_problem(path, section, _mistake(method, error)))
                 continue
@@ -83,7 +115,10 @@ def find_dead(
             for each in names:
                 for inside, holder, field in _given_in(section, each, ()):
                     chain = chain_of(holder, field)
-                    if _overtaken(chain, sources, holder, field):
+                    # Without a default there is nothing to go back to.
+                    required = type(holder).__setpoint__.fields[field].required
+                    giver = None if required else _giver(chain)
+                    if giver is not None and not _is_dead(before(giver), path, name):
                         drops.append(Drop((*path, *inside), field, reason))
                         continue
                     relative = ".".join((*inside, field))
@@ -111,32 +146,13 @@ def _given_in(
     if rest or not _is_given(chain):
         return []
     # A complete file names every value; what it leaves at the default is no mistake.
-    if not info.derived and not info.required and chain[-1][1] == info.initial():
+    if not info.derived and not info.required and same(chain[-1][1], info.initial()):
         return []
     return [(inside, section, first)]
 
 
 def _is_given(chain: Chain) -> bool:
     return bool(chain) and chain[-1][0].layer not in (DEFAULT, DERIVED, RECORD)
-
-
-def _overtaken(chain: Chain, sources: Sources, holder: Config, field: str) -> bool:
-    """Whether a value was given by an earlier layer than what makes it dead.
-
-    The latest value that the method has read is taken for what makes it dead.
-    """
-    info = type(holder).__setpoint__.fields[field]
-    mine = _giver(chain)
-    if mine is None or info.required:  # without a default there is nothing to go back to
-        return False
-    read = [
-        origin
-        for (_, name), section in sources.items()
-        if (section is not holder or name != field)
-        and (origin := _giver(chain_of(section, name))) is not None
-    ]
-    latest = max(read, key=lambda origin: origin.order, default=None)
-    return latest is not None and latest.order > mine.order and not _one_layer(latest, mine)
 
 
 def _giver(chain: Chain) -> Origin | None:
@@ -147,10 +163,20 @@ def _giver(chain: Chain) -> Origin | None:
     return None
 
 
-def _one_layer(one: Origin, other: Origin) -> bool:
-    if isinstance(one, Recorded) and isinstance(other, Recorded):
+def _is_dead(before: tuple[Placed, Determination], path: Path, name: str) -> bool:
+    """Whether a method already had a reason when a value was given, and no later layer is it."""
+    placed, determination = before
+    then = next((other for place, other in placed if place == path), None)
+    if then is None or not hasattr(type(then), name):
+        return False
+    try:
+        return bool(determination.observe(then, name))
+    except Exception:  # what it would have said is not known, so that nothing excuses the value
         return True
-    return one.layer == other.layer and (one.layer in MANY_ORIGINS or one.label == other.label)
+
+
+def _later(origin: Origin, giver: Origin) -> bool:
+    return origin.order > giver.order and not one_layer(origin, giver)
 
 
 def _mistake(method: Any, error: Exception) -> Problem:

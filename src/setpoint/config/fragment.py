@@ -42,10 +42,9 @@ def fragments(
             continue
         values = {key: value for key, value in document.data.items() if key not in HEADERS}
         editor.reading.append(real)
-        place = Origin(FILE, document.name, partial(_where, document, len(path)))
         # It is read now, and counts for less than what names it.
-        place.order = origin.order - 0.5
-        yield values, place
+        where = partial(_where, document, len(path))
+        yield values, Origin(FILE, document.name, where, origin.order - 0.5)
         editor.reading.pop()
 
 

@@ -6,6 +6,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar, Token
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
@@ -55,18 +56,30 @@ class Origin:
         layer: one of the layer names of this module.
         label: the preset, file, variable or flag by name.
         find: finds `file:line[:column]` for a path inside the source; called only when shown.
+        order: its place among all layers, later ones higher; None for the latest of them.
     """
 
     __slots__ = ("_find", "label", "layer", "order")
 
     def __init__(
-        self, layer: str, label: str = "", find: Callable[[Path], str | None] | None = None
+        self,
+        layer: str,
+        label: str = "",
+        find: Callable[[Path], str | None] | None = None,
+        order: float | None = None,
     ) -> None:
         self.layer = layer
         self.label = label
-        # Layers are applied one after another, so that the later one has the higher number.
-        self.order: float = next(_count)
+        self.order: float = next(_count) if order is None else order
         self._find = find
+
+    def applied(self) -> Origin:
+        """The same origin as the latest layer: it counts from when its value is set.
+
+        Returns:
+            a new origin, so that what was read once can be put onto several drafts.
+        """
+        return Origin(self.layer, self.label, self._find)
 
     def place(self, path: Path) -> str | None:
         """Where in the source the value stands.
@@ -103,7 +116,7 @@ class Origin:
     def __reduce__(self) -> tuple[Any, ...]:
         # Finders hold code or whole files, which other processes do not need; see `fixed`.
         find = self._find if isinstance(self._find, Fixed) else None
-        return Origin, (self.layer, self.label, find)
+        return _unpickled, (Origin, self.layer, self.label, find, self.order)
 
     def fixed(self, name: str) -> Origin:
         """The same origin for another process, with its place in Python code written out.
@@ -115,7 +128,7 @@ class Origin:
             an origin that can be pickled.
         """
         place = None if self.layer in (FILE, RECORD) else self.place((name,))
-        return Origin(self.layer, self.label, Fixed(place) if place else None)
+        return Origin(self.layer, self.label, Fixed(place) if place else None, self.order)
 
     def __repr__(self) -> str:
         return f"Origin({self.layer!r}, {self.label!r})"
@@ -127,12 +140,13 @@ class Recorded(Origin):
     Arguments:
         layer: its layer.
         text: the origin in words.
+        order: as for `Origin`.
     """
 
     __slots__ = ("text",)
 
-    def __init__(self, layer: str, text: str) -> None:
-        super().__init__(layer)
+    def __init__(self, layer: str, text: str, order: float | None = None) -> None:
+        super().__init__(layer, order=order)
         self.text = text
 
     def describe(self, path: Path) -> str:
@@ -144,12 +158,20 @@ class Recorded(Origin):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Recorded, (self.layer, self.text)
+        return _unpickled, (Recorded, self.layer, self.text, self.order)
+
+
+def _unpickled(cls: Callable[..., Origin], *arguments: Any) -> Origin:
+    """An origin of another process: in its order, and before all that this process sets later."""
+    global _count
+    *_, order = arguments
+    _count = itertools.count(max(int(order), next(_count)) + 1)
+    return cls(*arguments[:-1], order=order)
 
 
 # A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
-# "program". The pair is (layer, label) of the innermost function that is running.
-_running: list[tuple[str, str]] = []
+# "program". The pair is (layer, label) of the innermost function that is running in this thread.
+_running: ContextVar[tuple[str, str]] = ContextVar("running", default=(PROGRAM, ""))
 
 
 class running:
@@ -162,12 +184,14 @@ class running:
 
     def __init__(self, layer: str, label: str) -> None:
         self._entry = (layer, label)
+        self._outer: Token[tuple[str, str]] | None = None
 
     def __enter__(self) -> None:
-        _running.append(self._entry)
+        self._outer = _running.set(self._entry)
 
     def __exit__(self, *exc: object) -> None:
-        _running.pop()
+        if self._outer is not None:
+            _running.reset(self._outer)
 
 
 def python_origin(depth: int) -> Origin:
@@ -180,7 +204,7 @@ def python_origin(depth: int) -> Origin:
         an origin that finds its file and line when it is shown, not before.
     """
     frame = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
-    layer, label = _running[-1] if _running else (PROGRAM, "")
+    layer, label = _running.get()
     return Origin(layer, label, _code_finder(frame))
 
 

@@ -9,11 +9,11 @@ from .base import Config, is_frozen, state_of, value_or_missing, withhold
 from .checker import Checker
 from .copying import frozen_value, working_copy
 from .determine import Determination
-from .effect import Drop, find_dead
+from .effect import Drop, find_dead, undo
 from .errors import SetpointError
 from .field import MISSING
 from .files.limits import TOO_DEEP
-from .origin import Path
+from .origin import Origin, Path
 from .problem import ConfigError, Problem
 from .sharing import bind, check_size
 from .walk import PLAIN, dotted, sections
@@ -46,9 +46,17 @@ def resolve(
 
         need_config(draft, "resolve")
     drops: list[Drop] = []
+    earlier: dict[float, tuple[Placed, Determination]] = {}
+
+    def before(giver: Origin) -> tuple[Placed, Determination]:
+        if giver.order not in earlier:
+            _, placed, _, determination = _determined(draft, failed, (), giver)
+            earlier[giver.order] = placed, determination
+        return earlier[giver.order]
+
     while True:
         root, placed, again, determination = _determined(draft, failed, drops)
-        overtaken, found = find_dead(determination, placed)
+        overtaken, found = find_dead(determination, placed, before)
         if not overtaken:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
@@ -83,13 +91,18 @@ def resolve(
 
 
 def _determined(
-    draft: C, failed: Sequence[str], drops: Sequence[Drop]
+    draft: C, failed: Sequence[str], drops: Sequence[Drop], last: Origin | None = None
 ) -> tuple[C, Placed, Placed, Determination]:
-    """A copy in which every value is computed; its sections, and their further places."""
+    """A copy in which every value is computed; its sections, and their further places.
+
+    `last` is the last layer that counts, if not all of them do.
+    """
     try:
-        root = working_copy(draft, reuse=not failed and not drops)
+        root = working_copy(draft, reuse=not failed and not drops and last is None)
     except RecursionError:
         raise SetpointError(f"the sections of {type(draft).__name__} are {TOO_DEEP}") from None
+    if last is not None:
+        undo(root, last)
     again: Placed = []
     placed = list(sections(root, (), again))
     bound = bind(root, placed)

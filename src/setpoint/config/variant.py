@@ -8,12 +8,34 @@ from typing import Any, cast
 from .base import Config, State, chain_of, state_of, touched, value_or_missing
 from .errors import Invalid
 from .free import Free
-from .origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, PROGRAM, Origin
+from .origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, PROGRAM, SWEEP, Origin, Recorded
 from .types.held import last_change
 from .walk import UNTOUCHED
 
-# All flags are one layer, as are all variables; each file is a layer of its own.
-MANY_ORIGINS = (ENVIRONMENT, COMMAND_LINE, PROGRAM)
+# All flags are one layer, as are all variables; each file is a layer of its own. The values of a
+# point of a sweep stand where the flags of its own command line would.
+MANY_ORIGINS = {
+    ENVIRONMENT: ENVIRONMENT,
+    COMMAND_LINE: COMMAND_LINE,
+    SWEEP: COMMAND_LINE,
+    PROGRAM: PROGRAM,
+}
+
+
+def one_layer(one: Origin, other: Origin) -> bool:
+    """Whether two origins are of one layer, so that neither is later than the other.
+
+    Arguments:
+        one, other: the origins.
+
+    Returns:
+        True for two flags, for two places of one file, and for two values of a record.
+    """
+    if isinstance(one, Recorded) or isinstance(other, Recorded):
+        return isinstance(one, Recorded) and isinstance(other, Recorded)
+    if one.layer in MANY_ORIGINS:
+        return MANY_ORIGINS[one.layer] == MANY_ORIGINS.get(other.layer)
+    return one.layer == other.layer and one.label == other.label
 
 
 def keep_shared(old: Config, new: Config) -> None:
@@ -80,5 +102,5 @@ def dropped_by(section: Config, switch: Origin) -> Iterator[tuple[str, object, O
         the field, value and origin of each.
     """
     for name, value, origin, _ in state_of(section).dropped:
-        if origin is switch or (origin.layer == switch.layer and switch.layer in MANY_ORIGINS):
+        if origin is switch or (switch.layer in MANY_ORIGINS and one_layer(origin, switch)):
             yield name, value, origin

@@ -6,12 +6,13 @@ import itertools
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import ConfigError, SetpointError
+from setpoint.config import Config, ConfigError, SetpointError, dead, preset
 from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
 from setpoint.config.fingerprint import fingerprint
@@ -194,3 +195,44 @@ def test_points_are_the_same_in_another_process() -> None:
         for seed in ("1", "2")
     }
     assert printed == {f"{plain(random(20, 5, a='log_uniform(1e-5, 1)', b='choice(x, y)'))}\n"}
+
+
+class Mode(Config):
+    """One value decides over another."""
+
+    kind: str = "a"
+    """How."""
+
+    extra: int = 0
+    """Not for kind b."""
+
+    @dead("extra")
+    def _dead(self) -> str | None:
+        return "kind is b" if self.kind == "b" else None
+
+
+@preset
+def dead_in_b() -> Mode:
+    """Sets what a later layer may make useless."""
+    return Mode(extra=5)
+
+
+def test_a_dead_value_is_dropped_as_on_the_command_line() -> None:
+    for tokens, single in (
+        (["--kind=b,a"], ["--kind=b"]),
+        (["--kind=b"], ["--kind=b"]),
+        (["--extra=1,2", "--kind=b"], ["--extra=1", "--kind=b"]),
+        (["--kind=b,a", "--extra=1"], ["--kind=b", "--extra=1"]),
+    ):
+        line = read_command_line(Mode, "dead-in-b", (), tokens)
+        composer = Composer(lambda source, _, __: compose(Mode, source), line)
+        point = next(iter(line.axes[0].points())) if line.axes else ()
+
+        def outcome(make: Callable[[], Mode]) -> object:
+            try:
+                return make().extra
+            except ConfigError as error:
+                return [(problem.path, problem.message) for problem in error.problems]
+
+        alone = outcome(lambda one=single: compose(Mode, "dead-in-b", flags=one).resolve())
+        assert outcome(lambda c=composer, p=point: c.resolve(p)) == alone, tokens

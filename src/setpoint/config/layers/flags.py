@@ -171,7 +171,8 @@ def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
     cls = type(editor.root)
     order = in_order(flags, lambda flag: _chooses(cls, flag), lambda flag: flag.path[0] == TAG)
     for flag in order:
-        editor.set(flag.path, flag.value, flag.origin)
+        # Read long before, perhaps, and for several drafts.
+        editor.set(flag.path, flag.value, flag.origin.applied())
 
 
 def _path(name: str) -> tuple[str, ...]:
