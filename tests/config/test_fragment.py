@@ -94,3 +94,38 @@ def test_fragments_that_name_one_another_many_times_end(
     assert compose(Job, flags=["--batch.extends=f0.toml"]).resolve().batch.size == 3
     problems = problems_of(lambda: compose(Job, flags=["--batch.extends=m0.toml"]).resolve())
     assert any(problem.message == "fragments are read 256 times at most" for problem in problems)
+
+
+def test_in_items_that_are_new(here: Path) -> None:
+    write(
+        here,
+        news_toml='type = "text"\npaths = ["a"]\n',
+        exp_toml='sources = [{extends = "news.toml", weight = 2.0}]\n',
+        kind_toml='paths = ["b"]\n',
+    )
+    job = compose(Job, "exp.toml").resolve()
+    assert job.sources == (Text(paths=("a",), weight=2.0),)
+    (origin, _), = chain_of(job.sources[0], "paths")  # fmt: skip
+    assert origin.describe(("sources", 0, "paths")) == "news.toml:2:1"
+    for flags in (
+        ["sources=[{extends: news.toml}, {type: text, extends: kind.toml}]"],
+        ["sources=[{extends: news.toml}]", "sources.append={type: text, extends: [kind.toml]}"],
+    ):
+        assert compose(Job, flags=flags).resolve().sources == (
+            Text(paths=("a",)),
+            Text(paths=("b",)),
+        )
+
+
+def test_each_section_is_told_of_its_own_mistake(here: Path) -> None:
+    write(
+        here,
+        bad_toml='type = "zzz"\nlr = 3.0\n',
+        exp_toml='sources = [{extends = "bad.toml"}]\n'
+        '[optimizer]\nextends = "bad.toml"\n[model]\nextends = "bad.toml"\n',
+    )
+    problems = problems_of(lambda: compose(Job, "exp.toml").resolve())
+    assert [(problem.path, problem.value, problem.origin) for problem in problems] == [
+        (path, "'zzz'", "bad.toml:1:1")
+        for path in ("model.type", "optimizer.type", "sources.0.type")
+    ]

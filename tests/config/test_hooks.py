@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.config import Config, Problem, check, dead, derive, derived, resolve
+from setpoint.config import Config, Free, Problem, check, dead, derive, derived, field, resolve
 
 from .helpers import problems_of
 
@@ -69,3 +69,17 @@ def test_a_subclass_can_derive_anew() -> None:
 def test_each_code_of_a_caution_says_what_it_means() -> None:
     with pytest.raises(TypeError, match="cautions says what each code means"):
         check(cautions=("code",))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_check_may_ask_for_a_key_of_the_user_area() -> None:
+    class Wants(Config):
+        user: Free = field(factory=Free)
+
+        @check
+        def _check(self):
+            yield Problem("user.probe.width", "must be set for this job")
+
+    problems = problems_of(lambda: resolve(Wants()))
+    assert [(problem.path, problem.value) for problem in problems] == [("user.probe.width", None)]
+    draft = Wants(user=Free(probe={"depth": 1}))
+    assert problems_of(lambda: resolve(draft))[0].value is None

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,7 @@ from setpoint.config.files import write_json, write_toml, write_yaml
 from setpoint.config.fingerprint import fingerprint
 from setpoint.config.plain import to_minimal, to_plain
 from setpoint.config.record import minimal_toml
+from setpoint.config.write_python import to_python
 
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Transformer
 from .strategies import jobs
@@ -122,3 +123,23 @@ def test_optional_and_nested_lists_of_sections() -> None:
     assert to_minimal(config) == {"pair": [{"size": 7}, {"type": "adamw"}]}
     assert compose(Root, program=to_minimal(config)).resolve() == config
     assert isinstance(Job().user, Free)
+
+
+def test_numbers_of_another_kind_are_other_values(tmp_path) -> None:
+    class Kinds(Config):
+        warmup: int | float = 1
+        flag: bool | int = False
+        word: Literal[1, True] = 1
+        values: list[int | float] = field(factory=lambda: [1])
+        user: Free = field(factory=Free)
+
+    plain = resolve(Kinds())
+    for values in ({"warmup": 1.0}, {"flag": 0}, {"word": True}, {"values": [1.0]}):
+        config = resolve(Kinds(**values))
+        assert config != plain and to_minimal(config) == values
+        assert repr(next(iter(values.values()))) in to_python(config)
+        (tmp_path / "a.toml").write_text(minimal_toml(config))
+        again = compose(Kinds, str(tmp_path / "a.toml")).resolve()
+        assert again == config and fingerprint(again) == fingerprint(config)
+    one, other = resolve(Kinds(user=Free(a=1))), resolve(Kinds(user=Free(a=True)))
+    assert one != other and fingerprint(one) != fingerprint(other)

@@ -1,6 +1,7 @@
 import pickle
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +22,15 @@ def test_a_secret_is_a_reference() -> None:
     assert repr(secret) == "Secret('env:TOKEN')"
 
 
-@pytest.mark.parametrize("text", ["hunter2", "", "env:", "env: ", "vault:x", "envTOKEN", ":x"])
-def test_anything_else_is_refused_without_being_repeated(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["hunter2", "", "env:", "env: ", "vault:x", "envTOKEN", ":x", 5, None]
+)
+def test_anything_else_is_refused_without_being_repeated(text: Any) -> None:
     with pytest.raises(Invalid) as caught:
         Secret(text)
     assert caught.value.secret
     assert caught.value.valid == ("env:NAME", "file:PATH")
-    assert not text or text not in str(caught.value).replace("env:NAME", "")
+    assert not text or str(text) not in str(caught.value).replace("env:NAME", "")
 
 
 def test_it_is_read_when_it_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

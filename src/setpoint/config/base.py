@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
+from .data import same as same_value
 from .errors import Invalid, SetpointError, UnresolvedError
 from .field import MISSING, FieldInfo
 from .meta import ConfigMeta
@@ -273,7 +274,7 @@ class Config(_Stateful, metaclass=ConfigMeta):
         if type(other) is not type(self):
             return NotImplemented
         same = all(
-            value_or_missing(self, name) == value_or_missing(other, name)
+            same_value(value_or_missing(self, name), value_or_missing(other, name))
             for name in type(self).__setpoint__.fields
         )
         if not same:

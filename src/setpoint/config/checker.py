@@ -153,8 +153,11 @@ def describe(section: Config, path: Path, relative: str) -> tuple[str | None, st
             except (UnresolvedError, AttributeError):
                 return None, None
         elif isinstance(node, Free):
+            held = dict(node.items())
+            if part not in held:
+                return None, None
             chain = node.chain(part) or chain
-            node = node[part]
+            node = held[part]
         else:
             try:
                 node = node[part if isinstance(node, dict) else int(part)]

@@ -25,19 +25,22 @@ def json_value(value: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two plain values are the same configuration.
+    """Whether two values are the same configuration.
 
     Arguments:
-        left, right: plain values.
+        left, right: plain or stored values.
 
     Returns:
-        True if kind and value are equal.
+        True if they are equal, and numbers and truth values of one kind.
     """
     # True equals 1 in Python, and 1 equals 1.0; in a configuration they are different values.
-    if isinstance(left, list) and isinstance(right, list):
-        ours, theirs = cast(list[Any], left), cast(list[Any], right)
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    for kind in (list, tuple):
+        if isinstance(left, kind) and isinstance(right, kind):
+            ours, theirs = cast(list[Any], left), cast(list[Any], right)
+            return len(ours) == len(theirs) and all(map(same, ours, theirs))
     if isinstance(left, dict) and isinstance(right, dict):
         here, there = cast(dict[str, Any], left), cast(dict[str, Any], right)
         return here.keys() == there.keys() and all(same(here[k], there[k]) for k in here)
-    return type(cast(object, left)) is type(cast(object, right)) and left == right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return type(left) is type(right) and left == right
+    return bool(left == right)

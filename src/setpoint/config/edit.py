@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from .base import Config, chain_of, value_or_missing
+from .data import same
 from .errors import Invalid
 from .field import MISSING, FieldInfo
 from .files.limits import MAX_DEPTH, TOO_DEEP
@@ -46,6 +47,8 @@ from .walk import dotted
 
 # Fields of these types hold one value, so that nothing can be set inside it.
 SINGLE = (IntType, FloatType, BoolType, StrType, PathType, LiteralType, EnumType)
+
+
 EXTENDS = "extends"
 
 
@@ -67,8 +70,9 @@ class Editor:
         # What has changed since a fragment of an older schema was written.
         self.notes: list[str] = []
         self.items = Items(self)
-        # By what path a layer has set a field; a section may stand in several places.
-        self.written: dict[tuple[int, str, int], Path] = {}
+        # By what path a layer has set a field; a section may stand in several places. What is
+        # named by its identity is kept, so that nothing else can get the same one.
+        self.written: dict[tuple[int, str, int], tuple[Path, Config, Origin]] = {}
         # The fragments that are being read, so that none can extend itself.
         self.reading: list[str] = []
 
@@ -243,10 +247,14 @@ class Editor:
             value = mapping_in(kind, value)
         if isinstance(kind, SectionType) and isinstance(value, Mapping):
             entries = cast(Mapping[str, object], value)
-            for fragment, place in self.fragments(entries, origin, path):
-                self._assign(section, info, fragment, place, path)
+            self.put_fragments(
+                entries,
+                origin,
+                path,
+                lambda values, place: self._assign(section, info, values, place, path),
+            )
             inner = self._section(section, info, kind, origin, path, tag_of(entries))
-            self.merge_section(inner, _fields(entries), origin, path)
+            self.merge_section(inner, fields_in(entries), origin, path)
             return
         named = isinstance(value, str) and value != "null" and "${" not in value
         if isinstance(kind, SectionType) and (named or isinstance(value, int | float)):
@@ -282,9 +290,14 @@ class Editor:
         self, section: Config, info: FieldInfo, value: object, origin: Origin, path: Path
     ) -> None:
         name = info.name
+        if info.type.nested:
+            from .fragment import with_fragments
+
+            value = with_fragments(self, info.type, value, origin, path)
         stored = info.read(value, origin)
-        before = self.written.setdefault((id(section), name, id(origin)), path)
-        if before != path and stored != getattr(section, name):
+        key = (id(section), name, id(origin))
+        before, *_ = self.written.setdefault(key, (path, section, origin))
+        if before != path and not same(stored, getattr(section, name)):
             raise Invalid(
                 f"is the same value as {dotted(before)}, to which the same file gives another "
                 f"value: the section stands in both places"
@@ -330,15 +343,20 @@ class Editor:
         fresh = cls()
         if isinstance(current, Config):
             keep_shared(current, fresh)
-            self._refuse_dropped(fresh, origin, path)
+            self.refuse_dropped(fresh, origin, path)
             switch(self.root, current, fresh)
         parent.store(info.name, fresh, origin)
         return fresh
 
-    def _refuse_dropped(self, section: Config, switch: Origin, path: Path) -> None:
+    def refuse_dropped(self, section: Config, switch: Origin, path: Path) -> None:
         """Report values that the layer which switches the variant had set itself.
 
         What an earlier layer set is only named as dropped: it was meant for the other variant.
+
+        Arguments:
+            section: the fresh section.
+            switch: the layer.
+            path: the section's path.
         """
         for name, value, origin in dropped_by(section, switch):
             tag = type(section).__setpoint__.tag
@@ -368,39 +386,45 @@ class Editor:
             fresh: Config = kind.read(value, origin)
             if fresh is not value:
                 keep_shared(held, fresh)
-                self._refuse_dropped(fresh, origin, path)
+                self.refuse_dropped(fresh, origin, path)
                 switch(self.root, held, fresh)
             return fresh
         entries = cast(Mapping[str, object], value)
-        for fragment, place in self.fragments(entries, origin, path):
-            held = self.replaced(held, kind, fragment, place, path)
+
+        def put(values: Mapping[str, object], place: Origin) -> None:
+            nonlocal held
+            held = self.replaced(held, kind, values, place, path)
+
+        self.put_fragments(entries, origin, path, put)
         tag = tag_of(entries)
         inner = held if tag is None or tag == type(held).__setpoint__.tag else None
         if inner is None:
             inner = self.replaced(held, kind, tag, origin, path)
-        self.merge_section(inner, _fields(entries), origin, path)
+        self.merge_section(inner, fields_in(entries), origin, path)
         return inner
 
-    def fragments(
-        self, values: Mapping[str, object], origin: Origin, path: Path
-    ) -> Iterator[tuple[dict[str, object], Origin]]:
-        """What the files hold that a section extends.
+    def put_fragments(
+        self,
+        values: Mapping[str, object],
+        origin: Origin,
+        path: Path,
+        put: Callable[[dict[str, object], Origin], None],
+    ) -> None:
+        """Put what the files hold that a section extends onto it.
 
         Arguments:
             values: the section as a layer gives it.
             origin: where that comes from.
             path: the section's path.
-
-        Returns:
-            the fields of each file, with the file as their origin.
+            put: puts the fields of a file, with the file as their origin.
         """
         if EXTENDS not in values:
-            return iter(())
+            return
         if self.whole:
             raise Invalid("a record is read without any other file").inside(EXTENDS)
-        from .fragment import fragments
+        from .fragment import put_fragments
 
-        return fragments(self, values[EXTENDS], origin, path)
+        put_fragments(self, values[EXTENDS], origin, path, put)
 
     def current(self, section: Config, info: FieldInfo) -> Any:
         """What stands in a field before the edit.
@@ -507,6 +531,13 @@ def mapping_in(kind: FieldType, value: object) -> object:
         raise Invalid(error.message, secret=holds_secret(kind)) from None
 
 
-def _fields(values: Mapping[str, object]) -> dict[str, object]:
-    """A section as a layer gives it, without the words of the engine."""
+def fields_in(values: Mapping[str, object]) -> dict[str, object]:
+    """A section as a layer gives it, without the words of the engine.
+
+    Arguments:
+        values: the section.
+
+    Returns:
+        its fields.
+    """
     return {key: value for key, value in values.items() if key not in ("type", EXTENDS)}

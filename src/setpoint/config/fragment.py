@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -13,25 +13,30 @@ from .files.plain import PlainScalar
 from .origin import FILE, Origin, Path, short_name
 
 if TYPE_CHECKING:
+    from .base import Config
     from .edit import Editor
     from .files.document import Document
+    from .types.base import FieldType
+    from .types.sections import SectionType
 
 HEADERS = ("$schema", "setpoint")  # they speak of the file
 
 
-def fragments(
-    editor: Editor, names: object, origin: Origin, path: Path
-) -> Iterator[tuple[dict[str, object], Origin]]:
-    """Read the files that a section extends; each is to be put onto the section as it comes.
+def put_fragments(
+    editor: Editor,
+    names: object,
+    origin: Origin,
+    path: Path,
+    put: Callable[[dict[str, object], Origin], None],
+) -> None:
+    """Read the files that a section extends, and put each onto the section as it comes.
 
     Arguments:
         editor: the layer that is being put onto the draft; gets what is wrong with a file.
         names: a file, or a list of them; relative to the file that names them.
         origin: the layer that names them.
         path: the section's path.
-
-    Returns:
-        an iterator over the fields that each file holds, and the file as their origin.
+        put: puts the fields that a file holds onto the section, with the file as their origin.
     """
     for name in _names(editor, names, origin, path):
         try:
@@ -41,11 +46,109 @@ def fragments(
             editor.report((*path, "extends"), name, origin, shown)
             continue
         values = {key: value for key, value in document.data.items() if key not in HEADERS}
-        editor.reading.append(real)
         # It is read now, and counts for less than what names it.
         where = partial(_where, document, len(path))
-        yield values, Origin(FILE, document.name, where, origin.order - 0.5)
-        editor.reading.pop()
+        place = Origin(FILE, document.name, where, origin.order - 0.5)
+        editor.reading.append(real)
+        try:
+            put(values, place)
+        except Invalid as error:
+            editor.report(path, values, place, error)
+        finally:
+            editor.reading.pop()
+
+
+def with_fragments(
+    editor: Editor, kind: FieldType, value: object, origin: Origin, path: Path
+) -> object:
+    """A value in which each new section that extends files is made, with what these hold.
+
+    Arguments:
+        editor: the layer that is being put onto the draft.
+        kind: the type of the value.
+        value: the value as it came.
+        origin: where it comes from.
+        path: where it goes.
+
+    Returns:
+        the value, with sections in place of such mappings.
+
+    Raises:
+        Invalid: if such a section cannot be made.
+    """
+    from .edit import EXTENDS
+    from .types.containers import MappingType, OptionalType, SequenceType, TupleType
+    from .types.sections import SectionType
+
+    while isinstance(kind, OptionalType):
+        kind = kind.inner
+    sequence = isinstance(kind, SequenceType | TupleType)
+    if isinstance(value, PlainScalar) and EXTENDS in value and "{" in value:
+        from .layers.flow import parse_flow, parse_list
+
+        value = parse_list(value) if sequence else parse_flow(value)
+    if not _extends(value):
+        return value
+    if isinstance(kind, SectionType) and isinstance(value, Mapping):
+        return _made(editor, kind, cast(Mapping[str, object], value), origin, path)
+    if isinstance(kind, MappingType) and isinstance(value, Mapping):
+        entries = cast(Mapping[str, object], value)
+        return {
+            key: with_fragments(editor, kind.item, item, origin, (*path, key))
+            for key, item in entries.items()
+        }
+    if isinstance(kind, SequenceType | TupleType) and isinstance(value, list | tuple):
+        items = cast(Sequence[object], value)
+        kinds = kind.items if isinstance(kind, TupleType) else [kind.item] * len(items)
+        new = [
+            with_fragments(editor, inner, item, origin, (*path, index))
+            for index, (inner, item) in enumerate(zip(kinds, items, strict=False))
+        ]
+        return [*new, *items[len(new) :]]
+    return value
+
+
+def _extends(value: object) -> bool:
+    """Whether a mapping anywhere in a value extends files."""
+    from .edit import EXTENDS
+
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[str, object], value)
+        return EXTENDS in entries or any(map(_extends, entries.values()))
+    return isinstance(value, list | tuple) and any(map(_extends, cast(Sequence[object], value)))
+
+
+def _made(
+    editor: Editor, kind: SectionType, values: Mapping[str, object], origin: Origin, path: Path
+) -> Config:
+    """A new section of which some part extends files."""
+    from .edit import fields_in
+    from .types.sections import tag_of
+    from .variant import keep_shared
+
+    made: Config | None = None
+    known = len(editor.problems)
+
+    def put(fields: Mapping[str, object], place: Origin) -> None:
+        nonlocal made
+        editor.put_fragments(fields, place, path, put)
+        tag = tag_of(fields)
+        if made is None and tag is None:
+            tag = tag_of(values)
+        if made is None and tag is None and len(editor.problems) > known:
+            # Which variant it is was to be said by a file, of which it is known what is wrong.
+            made = next(iter(kind.variants().values()), kind.classes[0])()
+            return
+        if made is None or (tag is not None and tag != type(made).__setpoint__.tag):
+            fresh: Config = kind.read({} if tag is None else {"type": tag}, place)
+            if made is not None:
+                keep_shared(made, fresh)
+                editor.refuse_dropped(fresh, place, path)
+            made = fresh
+        editor.merge_section(made, fields_in(fields), place, path)
+
+    put(values, origin)
+    return cast("Config", made)
 
 
 def _read(editor: Editor, name: str, origin: Origin, path: Path) -> tuple[Document, str]:

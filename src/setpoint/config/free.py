@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from .credentials import refuse_credentials
+from .data import same
 from .errors import Invalid, SetpointError
 from .files.limits import MAX_DEPTH, TOO_DEEP, is_text
 from .files.plain import PlainScalar, guess
@@ -199,7 +200,7 @@ class Free:
         return {k: v.dump() if isinstance(v, Free) else listed(v) for k, v in self.items()}
 
     def __eq__(self, other: object) -> bool:
-        return self.dump() == other.dump() if isinstance(other, Free) else NotImplemented
+        return same(self.dump(), other.dump()) if isinstance(other, Free) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(tuple(sorted((key, hash(value)) for key, value in self.items())))

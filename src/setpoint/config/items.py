@@ -106,6 +106,7 @@ class Items:
                 return held
             return self.editor.replaced(held, kind, value, origin, done)
         if not rest:
+            value = self._with_fragments(kind, value, origin, done)
             return read_item(kind, value, origin)
         if isinstance(held, Reference):
             reason = f"is the reference {held.text}, whose items are not known yet"
@@ -115,6 +116,13 @@ class Items:
         if isinstance(kind, SequenceType | TupleType):
             return self._in_list(kind, list(held or ()), rest, done, value, origin, held)
         raise Invalid(single(done, str(rest[0])))
+
+    def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
+        if not kind.nested:
+            return value
+        from .fragment import with_fragments
+
+        return with_fragments(self.editor, kind, value, origin, path)
 
     def _in_mapping(
         self,
@@ -156,6 +164,8 @@ class Items:
             if isinstance(kind, TupleType):
                 raise Invalid(f"{dotted(done)} has {len(items)} items, neither more nor less")
             try:
+                new = kind.item if word in (APPEND, INSERT) else kind
+                value = self._with_fragments(new, value, origin, (*done, word))
                 return _edited(kind, items, rest, dotted(done), value, origin)
             except Invalid as error:
                 raise error.inside(word) from None
@@ -230,9 +240,16 @@ def _words(value: object) -> list[str]:
     return [str(value)]
 
 
+def _index(text: str) -> int:
+    """A whole number in plain digits; a list may hold an item that is named like any other."""
+    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
 def _place(text: str, length: int, name: str) -> int:
     try:
-        at = int(text)
+        at = _index(text)
     except ValueError:
         raise Invalid(f"{text!r} is not an index of {name}").inside(text) from None
     if not -length <= at <= length:
@@ -258,7 +275,7 @@ def index_of(items: Sequence[Any], word: str, name: str) -> int:
         Invalid: if no item, or more than one, is meant.
     """
     try:
-        index = int(word)
+        index = _index(word)
     except ValueError:
         return _named(items, word, name)
     if not -len(items) <= index < len(items):
@@ -270,7 +287,7 @@ def index_of(items: Sequence[Any], word: str, name: str) -> int:
 
 
 def _named(items: Sequence[Any], word: str, name: str) -> int:
-    names = [_names(item) for item in items]
+    names = [names_of(item) for item in items]
     for rank in (0, 1):  # a name of its own beats the kind that an item is of
         found = [at for at, known in enumerate(names) if known[rank] == word]
         if len(found) == 1:
@@ -286,8 +303,15 @@ def _named(items: Sequence[Any], word: str, name: str) -> int:
     raise Invalid(f"{name} is a list; {word!r} names no item of it", valid, hint=meant)
 
 
-def _names(item: object) -> tuple[str | None, str | None]:
-    """The name of an item, if it has a field `name`, and its tag."""
+def names_of(item: object) -> tuple[str | None, str | None]:
+    """How an item of a list can be named beside by its index.
+
+    Arguments:
+        item: the item.
+
+    Returns:
+        its name, if it has a field `name`, and its tag.
+    """
     if not isinstance(item, Config):
         return None, None
     own = type(item).__setpoint__.fields.get("name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from .base import Config, chain_of, value_or_missing
+from .data import same as same_value
 from .field import MISSING
 from .origin import DERIVED, REFERENCE, Path
 from .reference import Reference, reference_to
@@ -156,7 +157,7 @@ def to_minimal(
         else:
             reduced = minimal_items(info.type, value, here, places)
             usual = None if standard is MISSING else minimal_items(info.type, standard, here, {})
-            if standard is MISSING or reduced != usual:
+            if standard is MISSING or not same_value(reduced, usual):
                 if isinstance(value, dict):
                     reduced = {**_removed(cast(dict[str, Any], value), standard), **reduced}
                 result[name] = reduced

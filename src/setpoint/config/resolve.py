@@ -164,6 +164,8 @@ def _withhold(
                 # A section stays, with all that is right in it, unless it is of an unknown variant.
                 if not isinstance(value_or_missing(section, name), Config):
                     withhold(section, name)
+                    if whole.endswith(".type"):  # an item of an unknown variant
+                        dropped.add(tuple(whole.split(".")[:-1]))
                 elif whole == f"{path}.type":
                     withhold(section, name)
                     dropped.add(tuple(path.split(".")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex, cast
 
 from .credentials import HIDDEN
 from .errors import Invalid, SetpointError
@@ -44,7 +44,8 @@ class Secret:
     }
 
     def __init__(self, reference: str) -> None:
-        kind, separator, name = reference.partition(":")
+        text = reference if isinstance(cast(object, reference), str) else ""
+        kind, separator, name = text.partition(":")
         if kind not in ("env", "file") or not separator or not name.strip():
             raise Invalid(
                 "is not a reference to a secret (its text is not shown here); a secret itself is "
@@ -52,7 +53,7 @@ class Secret:
                 ("env:NAME", "file:PATH"),
                 secret=True,
             )
-        self.reference = str(reference)
+        self.reference = str(text)
 
     @classmethod
     def read(cls, value: object) -> Self:

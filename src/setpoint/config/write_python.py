@@ -6,6 +6,7 @@ import keyword
 from typing import TYPE_CHECKING, Any, cast
 
 from .base import Config
+from .data import same
 from .field import MISSING
 from .free import Free
 from .literal import LiteralText, escaped
@@ -86,7 +87,7 @@ class _Writer:
             return False
         if isinstance(value, Config) and isinstance(standard, Config):
             return type(value) is type(standard) and not to_minimal(value, standard)
-        return minimal_items(kind, value) == minimal_items(kind, standard)
+        return same(minimal_items(kind, value), minimal_items(kind, standard))
 
     def _holds_shared(self, kind: FieldType, value: Any) -> bool:
         inside = (((), value),) if isinstance(value, Config) else ()

@@ -1,8 +1,9 @@
+from setpoint.config import Config, Free, field
 from setpoint.config.compose import compose
 from setpoint.config.layers.environment import variables
 
 from ..helpers import problems_of
-from ..sample import Job, Recurrent, Sgd, Text
+from ..sample import AdamW, Job, Recurrent, Sgd, Text
 
 
 def test_variables_set_fields_by_type() -> None:
@@ -10,7 +11,7 @@ def test_variables_set_fields_by_type() -> None:
         "SETPOINT__OPTIMIZER__LR": "1e-2",
         "SETPOINT__DETERMINISTIC": "true",
         "SETPOINT__TAGS": "a,b",
-        "SETPOINT__USER__MY_KEY": "[1, x]",
+        "SETPOINT__USER__my_key": "[1, x]",
         "SETPOINT__BATCH__SEQUENCE_LENGTH": "8",
         "HOME": "/root",
         "SETPOINT_OTHER": "3",
@@ -91,7 +92,7 @@ def test_one_field_by_two_variables_is_a_problem() -> None:
 
 def test_an_empty_value_is_a_value() -> None:
     assert compose(Job, environ={"SETPOINT__TAGS": ""}).resolve().tags == []
-    assert compose(Job, environ={"SETPOINT__USER__A": ""}).resolve().user.dump() == {"a": ""}
+    assert compose(Job, environ={"SETPOINT__USER__A": ""}).resolve().user.dump() == {"A": ""}
     for name in ("SETPOINT__SEED", "SETPOINT__OPTIMIZER", "SETPOINT__FOLDER", "SETPOINT__NAME"):
         environ = {name: ""}
         (problem,) = problems_of(lambda environ=environ: compose(Job, environ=environ).resolve())
@@ -116,3 +117,53 @@ def test_a_variable_with_an_underscore_too_few_is_answered_with_the_right_one() 
     (problem,) = problems_of(lambda: compose(Job, environ=environ).resolve())
     assert problem.path == "optimizer_lr"
     assert problem.hint == "Did you mean SETPOINT__OPTIMIZER__LR?"
+
+
+class Rule(Config):
+    """A family."""
+
+
+class Small(Rule, type="small"):
+    """One of them."""
+
+    beta: int = 1
+    """A field."""
+
+
+class Large(Rule, type="large"):
+    """The other one."""
+
+    Beta: int = 1
+    """A field."""
+
+
+class Cased(Config):
+    """Names in which the case counts, and names in which it does not."""
+
+    T_max: int = 1
+    """A field."""
+
+    rule: Rule | None = None
+    """A family whose variants differ in the case of a name."""
+
+    names: dict[str, int] = field(factory=dict)
+    """Keys of one's own."""
+
+    parts: tuple[AdamW | Sgd, ...] = field(factory=lambda: (AdamW(), Sgd()))
+    """Sections that are named by their type."""
+
+    user: Free = field(factory=Free)
+    """Free keys."""
+
+
+def test_fields_are_found_in_any_case_and_keys_keep_theirs() -> None:
+    environ = {"SETPOINT__t_MAX": "5", "SETPOINT__NAMES__Ab": "3", "SETPOINT__names__AB": "4",
+               "SETPOINT__USER__runName": "x", "SETPOINT__PARTS__SGD__MOMENTUM": "0.5",
+               "SETPOINT__PARTS__1__LR": "0.25", "SETPOINT__RULE__TYPE": "large",
+               "SETPOINT__RULE__BETA": "7"}  # fmt: skip
+    job = compose(Cased, environ=environ).resolve()
+    assert (job.T_max, job.names, job.user.dump()) == (5, {"AB": 4, "Ab": 3}, {"runName": "x"})
+    assert job.parts[1] == Sgd(momentum=0.5, lr=0.25) and job.rule == Large(Beta=7)
+    environ = {"SETPOINT__RULE__BETA": "1"}
+    (problem,) = problems_of(lambda: compose(Cased, environ=environ).resolve())
+    assert problem.valid == ("Beta", "beta") and "upper and lower case" in problem.message

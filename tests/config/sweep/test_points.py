@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import Config, ConfigError, SetpointError, dead, preset
+from setpoint.config import Config, ConfigError, SetpointError, dead
 from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
 from setpoint.config.fingerprint import fingerprint
@@ -211,10 +211,12 @@ class Mode(Config):
         return "kind is b" if self.kind == "b" else None
 
 
-@preset
 def dead_in_b() -> Mode:
-    """Sets what a later layer may make useless."""
+    """Sets what a later layer may make useless; given by its path."""
     return Mode(extra=5)
+
+
+DEAD_IN_B = f"{__name__}:dead_in_b"
 
 
 def test_a_dead_value_is_dropped_as_on_the_command_line() -> None:
@@ -224,7 +226,7 @@ def test_a_dead_value_is_dropped_as_on_the_command_line() -> None:
         (["--extra=1,2", "--kind=b"], ["--extra=1", "--kind=b"]),
         (["--kind=b,a", "--extra=1"], ["--kind=b", "--extra=1"]),
     ):
-        line = read_command_line(Mode, "dead-in-b", (), tokens)
+        line = read_command_line(Mode, DEAD_IN_B, (), tokens)
         composer = Composer(lambda source, _, __: compose(Mode, source), line)
         point = next(iter(line.axes[0].points())) if line.axes else ()
 
@@ -234,5 +236,5 @@ def test_a_dead_value_is_dropped_as_on_the_command_line() -> None:
             except ConfigError as error:
                 return [(problem.path, problem.message) for problem in error.problems]
 
-        alone = outcome(lambda one=single: compose(Mode, "dead-in-b", flags=one).resolve())
+        alone = outcome(lambda one=single: compose(Mode, DEAD_IN_B, flags=one).resolve())
         assert outcome(lambda c=composer, p=point: c.resolve(p)) == alone, tokens

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
-from ..edit import Editor
+from ..base import Config, value_or_missing
+from ..edit import EXTENDS, Editor
 from ..errors import Invalid
 from ..files.plain import PlainScalar
+from ..items import EDITS, names_of, unwrapped
 from ..origin import ENVIRONMENT, Origin
+from ..suggest import section_classes
 from ..tags import TAG
-
-if TYPE_CHECKING:
-    from ..base import Config
+from ..types.base import FieldType
+from ..types.containers import REMOVE, MappingType, SequenceType, TupleType
+from ..types.sections import SectionType
 
 PREFIX = "SETPOINT__"
 NEARLY = "SETPOINT_"
@@ -21,15 +24,24 @@ NEARLY = "SETPOINT_"
 def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
     """Put the values of all variables with the prefix onto a draft.
 
+    Fields are found in whatever case a variable is written; keys of the user area and of mappings
+    are taken as they are written.
+
     Arguments:
         editor: the draft; a variable that names no field becomes a problem, and so does one that
-            names a field but for its underscores, or names one that another variable names.
+            names a field but for its underscores, or may mean several fields, or one that another
+            variable means.
         environ: usually `os.environ`; files such as `.env` are not read.
     """
     first: dict[tuple[str, ...], str] = {}
     later: list[tuple[str, tuple[str, ...]]] = []
-    for name, path in variables(environ):
+    for name, written in variables(environ):
         origin, value = Origin(ENVIRONMENT, name), PlainScalar(environ[name])
+        try:
+            path = _spelled(editor.root, written)
+        except Invalid as error:
+            editor.report(tuple(map(str.lower, written)), value, origin, error)
+            continue
         # Upper and lower case are the same, so that two variables may mean one field.
         other = first.setdefault(path, name)
         if other != name:
@@ -46,6 +58,54 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
     for name in environ:
         if name.upper().startswith(NEARLY) and not name.upper().startswith(PREFIX):
             _refuse_single_underscores(editor, name)
+
+
+def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
+    """A path as the fields along it are spelled, and with its other keys as they are written."""
+    if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
+        return tuple(map(str.lower, written))
+    path: list[str] = []
+    node: Any = root
+    kind: FieldType | None = None  # what stands here, where nothing does yet
+    for part in written:
+        if isinstance(node, Config) or isinstance(kind, SectionType):
+            here: Sequence[type[Config]] = section_classes(kind) if kind is not None else ()
+            classes = [type(node)] if isinstance(node, Config) else here
+            fields = [info for cls in classes for info in cls.__setpoint__.fields.values()]
+            key = _one_of(part, ["type", EXTENDS, *(info.name for info in fields)])
+            if key is None:  # an argument of what is imported, or a mistake
+                key = part if hasattr(cast(object, node), "__setpoint_open__") else part.lower()
+            found = next((info for info in fields if info.name == key), None)
+            kind = unwrapped(found.type) if found is not None else None
+            node = value_or_missing(node, key) if found and isinstance(node, Config) else None
+        elif isinstance(kind, SequenceType | TupleType):
+            items = cast(Sequence[Any], node) if isinstance(node, tuple | list) else ()
+            names = [name for item in items for name in names_of(item) if name]
+            key = _one_of(part, [*EDITS, *names]) or part
+            at = next((i for i, item in enumerate(items) if key in (str(i), *names_of(item))), None)
+            kind = (
+                kind.parts()[0] if at is None or isinstance(kind, SequenceType) else kind.items[at]
+            )
+            node, kind = None if at is None else items[at], unwrapped(kind)
+        elif isinstance(kind, MappingType):
+            key = part.lower() if part.lower() == REMOVE else part
+            node = cast(Mapping[str, Any], node).get(key) if isinstance(node, Mapping) else None
+            kind = unwrapped(kind.item)
+        else:
+            key, node, kind = part, None, None
+        path.append(key)
+    return tuple(path)
+
+
+def _one_of(part: str, known: Iterable[str]) -> str | None:
+    """The name that a part of a variable means, in whatever case it is written."""
+    found = sorted({name for name in known if name.lower() == part.lower()})
+    if part in found or not found:
+        return part if found else None
+    if len(found) > 1:
+        reason = f"may mean {' or '.join(found)}, which differ in upper and lower case only"
+        raise Invalid(f"{reason}; write {part} as one of them", tuple(found), secret=True)
+    return found[0]
 
 
 def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin: Origin) -> None:
@@ -73,11 +133,11 @@ def _refuse_single_underscores(editor: Editor, name: str) -> None:
 
 def _meant(cls: type[Config], words: Sequence[str]) -> tuple[str, ...] | None:
     """The field that words would name if the underscores between them were right."""
-    from ..suggest import section_classes
-
     words = [word for word in words if word]
     for count in range(len(words), 0, -1):
-        info = cls.__setpoint__.fields.get("_".join(words[:count]))
+        key = "_".join(words[:count]).lower()
+        fields = cls.__setpoint__.fields
+        info = next((info for name, info in fields.items() if name.lower() == key), None)
         if info is None:
             continue
         if count == len(words):
@@ -96,15 +156,15 @@ def variables(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]
         environ: usually `os.environ`.
 
     Returns:
-        pairs of the variable's name and the path it stands for.
+        pairs of the variable's name and the path it stands for, as it is written.
     """
     names = [name for name in environ if name.upper().startswith(PREFIX)]
-    paths = {name: tuple(name[len(PREFIX) :].lower().split("__")) for name in names}
+    paths = {name: tuple(name[len(PREFIX) :].split("__")) for name in names}
 
     def depth(name: str) -> tuple[int, str]:
         # A variable that chooses a variant must come before those that set its fields.
         path = paths[name]
-        return len(path) - (path[-1] == "type"), name
+        return len(path) - (path[-1].lower() == "type"), name
 
     for name in sorted(names, key=depth):
         yield name, paths[name]

@@ -49,7 +49,7 @@ class IntType(FieldType):
     def _parse(self, text: str) -> int:
         try:
             # TOML has the prefixes, and a number means the same wherever it stands.
-            number = int(text, 0 if _has_prefix(text) else 10)
+            number = int(_checked(text), 0 if _has_prefix(text) else 10)
         except ValueError:
             return self._integral(text)
         if number.bit_length() > MAX_BITS:
@@ -90,7 +90,7 @@ class FloatType(FieldType):
                 raise self.refuse(value)
             try:
                 # YAML writes infinities as .inf and -.inf.
-                plain = value.lower().replace(".inf", "inf")
+                plain = _checked(value).lower().replace(".inf", "inf")
                 number = float(int(plain, 0) if _has_prefix(plain) else plain)
             except OverflowError:
                 raise Invalid(TOO_BIG) from None
@@ -301,8 +301,24 @@ def _has_prefix(text: str) -> bool:
     return text.lstrip("+-")[:2].lower() in ("0x", "0o", "0b")
 
 
+def _checked(text: str) -> str:
+    """Refuse what Python takes for a number and people do not: other scripts' digits, `1_0.5`."""
+    grouped = "_" not in text or _has_prefix(text) or _is_grouped(text)
+    if not text.isascii() or not grouped:
+        raise ValueError(text)
+    return text
+
+
+def _is_grouped(text: str) -> bool:
+    """Whether underscores stand where thousands are counted, and nowhere else."""
+    whole = text.lower().partition("e")[0].partition(".")[0].lstrip("+-")
+    first, *groups = whole.split("_")
+    counted = text.count("_") == len(groups) and all(len(group) == 3 for group in groups)
+    return counted and 1 <= len(first) <= 3
+
+
 def _float(text: str) -> float:
     try:
-        return float(text)
+        return float(_checked(text))
     except ValueError:
         return float("nan")
