@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from ..snapshots import compare
-from .conftest import CommandLine
+from .conftest import SMALL, CommandLine
 
 
 def test_what_the_run_would_be(cli: CommandLine) -> None:
@@ -78,3 +78,15 @@ def test_the_plan_shows_groups(cli: CommandLine) -> None:
     found = json.loads(cli.ok(f"{words} --json"))["plan"]["groups"]
     assert found[-1]["options"] == {"algorithm": "adamw", "betas": [0.8, 0.9]}
     assert "plan" not in json.loads(cli.ok("check small.toml --json"))
+
+
+def test_what_is_held_out(cli: CommandLine) -> None:
+    cli.file("val.txt", "a line of text\n" * 99)
+    validation = "--data.validation text --data.validation.0.paths val.txt"
+    cli.file("none.toml", SMALL.replace("held_out = 0.2\n", ""))
+    cli.ok(f"check none.toml {validation}")
+    text = cli.refused("check small.toml --data.held_out 0")
+    assert "holds out no text, and there is an evaluation" in text and "data.validation" in text
+    cli.ok("check small.toml --data.held_out 0 --evaluation null")
+    text = cli.refused(f"check none.toml --data.held_out 0.1 {validation}")
+    assert "has no effect: validation takes its place" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from ..snapshots import compare
-from .conftest import CommandLine
+from .conftest import SMALL, CommandLine
 from .test_diff import record
 
 
@@ -144,3 +145,25 @@ def test_accepting_a_path_that_is_none(cli: CommandLine) -> None:
         "error: --accept sed: the configuration has no such field or section. Did you mean seed?\n"
     )
     assert "add --accept seed to" in cli.refused(f"train {folder} --seed 3")
+
+
+def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
+    cli.file("val.txt", "a line of text\n" * 20)
+    validation = '[[data.validation]]\ntype = "text"\npaths = ["val.txt"]\n'
+    cli.file("own.toml", SMALL.replace("held_out = 0.2\n", "") + validation)
+    quiet = "--tracking.progress none"
+    shown = cli.ok(f"train own.toml --name own {quiet}")
+    assert "held-out loss" in shown
+    (run,) = (cli.folder / "runs").glob("own-*")
+    found = json.loads((run / "environment.json").read_text())["data"]["held_out"]
+    assert [name for name, *_ in found["files"]] == ["text/val.txt"]
+    assert json.loads(cli.ok(f"evaluate {run} --json"))["evaluation"]["held_out"]["bytes"] == 300
+    cli.file("val.txt", "another line\n" * 20)
+    assert "its held_out data is not what" in cli(f"train {run}").err
+
+    none = f"train small.toml --name none --data.held_out 0 --evaluation null {quiet}"
+    assert "held-out" not in cli.ok(none)
+    (run,) = (cli.folder / "runs").glob("none-*")
+    assert "finished at step 10" in cli.ok(f"train {run} --tracking.progress lines")
+    assert "the data holds nothing out" in cli.refused(f"evaluate {run}")
+    assert cli.ok(f"evaluate {run} --side train")

@@ -126,3 +126,21 @@ def test_files_without_a_byte_are_empty_data(tmp_path: Path) -> None:
     (tmp_path / "b.txt").touch()
     with pytest.raises(SetpointError, match=r"data\.sources: no source holds a single byte"):
         build_corpora(Data(sources=(Text(paths=(f"{tmp_path}/*.txt",)),)), ByteTokenizer())
+
+
+def test_held_out_text_of_its_own() -> None:
+    config = Data(
+        sources=(Random(documents=3, length=9),),
+        validation=(Random(name="val", documents=2, length=9, seed=1),),
+    )
+    train, held_out = build_corpora(config, ByteTokenizer())
+    assert held_out is not None
+    assert [len(each.files) for each in (train, held_out)] == [3, 2]
+    assert all(file.name.startswith("val/") for file in held_out.files)
+    assert held_out.side == "held_out"
+
+
+def test_nothing_held_out() -> None:
+    config = Data(sources=(Random(documents=3, length=9),), held_out=0)
+    train, held_out = build_corpora(config, ByteTokenizer())
+    assert held_out is None and len(train.files) == 3

@@ -116,8 +116,8 @@ def test_each_field_changes_the_fingerprint(changed: Data) -> None:
 @pytest.mark.parametrize(
     ("section", "field", "value", "words"),
     [
-        (Data, "held_out", 0.0, "> 0, < 1"),
-        (Data, "held_out", 1.0, "> 0, < 1"),
+        (Data, "held_out", -0.1, ">= 0, < 1"),
+        (Data, "held_out", 1.0, ">= 0, < 1"),
         (Data, "held_out", "much", "'much'"),
         (Data, "heldout", 0.1, "held_out"),
         (Random, "alphabet", 1, ">= 2, <= 256"),

@@ -70,8 +70,28 @@ def test_no_text_at_all_is_refused() -> None:
         split_documents([Document("a", b""), Document("b", b"")], 0.5)
 
 
-def test_one_document_is_refused_with_the_way_out() -> None:
-    with pytest.raises(SetpointError, match=r"only one document, 'a'.*0\.05(.|\n)*separator"):
+def test_nothing_is_held_out() -> None:
+    assert split_documents(docs(["a", "b"]), 0).held_out == []
+    assert len(split_documents(docs(["a"]), 0).train) == 1
+
+
+@pytest.mark.parametrize("text", ["line\n" * 100, "ä" * 300, "x" * 999 + "\n", "\n" * 40])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
+def test_the_end_of_a_single_document_is_held_out(text: str, share: float) -> None:
+    document = Document("text/one.txt", text.encode())
+    (train,), (held_out,) = split_documents([document], share)
+    assert train.data + held_out.data == document.data
+    assert train.data.decode() and held_out.data.decode()  # no sign is cut in two
+    assert abs(len(held_out.data) / len(document.data) - share) < 0.02
+    if text.startswith("line"):
+        assert train.data.endswith(b"\n")
+    at = len(train.data)
+    assert train.name == f"text/one.txt[0:{at}]"
+    assert held_out.name == f"text/one.txt[{at}:{len(document.data)}]"
+
+
+def test_a_document_that_is_too_short_to_be_cut() -> None:
+    with pytest.raises(SetpointError, match=r"0\.05 of the only document, 'a' of 1 bytes, leaves"):
         split_documents(docs(["a"]), 0.05)
 
 

@@ -159,6 +159,7 @@ def portions(job: Job) -> tuple[int, tuple[int, ...]]:
 def corpora(job: Job) -> tuple[str, str]:
     """Both sides of the data."""
     parts = build_parts(job)
+    assert parts.held_out is not None
     return parts.train.digest, parts.held_out.digest
 
 
@@ -287,6 +288,9 @@ EFFECTS = {
     "Transformer.dropout": Effect("model.dropout=0.3", learned),
     "Data.sources": Effect(STDLIB[0], corpora),
     "Data.held_out": Effect("data.held_out=0.4", corpora),
+    "Data.validation": Effect("data.validation=[{type=random, documents=9}]", corpora,
+                              ("data.sources=[{type=random, documents=200}]",),
+                              without=("held_out",)),
     "Stdlib.name": Effect(f"{FIRST}.name=library", corpora, STDLIB),
     "Stdlib.include": Effect(f'{FIRST}.include=["email/*"]', corpora, STDLIB),
     "Text.name": Effect(f"{FIRST}.name=mine", corpora, TEXT),

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import IDENTITY, Config, Problem, SetpointError, check, field
+from setpoint.config import (
+    IDENTITY,
+    Config,
+    Problem,
+    SetpointError,
+    check,
+    dead,
+    field,
+)
 
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"
@@ -122,7 +130,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
 
     held_out: float = field(
         default=0.05,
-        gt=0,
+        ge=0,
         lt=1,
         also_called=(
             "val_set_size",
@@ -134,22 +142,44 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
             "eval_split_ratio",
         ),
     )
-    """Share of documents held out. A document's side depends on its name alone, so adding others
-    never moves it."""
+    """Share of documents held out; of a single document, its last share. 0 holds nothing out.
+    A document's side depends on its name alone, so adding others never moves it."""
+
+    validation: tuple[SourceConfig, ...] = field(
+        default=(),
+        before=[],
+        also_called=(
+            "validation_file",
+            "validation_files",
+            "val_file",
+            "val_files",
+            "val_data_path",
+            "eval_file",
+            "eval_dataset",
+            "eval_data_path",
+            "validation_dataset",
+        ),
+    )
+    """Sources of the held-out text, in place of a share of `sources`; all of it is held out."""
+
+    @dead("held_out")
+    def _held_out_is_dead(self) -> str | None:
+        return "validation takes its place" if self.validation else None
 
     @check
     def _check_sources(self) -> Iterator[Problem]:
         if not self.sources:
             yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
-        first: dict[str, int] = {}
-        for index, source in enumerate(self.sources):
-            if first.setdefault(source.name, index) != index:
-                yield Problem(
-                    f"sources.{index}.name",
-                    f"is the name of sources.{first[source.name]} already",
-                    valid=(f"{source.name}-{index}",),
-                    hint="Documents are named after their source, and names must differ.",
-                )
+        for field_name, sources in (("sources", self.sources), ("validation", self.validation)):
+            first: dict[str, int] = {}
+            for index, source in enumerate(sources):
+                if first.setdefault(source.name, index) != index:
+                    yield Problem(
+                        f"{field_name}.{index}.name",
+                        f"is the name of {field_name}.{first[source.name]} already",
+                        valid=(f"{source.name}-{index}",),
+                        hint="Documents are named after their source, and names must differ.",
+                    )
 
 
 class TokenizerConfig(Config, role=IDENTITY):

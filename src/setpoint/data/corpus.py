@@ -118,7 +118,7 @@ def build_named_corpus(
     return build_corpus(documents, tokenizer, side=name, where=where)
 
 
-def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
+def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
     """Read all sources and build both sides.
 
     Arguments:
@@ -126,7 +126,7 @@ def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
         tokenizer: gives ids and the separator.
 
     Returns:
-        the training corpus and the held-out corpus.
+        the training corpus and the held-out corpus; None where nothing is held out.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -134,11 +134,14 @@ def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
     documents = list(read_sources(config))
     if not any(document.data for document in documents):
         raise SetpointError(_no_text(config))
-    split = split_documents(documents, config.held_out)
-    return (
-        build_corpus(split.train, tokenizer, side="train"),
-        build_corpus(split.held_out, tokenizer, side="held_out"),
-    )
+    split = split_documents(documents, 0 if config.validation else config.held_out)
+    train = build_corpus(split.train, tokenizer, side="train")
+    if config.validation:
+        where = "data.validation"
+        return train, build_named_corpus("held_out", config.validation, tokenizer, where=where)
+    if not split.held_out:
+        return train, None
+    return train, build_corpus(split.held_out, tokenizer, side="held_out")
 
 
 def _no_text(config: Data) -> str:
@@ -150,7 +153,7 @@ def _no_text(config: Data) -> str:
         named.append(f"data.sources.{index}.{name} = {value}" + (f" ({origin})" if origin else ""))
     return (
         f"data.sources: no source holds a single byte of text: {'; '.join(named)}.\n"
-        "Valid: sources with at least two documents that are not empty."
+        "Valid: a source with text."
     )
 
 

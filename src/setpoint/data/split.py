@@ -10,13 +10,15 @@ from typing import NamedTuple
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 
+LINE = 1 << 16  # how far from its place a cut may lie to be at the start of a line
+
 
 class Split(NamedTuple):
-    """Documents to learn from and documents to be judged on.
+    """Documents to train on and documents to evaluate on.
 
     Arguments:
         train: in the order of their hashes.
-        held_out: in the order of their hashes.
+        held_out: in the order of their hashes; empty where nothing is held out.
     """
 
     train: list[Document]
@@ -40,14 +42,15 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
 
     A document's side depends on its own name only: adding or removing others never moves it. Both
     sides come in the order of the hash, not of the path: neighbours in a folder resemble each
-    other, so this makes any first part of a side a fair sample of it.
+    other, so this makes any first part of a side a fair sample of it. A single document is cut in
+    two, and its end is held out.
 
     Arguments:
         documents: with unique names; those without bytes are dropped.
-        held_out: expected share of documents, in (0, 1).
+        held_out: expected share of documents, in [0, 1); 0 holds none out.
 
     Returns:
-        both sides, neither empty.
+        both sides, neither empty unless `held_out` is 0.
 
     Raises:
         SetpointError: no bytes at all, two documents with one name, or an empty side (with the
@@ -56,8 +59,7 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
     ordered = sorted((d for d in documents if d.data), key=lambda d: _digest(d.name))
     if not ordered:
         raise SetpointError(
-            "data.sources: no source holds a single byte of text.\n"
-            "Valid: sources with at least two documents that are not empty."
+            "data.sources: no source holds a single byte of text.\nValid: a source with text."
         )
     for before, after in pairwise(ordered):
         if before.name == after.name:
@@ -65,9 +67,11 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
                 f"data.sources: two documents are called '{after.name}'.\n"
                 "Valid: one name for each source, so that its documents' names differ."
             )
+    if held_out and len(ordered) == 1:
+        return _cut(ordered[0], held_out)
     train = [d for d in ordered if split_position(d.name) >= held_out]
     held = [d for d in ordered if split_position(d.name) < held_out]
-    if not train or not held:
+    if not train or (held_out and not held):
         raise SetpointError(_empty_side(ordered, held_out))
     return Split(train, held)
 
@@ -76,14 +80,28 @@ def _digest(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
 
 
+def _cut(document: Document, held_out: float) -> Split:
+    """Hold out the end of a document, from the start of a line where there is one near by."""
+    data = document.data
+    wanted = round(len(data) * (1 - held_out))
+    at = data.find(b"\n", max(wanted - 1, 0), min(wanted + LINE, len(data) - 1)) + 1
+    if not at:
+        # Never inside a sign of UTF-8, whose bytes but the first are 10xxxxxx.
+        at = next((p for p in range(wanted, len(data)) if data[p] & 0xC0 != 0x80), len(data))
+    if not 0 < at < len(data):
+        raise SetpointError(
+            f"data.held_out: {held_out:g} of the only document, '{document.name}' of {len(data)} "
+            f"bytes, leaves one side empty.\nValid: more text, or data.held_out = 0."
+        )
+    name = document.name
+    return Split(
+        [Document(f"{name}[0:{at}]", data[:at])],
+        [Document(f"{name}[{at}:{len(data)}]", data[at:])],
+    )
+
+
 def _empty_side(ordered: list[Document], held_out: float) -> str:
     low, high = split_position(ordered[0].name), split_position(ordered[-1].name)
-    if len(ordered) == 1:
-        return (
-            f"data.sources: there is only one document, '{ordered[0].name}', and the split is by "
-            f"document (data.held_out = {held_out:g}), so one side would be empty.\n"
-            "Valid: two documents or more; a text source's 'separator' divides a file into several."
-        )
     side = "held-out" if held_out <= low else "training"
     return (
         f"data.held_out: {held_out:g} leaves the {side} side empty: the {len(ordered)} documents' "

@@ -88,7 +88,7 @@ def require_one_window(corpus: Corpus, sequence_length: int) -> None:
     if have >= need:
         return
     side, more = (
-        ("held-out", "a larger data.held_out, ")
+        ("held-out", "a larger data.held_out, more text in data.validation, ")
         if corpus.side == "held_out"
         else (
             "training",

@@ -68,7 +68,7 @@ class Batch(Config):
 
 
 class Inference(
-    Config, schema=2, migrations="setpoint.infer.migrations", presets="setpoint.presets"
+    Config, schema=3, migrations="setpoint.infer.migrations", presets="setpoint.presets"
 ):
     """An inference job: what to do with trained weights."""
 
@@ -142,6 +142,18 @@ class Inference(
                 "there is no task, so nothing would be done",
                 hint=f"Give one or more of the sections {', '.join(TASKS)}.",
                 also=TASKS[1:],
+            )
+
+    @check
+    def _check_held_out(self) -> Iterator[Problem]:
+        sides = () if self.evaluation is None else self.evaluation.sides
+        if "held_out" in sides and not self.data.held_out and not self.data.validation:
+            yield Problem(
+                "evaluation.sides",
+                "the data holds nothing out",
+                also=("data.held_out",),
+                valid=('["train"]',),
+                hint="Name other texts in evaluation.sets; of `setpoint evaluate`, with --text.",
             )
 
     @check

@@ -19,3 +19,13 @@ def passes() -> Iterable[Operation]:
         Added("profiling", None, role=RUNTIME),
         Added("resilience", {"gc": None}, role=RUNTIME),
     ]
+
+
+@migration(to=3)
+def validation() -> Iterable[Operation]:
+    """Held-out text may have sources of its own.
+
+    Returns:
+        the changes from schema 2.
+    """
+    return [Added("data.validation", [])]

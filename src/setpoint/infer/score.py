@@ -83,7 +83,9 @@ def corpora(loaded: Loaded, job: Inference) -> Iterator[tuple[str, Corpus]]:
     if job.evaluation.sides:
         train, held_out = job.data.build(tokenizer=loaded.tokenizer)
         for side in job.evaluation.sides:
-            yield side, {"train": train, "held_out": held_out}[side]
+            corpus = train if side == "train" else held_out
+            assert corpus is not None, "the configuration is refused otherwise"
+            yield side, corpus
     for index, each in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"
         corpus = build_named_corpus(each.name, each.sources, loaded.tokenizer, where=where)

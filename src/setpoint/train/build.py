@@ -40,7 +40,7 @@ class Parts:
     Arguments:
         device: where the model lies.
         tokenizer: turns text into tokens.
-        train, held_out: the two sides of the data.
+        train, held_out: the two sides of the data; None where nothing is held out.
         loader: draws the micro-batches of the training side.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
@@ -59,7 +59,7 @@ class Parts:
     device: torch.device
     tokenizer: Tokenizer
     train: Corpus
-    held_out: Corpus
+    held_out: Corpus | None
     loader: WindowLoader
     model: nn.Module
     objective: Objective
@@ -99,6 +99,7 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
     require_tokens(job.loss, tokenizer.vocab_size)
     train, held_out = job.data.build(tokenizer=tokenizer)
     if job.evaluation is not None:
+        assert held_out is not None, "the configuration is refused otherwise"
         # Else it would come out at the first evaluation, when the training is paid for.
         require_one_window(held_out, job.batch.sequence_length)
     judged = build_datasets(job, tokenizer)

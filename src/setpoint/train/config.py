@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
 
-class Job(Config, schema=4, migrations="setpoint.train.migrations", presets="setpoint.presets"):
+class Job(Config, schema=5, migrations="setpoint.train.migrations", presets="setpoint.presets"):
     """A training job: one configuration that fully determines the run."""
 
     name: str = field(
@@ -334,6 +334,16 @@ class Job(Config, schema=4, migrations="setpoint.train.migrations", presets="set
                 "has no effect: without an evaluation no checkpoint is the best",
                 also=("evaluation",),
                 hint="Remove it.",
+            )
+
+    @check
+    def _check_held_out(self) -> Iterator[Problem]:
+        if self.evaluation is not None and not self.data.held_out and not self.data.validation:
+            yield Problem(
+                "data.held_out",
+                "holds out no text, and there is an evaluation",
+                hint="Give data.validation sources of text to evaluate on, or set evaluation = "
+                "null.",
             )
 
     @dead("evaluation.baselines")

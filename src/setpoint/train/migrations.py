@@ -131,3 +131,13 @@ def training() -> Iterable[Operation]:
         Added("resilience", {"gc": None}, role=RUNTIME),
     ]
     return fields
+
+
+@migration(to=5)
+def first_week() -> Iterable[Operation]:
+    """Held-out text may have sources of its own.
+
+    Returns:
+        the changes from schema 4.
+    """
+    return [Added("data.validation", [])]

@@ -150,7 +150,7 @@ def write_environment(run: RunDirectory, parts: Parts) -> None:
         RunError: if it cannot be written.
     """
     facts = environment()
-    facts["data"] = {"train": describe(parts.train), "held_out": describe(parts.held_out)}
+    facts["data"] = {side: describe(corpus) for side, corpus in _sides(parts)}
     run.write_json(ENVIRONMENT, facts)
 
 
@@ -240,6 +240,13 @@ def write_config(run: RunDirectory, job: Job) -> None:
         run.write_text(name, texts[name])
 
 
+def _sides(parts: Parts) -> Iterator[tuple[str, Corpus]]:
+    """The sides of the data that there are."""
+    yield "train", parts.train
+    if parts.held_out is not None:
+        yield "held_out", parts.held_out
+
+
 def describe(corpus: Corpus) -> dict[str, Any]:
     """A side of the data as the record has it.
 
@@ -268,7 +275,7 @@ def check_data(folder: str, recorded: Mapping[str, Any], parts: Parts) -> None:
     Raises:
         SetpointError: if a file was added, removed or changed.
     """
-    for side, corpus in (("train", parts.train), ("held_out", parts.held_out)):
+    for side, corpus in _sides(parts):
         entry = recorded[side]
         if entry["digest"] == corpus.digest:
             continue

@@ -54,6 +54,14 @@ def test_names_do_not_depend_on_how_the_folder_is_reached(
     assert names("../**/*.txt") == relative
 
 
+def test_a_separator_that_never_occurs(folder: Path) -> None:
+    with pytest.raises(SetpointError, match=r"separator: '---' does not occur in any of the 3"):
+        names("corpus/*.txt", separator="---")
+    with pytest.raises(SetpointError, match=r"in the file; a backslash is .* double quotes"):
+        names("corpus/a.txt", separator="\\n\\n")
+    assert len(names("corpus/*.txt", separator="of b")) == 4
+
+
 def test_a_name_with_brackets_is_first_a_name(folder: Path) -> None:
     assert names("corpus/we[i]rd.txt") == ["text/we[i]rd.txt"]
 

@@ -292,7 +292,7 @@ def test_training_text_that_is_judged_on_is_named(tmp_path: Path) -> None:
     same = "{name=same, sources=[{type=random, documents=40, length=200, alphabet=8}]}"
     run = train(small_job(tmp_path, "duration=1 steps", f"evaluation.datasets=[{same}]")).directory
     log = (run / "logs" / "rank-0.log").read_text()
-    assert "evaluation.datasets: " in log and " of 40 documents of same are in" in log
+    assert "evaluation: " in log and " of 40 documents of same are in" in log
 
 
 @pytest.mark.parametrize("end", [6, 7])

@@ -88,7 +88,7 @@ def test_documents_that_are_learned_from_as_well_are_named(tmp_path: Path) -> No
     parts = build_parts(job)
     (line,) = trained_on(parts.train, parts.judged)
     trained = len(parts.train.files)
-    assert line.startswith(f"evaluation.datasets: {trained} of 40 documents of same are in the tr")
+    assert line.startswith(f"evaluation: {trained} of 40 documents of same are in the tr")
     assert list(trained_on(parts.train, {"held_out": parts.held_out})) == []
 
 

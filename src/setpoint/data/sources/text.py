@@ -99,16 +99,31 @@ class TextSource:
 
         Raises:
             SetpointError: see `files`; or a file cannot be read, or is not UTF-8 (with the
-                offset of the first bad byte).
+                offset of the first bad byte); or the separator occurs in none.
         """
-        separator = self.config.separator
-        for name, path in self.files().items():
+        separator, divided = self.config.separator, False
+        files = self.files()
+        for name, path in files.items():
             data = self._read(path)
             if separator is None:
                 yield Document(name, data)
                 continue
-            for number, piece in enumerate(data.split(separator.encode("utf-8"))):
+            pieces = data.split(separator.encode("utf-8"))
+            divided = divided or len(pieces) > 1
+            for number, piece in enumerate(pieces):
                 yield Document(f"{name}#{number:06d}", piece)
+        if separator is not None and not divided:
+            raise SetpointError(self._never_found(separator, len(files)))
+
+    def _never_found(self, separator: str, count: int) -> str:
+        which = "the file" if count == 1 else f"any of the {count} files"
+        text = f"{self.where}.separator: {separator!r} does not occur in {which}"
+        if "\\" in separator:
+            text += (
+                '; a backslash is a character like others here: write "\\n" in double quotes for '
+                "a line break in TOML and YAML, where single quotes take it literally"
+            )
+        return f"{text}.\nValid: text that stands between documents, or null."
 
     def _expand(self, pattern: str, where: str) -> list[tuple[str, Path]]:
         """Turn one path or glob into (relative name, absolute path)."""

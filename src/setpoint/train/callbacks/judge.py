@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import Tracker
+from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import trained_on
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.evaluation.score import Scores, row_of
@@ -50,7 +51,10 @@ class JudgeCallback(Callback):
             return
         if loop.ended is not None or is_over(loop.job.duration, loop.position):
             return
-        for line in trained_on(loop.parts.train, loop.parts.judged):
+        apart = dict(loop.parts.judged)
+        if loop.job.data.validation and loop.parts.held_out is not None:
+            apart[HELD_OUT] = loop.parts.held_out
+        for line in trained_on(loop.parts.train, apart):
             self.progress.note(line)
         if section.before_training and loop.position.step == 0 and self.standing.step < 0:
             self.judge(loop, counts=True)

@@ -58,6 +58,6 @@ def trained_on(train: Corpus, datasets: Mapping[str, Corpus]) -> Iterator[str]:
         shared = [file for file in corpus.files if file.sha256 in known]
         if shared:
             yield (
-                f"evaluation.datasets: {len(shared)} of {len(corpus.files)} documents of {name} "
+                f"evaluation: {len(shared)} of {len(corpus.files)} documents of {name} "
                 f"are in the training data as well, such as {shared[0].name}"
             )

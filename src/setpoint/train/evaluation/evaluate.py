@@ -34,7 +34,7 @@ def evaluate(job: Job, parts: Parts) -> Scores:
         RunError: none of the targets of a data set counts.
     """
     section = job.evaluation
-    assert section is not None
+    assert section is not None and parts.held_out is not None
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
         return {
             name: score(job, parts, corpus, section.sequences_of(name))

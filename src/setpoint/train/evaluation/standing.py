@@ -107,6 +107,7 @@ def measure_of(job: Job, parts: Parts) -> dict[str, Any]:
     assert section is not None
     best = section.best
     corpus = parts.held_out if best.data == HELD_OUT else parts.judged[best.data]
+    assert corpus is not None
     return {
         "data": best.data,
         "metric": best.metric,
