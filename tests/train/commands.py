@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ..forks import ENVIRONMENT, SETPOINT, Fork, Forks
 
+KILLING = str(Path(__file__).with_name("killing.py"))
+
 
 class Commands:
     """Starts commands in forks of one process that has loaded torch already.
@@ -18,20 +20,22 @@ class Commands:
     def __init__(self, forks: Forks) -> None:
         self._forks = forks
 
-    def start(self, folder: Path, *arguments: str) -> Command:
+    def start(self, folder: Path, *arguments: str, kill: tuple[str, int] | None = None) -> Command:
         """Start a command.
 
         Arguments:
             folder: the working directory; `output.txt` there gets what is printed.
             arguments: without the word `setpoint`.
+            kill: the point at which it dies, a kind and a count; see killing.py.
 
         Returns:
             the running process.
         """
         output = folder / "output.txt"
         variables = {**os.environ, **ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+        program = [SETPOINT] if kill is None else [KILLING, *map(str, kill)]
         with output.open("wb") as file:
-            fork = self._forks.start([SETPOINT, *arguments], folder, file, variables)
+            fork = self._forks.start([*program, *arguments], folder, file, variables)
         return Command(fork, output)
 
     def run(self, folder: Path, *arguments: str) -> tuple[int, str]:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError
+from setpoint.optim.anyprecision import AnyPrecisionAdamW
 from setpoint.precision.weights import MasterWeights
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import Parts, build_parts
@@ -226,13 +227,6 @@ def interrupted(folder: Path, *flags: str) -> Path:
     return stopped
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lion", "schedule_free"])
-def test_a_run_with_masters_goes_on_bit_for_bit(optimizer: str, tmp_path: Path) -> None:
-    flags = ("precision.master=fp32", "precision.reduce=fp32", *OPTIMIZERS[optimizer])
-    folder = interrupted(tmp_path, *SHORT, *flags) / "checkpoints" / "step-00000008"
-    assert (folder / "master.safetensors").exists()
-
-
 def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None:
     """With --accept: masters are filled from weights in fp32, and weights in fp32 from masters."""
     base = ("duration=4 steps", "optimizer.lr=1e-5", "checkpoint.every=last_step")
@@ -274,11 +268,6 @@ def test_states_follow_a_change_of_formats(optimizer: str, tmp_path: Path) -> No
         } == {dtype}
 
 
-def test_a_run_in_bf16_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    folder = interrupted(tmp_path, *SHORT, "precision.reduce=fp32") / "checkpoints"
-    assert not [*folder.glob("*/master.safetensors")]
-
-
 def test_a_run_in_fp16_goes_on_bit_for_bit_and_counts_what_it_skips(tmp_path: Path) -> None:
     scale = f"precision.loss_scale={{initial={2.0**127}, backoff=1e-10, growth_interval=3}}"
     with gpu_stand_in():
@@ -290,6 +279,19 @@ def test_a_run_in_fp16_goes_on_bit_for_bit_and_counts_what_it_skips(tmp_path: Pa
         True, True, True, True, False]  # fmt: skip
     assert found[-1]["loss"] < found[0]["loss"]
     assert [row["loss_scale"] for row in found[-2:]] == pytest.approx([0.034, 0.034], rel=0.1)
+
+
+def test_the_noise_of_rounding_is_that_of_the_seed_of_the_job(tmp_path: Path) -> None:
+    """And not of a rank, whose generators are seeded otherwise: copies of a weight stay copies."""
+    noise = []
+    for seed in (3, 4):
+        job = small_job(
+            tmp_path / str(seed), f"seed={seed}", "optimizer=anyprecision_adamw", *SHORT
+        )
+        optimizer = build_parts(job).optimizer
+        assert isinstance(optimizer, AnyPrecisionAdamW)
+        noise.append(optimizer.seed)
+    assert noise == [3, 4]
 
 
 def test_gradients_are_clipped_and_measured_without_their_scale(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from setpoint.train.loop import Loop, Update
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
-from ..small import assert_same_run, rows, small_job
+from ..small import rows, small_job
 
 RATE = 0.0625  # sums of it are exact
 SIGMOID = (
@@ -85,31 +85,6 @@ def test_the_load_becomes_even(tmp_path: Path) -> None:
         loads[rate] = [row["expert_load"] for row in rows(run)]
     assert loads[0.0][0] == loads[0.01][0]
     assert sum(loads[0.01][-10:]) < 0.9 * sum(loads[0.0][-10:])
-
-
-@pytest.mark.parametrize("compute", ["fp32", "bf16"])
-def test_a_run_that_crashed_goes_on_as_if_nothing_had_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str
-) -> None:
-    flags = (*SIGMOID, "duration=9 steps", f"precision.compute={compute}", "model.dropout=0.1",
-             "model.moe.router.bias_schedule=cosine_decay")  # fmt: skip
-    oracle = train(small_job(tmp_path, *flags, "name=oracle")).directory
-    real = Loop.update
-
-    def crash(loop: Loop) -> Update:
-        if loop.position.step == 6:
-            raise OSError("the machine went away")
-        return real(loop)
-
-    monkeypatch.setattr(Loop, "update", crash)
-    with pytest.raises(OSError, match="went away"):
-        train(small_job(tmp_path, *flags))
-    monkeypatch.setattr(Loop, "update", real)
-    outcome = train(small_job(tmp_path, *flags))
-    assert outcome.started.step == 4  # the checkpoint before
-    assert_same_run(outcome.directory, oracle)
-    bias = outcome.parts.model.state_dict()["layers.0.feed_forward.router.bias"]
-    assert bias.dtype == torch.float32 and bias.any()
 
 
 def test_evaluation_does_not_count(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,13 @@ from setpoint.checkpoint.manifest import read_manifest
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts, build_parts
 from setpoint.train.callback import Callback
-from setpoint.train.callbacks.judge import JudgeCallback
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.evaluation.score import scores_in
 from setpoint.train.loop import Loop, Update
 from setpoint.train.run import train
 
-from ..small import assert_same_run, events, rows, small_job, snapshot
+from ..small import events, rows, small_job, snapshot
 
 
 def test_the_best_is_the_lowest(tmp_path: Path) -> None:
@@ -209,43 +207,6 @@ def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) 
     assert scores_of(longer.directory) == scores_of(oracle.directory)
     on = train(small_job(tmp_path, *FALLS))
     assert (on.started, on.ended.step, on.reason) == (longer.ended, 60, None)
-
-
-def test_killed_anywhere_it_ends_where_it_would_have(tmp_path: Path) -> None:
-    flags = (*FALLS, f"{STOP}=2", "evaluation.before_training=true", "tracking.every=1 steps")
-    (tmp_path / "oracle").mkdir()
-    oracle = train(small_job(tmp_path / "oracle", *flags))
-    end = oracle.ended.step
-    assert 4 < end < 60
-    for killed in range(end):
-        folder = tmp_path / str(killed)
-        folder.mkdir()
-        job = small_job(folder, *flags)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(JudgeCallback, "judge", dying(killed))
-            with pytest.raises(Killed):
-                train(job)
-        again = train(job)
-        assert again.started.step <= killed
-        assert again.reason == oracle.reason
-        assert_same_run(again.directory, oracle.directory)
-
-
-class Killed(BaseException):
-    """As a process that is gone: nobody catches it."""
-
-
-def dying(step: int) -> Callable[..., None]:
-    """An evaluation in whose place, from a step on, the process dies."""
-
-    def judge(
-        self: JudgeCallback, loop: Loop, counts: bool, real: Any = JudgeCallback.judge
-    ) -> None:
-        if loop.position.step >= step:
-            raise Killed
-        real(self, loop, counts)
-
-    return judge
 
 
 @pytest.mark.parametrize("change", ["evaluation.best.metric=accuracy", "evaluation.best.data=web",

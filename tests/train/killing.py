@@ -1,0 +1,83 @@
+"""Points at which a process is killed: changes of files of a run, updates, evaluations.
+
+    python killing.py KIND COUNT ARGUMENTS...      runs `setpoint ARGUMENTS` up to that point
+
+It knows no function of the trainer's: what Python and torch tell of themselves is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+EVENTS = {
+    "open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link",
+    "os.symlink", "os.chmod", "os.utime",
+}  # fmt: skip
+# "time" is a signal from outside, at any moment.
+KINDS = ("update", "save", "record", "evaluate", "any", "time")
+
+
+def kind_of(path: str) -> str:
+    """What the change of a file belongs to.
+
+    Arguments:
+        path: of a file of a run.
+
+    Returns:
+        a kind.
+    """
+    if f"{os.sep}checkpoints" in path:
+        return "save"
+    return "record" if Path(path).name.startswith(("config.", "origins.")) else "any"
+
+
+def die_at(folder: Path, kind: str, count: int) -> None:
+    """Kill this process at the n-th point of a kind.
+
+    Arguments:
+        folder: changes of files below it are points; the process dies before them.
+        kind: one of `KINDS`; "any" counts all of them.
+        count: n, from 1.
+    """
+    left = count
+    inside = str(folder) + os.sep
+
+    def reached(what: str) -> None:
+        nonlocal left
+        if kind in ("any", what):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def changed(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in EVENTS or not isinstance(arguments[0], str | os.PathLike):
+            return
+        if event == "open" and not (arguments[2] or 0) & WRITING:
+            return
+        path = os.path.abspath(os.fspath(arguments[0]))
+        if path.startswith(inside):
+            reached(kind_of(path[len(inside) :]))
+
+    def called(module: torch.nn.Module, _: object) -> None:
+        if not module.training and not torch.is_grad_enabled():
+            reached("evaluate")
+
+    sys.addaudithook(changed)
+    register_optimizer_step_post_hook(lambda *_: reached("update"))
+    torch.nn.modules.module.register_module_forward_pre_hook(called)
+
+
+if __name__ == "__main__":
+    from setpoint.cli.main import main
+
+    kind, count, *arguments = sys.argv[1:]
+    die_at(Path("runs").absolute(), kind, int(count))
+    sys.exit(main(arguments))

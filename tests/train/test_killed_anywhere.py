@@ -1,0 +1,303 @@
+"""Exact resume: a run that is killed anywhere, any number of times, equals one that is not.
+
+One oracle over a table of jobs. A story has sessions before the one that is killed, for instance
+those after which a difference from the record is accepted; kills come from `killing.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from setpoint.checkpoint.store import CheckpointStore
+
+from .commands import ENVIRONMENT, Commands
+from .killing import KINDS
+from .small import assert_same_run, essence, events, rows, snapshot, write_config
+
+# What tells of every session, also of one that changed nothing.
+GROWING = ("events.jsonl", "logs/rank-0.log")
+# How many times the first of each kind there are in a session, about.
+COUNTS = {"update": 6, "save": 40, "record": 6, "evaluate": 400, "any": 400}
+KILLS_OF_EACH = 12
+
+
+@dataclass(frozen=True)
+class Story:
+    """A job, and what is done with it.
+
+    Arguments:
+        flags: overrides of every session.
+        then: overrides of the session that goes on with a run of four updates and is killed; that
+            run is named on its command line. Empty where the first session is killed.
+    """
+
+    flags: tuple[str, ...] = ()
+    then: tuple[str, ...] = ()
+
+
+COMMON = (
+    "duration=8 steps",
+    "schedule={type=constant, warmup_steps=2}",
+    "evaluation.every=2 steps",
+    "checkpoint.every=3 steps",
+)
+BF16 = ("precision.params=bf16", "precision.compute=bf16")
+STATE = ("precision.optimizer_state=bf16",)
+MASTERS = (*BF16, "precision.master=fp32", "precision.reduce=fp32")
+FREE = ("optimizer=schedule_free_adamw", "optimizer.lr=1e-2")
+EXPERTS = ("model.moe.experts=4", "model.moe.expert_dim=16")
+BALANCED = (
+    "model.moe={experts=4, expert_dim=16}",
+    "model.moe.router={type=sigmoid_top_k, bias_rate=0.05, bias_schedule=cosine_decay}",
+)
+# With this rate it learns, and then falls apart.
+FALLS = ("duration=30 steps", "optimizer.lr=0.3", "optimizer.clip_norm=null")
+PATIENCE = ("evaluation.early_stopping.patience=2", "evaluation.before_training=true")
+TEN = "duration=10 steps"
+
+STORIES = {
+    "cosine": Story(("schedule=cosine",)),
+    "bf16, deterministic": Story(("precision.compute=bf16", "deterministic=true")),
+    "bf16 with masters": Story(MASTERS),
+    "nothing is evaluated": Story(("evaluation=null",)),
+    "an early end": Story((*FALLS, *PATIENCE)),
+    "plateau": Story(("schedule={type=plateau, patience=1}", "evaluation.every=1 steps")),
+    "balanced experts": Story(BALANCED),
+    "adamw, foreach": Story(("optimizer.implementation=foreach",)),
+    "adamw, amsgrad": Story(("optimizer.amsgrad=true", "optimizer.implementation=loop")),
+    "sgd": Story(("optimizer=sgd", "optimizer.nesterov=true")),
+    "lion": Story(("optimizer=lion", "optimizer.lr=1e-3")),
+    "lion with bf16 state": Story(("optimizer=lion", *STATE)),
+    "lion with masters": Story(("optimizer=lion", *MASTERS)),
+    "muon": Story(("optimizer=muon", "optimizer.adamw_lr=1e-3")),
+    "muon with bf16 state and experts": Story(("optimizer=muon", *STATE, *EXPERTS)),
+    "schedule-free": Story(FREE),
+    "schedule-free with groups": Story(
+        (*FREE, 'optimizer.groups=[{pattern="^layers", lr_multiplier=2}]')
+    ),
+    "schedule-free in bf16": Story((*FREE, *BF16)),
+    "schedule-free with masters": Story((*FREE, *MASTERS)),
+    "any precision": Story(("optimizer=anyprecision_adamw", *BF16)),
+    "any precision with fp32 weights": Story(("optimizer=anyprecision_adamw", *STATE)),
+    "adafactor": Story(("optimizer=adafactor",)),
+    "imported": Story(("optimizer={type=import, target=torch.optim.NAdam}",)),
+    "accepted: a longer duration": Story((), (TEN,)),
+    "accepted: the learning rate": Story((), (TEN, "optimizer.lr=1e-3")),
+    "accepted: betas": Story((), (TEN, "optimizer.betas=[0.5,0.6]")),
+    "accepted: momentum": Story(("optimizer=sgd",), (TEN, "optimizer.momentum=0.5")),
+    "accepted: options of a group": Story(
+        ('optimizer.groups=[{pattern="^layers", lr_multiplier=2}]',),
+        (TEN, 'optimizer.groups=[{pattern="^layers", lr_multiplier=2, options={betas=[0.5,0.6]}}]'),
+    ),
+    "accepted: formats of the state": Story(("optimizer=lion",), (TEN, *STATE)),
+    "accepted: masters": Story((), (TEN, *MASTERS)),
+    "accepted: another measure": Story(
+        ("evaluation.accuracy=true",), (TEN, "evaluation.best.metric=accuracy")
+    ),
+}
+
+
+def the_run(folder: Path) -> Path | None:
+    found = sorted((folder / "runs").glob("small-*"))
+    return found[0] if found else None
+
+
+class Oracle:
+    """One story in peace, against which those with kills are held.
+
+    Arguments:
+        commands: starts processes.
+        folder: empty.
+        story: what happens.
+    """
+
+    def __init__(self, commands: Commands, folder: Path, story: Story) -> None:
+        self.commands = commands
+        self.folder = folder
+        self.story = story
+        (folder / "whole").mkdir(parents=True)
+        write_config(folder / "whole")
+        flags = [f"--{flag}" for flag in (*COMMON, *story.flags)]
+        self.words = ["train", "small.toml", *flags]
+        if story.then:
+            self.go_on(folder / "whole", "--duration=4 steps")
+            run = the_run(folder / "whole")
+            assert run is not None
+            self.words[1] = str(Path("runs") / run.name)
+            self.words += [f"--{flag}" for flag in story.then]
+            if any(not flag.startswith(("duration", "evaluation")) for flag in story.then):
+                self.words += ["--accept", "optimizer", "--accept", "precision"]
+        shutil.copytree(folder / "whole", folder / "begun")
+        self.go_on(folder / "whole")
+        self.whole = the_run(folder / "whole")
+
+    def go_on(self, folder: Path, *more: str) -> None:
+        """Run a session to its end."""
+        status, output = self.commands.run(folder, *self.words, *more)
+        assert status == 0, output
+
+    def killed(self, name: str, kills: list[tuple[str, int]], chance: random.Random) -> list[str]:
+        """Kill sessions one after the other, go on to the end, and compare.
+
+        Arguments:
+            name: of a new folder.
+            kills: kinds and counts.
+            chance: moments of kills from outside.
+
+        Returns:
+            the kinds of the kills that came before the end of their session.
+        """
+        folder = self.folder / name
+        shutil.copytree(self.folder / "begun", folder)
+        done: list[str] = []
+        for kind, count in kills:
+            timed = kind == "time"
+            process = self.commands.start(
+                folder, *self.words, kill=None if timed else (kind, count)
+            )
+            if timed:
+                time.sleep(chance.uniform(0.0, 0.6))
+                process.signal(signal.SIGKILL)
+            status = process.wait()
+            assert status in (0, -signal.SIGKILL), process.output.read_text()
+            done += [kind] * (status == -signal.SIGKILL)
+        self.go_on(folder)
+        run = the_run(folder)
+        assert run is not None
+        assert self.whole is not None
+        assert_same_run(run, self.whole)
+        assert (run / "config.json").read_bytes() == (self.whole / "config.json").read_bytes()
+        assert run.name == self.whole.name
+        shutil.rmtree(folder)
+        return done
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_killed_anywhere_it_equals_the_undisturbed_run(
+    name: str, commands: Commands, tmp_path: Path
+) -> None:
+    chance = random.Random(name)
+    oracle = Oracle(commands, tmp_path, STORIES[name])
+    # After the record has changed with the first update and before the next checkpoint; then while
+    # something is saved, or anywhere.
+    later = chance.choice([("save", 12), ("any", 150)])
+    kills = [("update", 2), (later[0], chance.randint(1, later[1]))]
+    assert "update" in oracle.killed("broken", kills, chance)
+
+
+def test_the_second_update_is_between_the_record_and_the_next_checkpoint(
+    commands: Commands, tmp_path: Path
+) -> None:
+    """The kill of the test above that loses what only the record holds is where it should be."""
+    oracle = Oracle(commands, tmp_path, STORIES["accepted: betas"])
+    broken = oracle.folder / "begun"
+    assert commands.start(broken, *oracle.words, kill=("update", 2)).wait() == -signal.SIGKILL
+    run = the_run(broken)
+    assert run is not None
+    assert oracle.whole is not None
+    assert (run / "config.json").read_bytes() == (oracle.whole / "config.json").read_bytes()
+    assert CheckpointStore(run / "checkpoints").steps[-1] == 4
+
+
+@pytest.mark.slow
+def test_hundreds_of_kills(
+    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts: Counter[str] = Counter()
+    chance = random.Random(0)
+    kinds = itertools.cycle(KINDS)
+    for number, (name, story) in enumerate(STORIES.items()):
+        oracle, done, chain = Oracle(commands, tmp_path / str(number), story), 0, 0
+        while done < KILLS_OF_EACH:
+            planned = [
+                (kind, chance.randint(1, COUNTS.get(kind, 1)))
+                for kind in itertools.islice(kinds, chance.randint(1, 5))
+            ]
+            chain += 1
+            killed = oracle.killed(str(chain), planned, chance)
+            done += len(killed)
+            counts.update(killed)
+        with capsys.disabled():
+            print(f"\n{name}: {done} kills in {chain} runs, each equal to its oracle", end="")
+    with capsys.disabled():
+        shown = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+        print(f"\n{counts.total()} kills over {len(STORIES)} stories: {shown}")
+    assert counts.total() >= 300
+    assert counts.keys() == set(KINDS)
+
+
+def rows_in(folder: Path) -> int:
+    run = the_run(folder)
+    metrics = run and run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics and metrics.exists() else 0
+
+
+def test_the_installed_command_goes_on_where_it_was_killed(
+    commands: Commands, tmp_path: Path
+) -> None:
+    """As the tests above, without a fork anywhere: `python -m setpoint.cli.main`, thrice."""
+    words = [sys.executable, "-m", "setpoint.cli.main", "train", "small.toml"]
+    broken, oracle = tmp_path / "broken", tmp_path / "oracle"
+    for folder in (broken, oracle):
+        folder.mkdir()
+        write_config(folder)
+    environment = {**os.environ, **ENVIRONMENT}
+    with subprocess.Popen(words, cwd=broken, env=environment, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and rows_in(broken) < 9:
+            time.sleep(0.001)
+        process.kill()
+    run = the_run(broken)
+    assert run is not None
+    lost = rows(run)[-1]["step"]
+    assert lost < 30, "it was killed before its end"
+    done = subprocess.run(words, cwd=broken, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (resume,) = events(run, "resume")
+    assert 0 < resume["step"] <= lost
+    assert f"resuming {Path('runs') / run.name} at step {resume['step']}" in done.stdout
+    assert commands.run(oracle, "train", "small.toml")[0] == 0
+    expected = the_run(oracle)
+    assert expected is not None
+    assert_same_run(run, expected)
+
+
+def test_the_comparison_sees_a_lost_dropout_mask(commands: Commands, tmp_path: Path) -> None:
+    """The tests above prove something: with another state of the generator all losses differ."""
+    write_config(tmp_path)
+    assert commands.run(tmp_path, "train", "small.toml", "--duration=8 steps")[0] == 0
+    run = the_run(tmp_path)
+    assert run is not None
+    first = essence(run)
+    assert first["latest rng.safetensors"] != first["best rng.safetensors"] or (
+        first["latest"] == first["best"]
+    )
+    losses = [row["loss"] for row in first["rows"] if row["kind"] == "train"]
+    assert len(set(losses)) == len(losses) == 8
+
+
+def test_a_second_start_of_a_finished_run_changes_nothing_that_was_learned(
+    commands: Commands, tmp_path: Path
+) -> None:
+    write_config(tmp_path)
+    words = ("train", "small.toml", "--duration=5 steps")
+    assert commands.run(tmp_path, *words)[0] == 0
+    run = the_run(tmp_path)
+    assert run is not None
+    before = {name: data for name, data in snapshot(run).items() if name not in GROWING}
+    status, output = commands.run(tmp_path, *words)
+    assert status == 0
+    assert "is finished at step 5" in output
+    after = {name: data for name, data in snapshot(run).items() if name not in GROWING}
+    assert after == before
