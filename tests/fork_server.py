@@ -1,11 +1,11 @@
 """A process that has imported torch and forks Python programs; see `forks`, which starts it.
 
-It listens at the socket that its first argument names, and has imported the modules that the others
-name. A request is one line of JSON with `words`, as they would follow `python`, `folder`,
-`environment`, and perhaps the `executable` that the program starts others with; standard input,
-output and error come along as file descriptors. The answer is two lines: the number of the process,
-and its exit status, negative for a signal. It ends when its standard input does, and what it has
-forked with it.
+Its first argument is the number of the socket that it listens at, the others name the modules that
+it has imported. A request is one line of JSON with `words`, as they would follow `python`,
+`folder`, `environment`, and perhaps the `executable` that the program starts others with; standard
+input, output and error come along as file descriptors. The answer is two lines: the number of the
+process, and its exit status, negative for a signal. It ends when its standard input does, and what
+it has forked with it.
 """
 
 from __future__ import annotations
@@ -187,9 +187,7 @@ def answer(connection: socket.socket, number: int) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
-    with socket.socket(socket.AF_UNIX) as at:
-        at.bind(sys.argv[1])
-        at.listen(64)
+    with socket.socket(fileno=int(sys.argv[1])) as at:
         for name in sys.argv[2:]:
             importlib.import_module(name)
         gc.collect()

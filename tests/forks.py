@@ -69,13 +69,15 @@ class Forks:
         path = f"{self._folder.name}/socket"
         if self._server is None:
             program = Path(__file__).with_name("fork_server.py")
-            self._server = subprocess.Popen(
-                [sys.executable, str(program), path, *self._modules],
-                stdin=subprocess.PIPE,
-                env={**os.environ, **ENVIRONMENT},
-            )
-            while not os.path.exists(path):
-                assert self._server.poll() is None, "the process that forks has died"
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path)
+                listener.listen(64)
+                self._server = subprocess.Popen(
+                    [sys.executable, str(program), str(listener.fileno()), *self._modules],
+                    stdin=subprocess.PIPE,
+                    env={**os.environ, **ENVIRONMENT},
+                    pass_fds=[listener.fileno()],
+                )
         return path
 
     @property

@@ -27,7 +27,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "compiled experts in bf16": (COMPILED, "model.moe.experts=4", "precision.compute=bf16"),
     "dropout of attention": ("model.attention_dropout=0.2",),
     "chunked loss": ("loss=chunked_cross_entropy",),
-    "of transformers": ("model=huggingface", "model.config=gpt2", "model.overrides={n_layer: 1}"),
+    "of transformers": (
+        "model=huggingface",
+        "model.config=gpt2",
+        "model.overrides={n_layer: 1, n_embd: 16, n_head: 2}",
+    ),
 }
 
 

@@ -109,7 +109,11 @@ JOBS: dict[str, tuple[str, ...]] = {
         "profiling={wait=0, warmup=0, active=1}",
         "resilience.gc.every=2 steps",
     ),
-    "of transformers": ("model=huggingface", "model.config=gpt2", "model.overrides.n_layer=1"),
+    "of transformers": (
+        "model=huggingface",
+        "model.config=gpt2",
+        "model.overrides={n_layer: 1, n_embd: 16, n_head: 2}",
+    ),
     "compiled": ("compile.backend=aot_eager",),
     "torch's linear loss": ("loss=linear_cross_entropy",),
     "liger's loss, fp16": (
