@@ -313,7 +313,7 @@ def test_ng_20_43_files_are_data(cli: CommandLine) -> None:
 )
 def test_ng_22_did_you_mean(cli: CommandLine, typo: str, meant: str) -> None:
     last = cli.refused(f"check small.toml {typo}").strip().splitlines()[-1]
-    assert last.strip() in (f"Did you mean {meant}?", f"Here it is called {meant}.")
+    assert last.strip().startswith((f"Did you mean {meant}?", f"Here it is called {meant}"))
 
 
 def test_ng_23_required_values_chains_registries_products(cli: CommandLine) -> None:

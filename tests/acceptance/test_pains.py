@@ -53,7 +53,7 @@ def shown(cli: CommandLine, line: str) -> dict[str, Any]:
         ("data.sources = [{type = 'random', lenght = 3}]", "Did you mean data.sources.0.length?"),
         ("extend = 'tiny'", "unknown key"),  # a misspelt keyword of the engine
         ("checkpoint.every = 'last_stp'", "valid: "),
-        ("learning_rate = 1e-3", "Here it is called optimizer.lr."),
+        ("learning_rate = 1e-3", "Here it is called optimizer.lr: lr = 0.001 under [optimizer]"),
         ("[optimizer]\nheads = 4", "model.heads"),  # the right name in the wrong section
         ("silence = ['learning-rate-hihg']", "learning-rate-high"),
     ],
@@ -213,7 +213,7 @@ def test_pain_10_the_sum_of_the_batch(cli: CommandLine) -> None:
     assert "valid: 96, 112" in text
     assert "4 = 2 (micro) * 2 (accumulation) * 1 (ranks)" in cli.ok("check small.toml")
     text = cli.refused("check small.toml --per_device_train_batch_size 8")
-    assert "Here it is called batch.micro_size." in text  # the names, as well
+    assert "Here it is called batch.micro_size: --batch.micro_size 8" in text  # the names, as well
 
 
 def test_pain_11_lists_mappings_unions_on_the_command_line(script: Script) -> None:

@@ -61,14 +61,14 @@ def test_underscores_are_hyphens_in_options(cli: CommandLine) -> None:
 def test_arguments_that_do_not_fit(transcript: Callable[[list[str]], str]) -> None:
     lines = [
         "train",
-        "check --seed 3 small.toml",
+        "check --seed small.toml",
         "diff small.toml",
         "diff",
         "why",
         "completion",
         "check small.toml tiny",
         "check small.toml --seed 3 tiny",
-        "list presets tiny",
+        "list presets zebra extra",
         "list fields model extra",
         "check small.toml --with",
         "check small.toml --with --file x.toml",
@@ -96,3 +96,28 @@ def test_json_and_another_format_contradict_each_other(cli: CommandLine) -> None
 
 def test_parameters_that_are_not_closed_are_answered_as_such(cli: CommandLine) -> None:
     assert "not closed by )" in cli.refused("check 'tiny(width=4'")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "show --seed 3 small.toml --deterministic",
+        "show --seed=3 small.toml --deterministic true",
+        "show --deterministic small.toml --seed 3",
+        "show --deterministic true small.toml seed=3",
+        "show seed=3 --deterministic --json small.toml",
+    ],
+)
+def test_a_source_stands_anywhere_among_the_flags(cli: CommandLine, line: str) -> None:
+    line = line.replace("show", "fingerprint")
+    assert cli.ok(line) == cli.ok(
+        "fingerprint small.toml --seed 3 --deterministic" + (" --json" if "--json" in line else "")
+    )
+
+
+def test_a_source_that_is_the_value_of_a_flag_is_said_to_be_one(cli: CommandLine) -> None:
+    said = cli.refused("check --seed small.toml")
+    assert "SOURCE is missing" in said
+    assert "small.toml is the value of --seed here; write --seed=VALUE" in said
+    assert "tiny is the value of --batch.micro_size" in cli.refused("check --batch.micro_size tiny")
+    assert "is the value of" not in cli.refused("check --seed 3")

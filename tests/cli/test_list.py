@@ -68,8 +68,9 @@ def test_what_cannot_be_listed(cli: CommandLine) -> None:
         "list preset",
         "list nothing",
         "list fields optimiser",
-        "list fields lr",
-        "list fields x",
+        "list fields optimzer.lr",
+        "list presets zebra",
+        "list fields zebra",
     ]
     compare("cli/list_wrong", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
 
@@ -82,3 +83,27 @@ def test_lists_for_machines_hold_lists(cli: CommandLine) -> None:
     assert smoke["parameters"] == [{"name": "steps", "default": 10}]
     assert all(row["code"] and row["help"] for row in found["cautions"])
     assert "smoke         (steps=10)  Only" in cli.ok("list modifiers")
+
+
+@pytest.mark.parametrize(
+    ("word", "first", "others"),
+    [
+        ("warmup", "schedule.warmup", {"profiling.warmup"}),
+        ("learning-rate", "optimizer.lr", {"schedule"}),
+        ("n_embd", "model.dim", set()),
+        ("lr", "optimizer.lr", {"schedule.floor"}),
+        ("nesterov", "optimizer.nesterov", set()),
+    ],
+)
+def test_fields_are_searched(cli: CommandLine, word: str, first: str, others: set[str]) -> None:
+    rows = json.loads(cli.ok(f"list fields {word} --json"))["fields"]
+    paths = [row["path"] for row in rows]
+    assert paths[0].startswith(first)
+    assert others <= set(paths)
+    assert cli.ok(f"list fields {word}").startswith(paths[0])
+
+
+def test_other_lists_are_searched(cli: CommandLine) -> None:
+    names = [row["name"] for row in json.loads(cli.ok("list presets gemma --json"))["presets"]]
+    assert names and all("gemma" in name for name in names)
+    assert "smoke" in cli.ok("list modifiers smoke")

@@ -6,6 +6,7 @@ import pytest
 
 from setpoint.config import Config, field
 from setpoint.config.compose import compose
+from setpoint.config.origin import PROGRAM, Origin
 from setpoint.config.spelling import explained, value_here
 
 from .helpers import problems_of
@@ -63,7 +64,11 @@ class Root(Config):
         ("experts=0", "is not a section", ""),
         ("experts=x", "is not a section", ""),
         ("pair=None", "is not a section", "Write null for none."),
-        ("pair=false", "is not a section", "Write null for none."),
+        (
+            "pair=false",
+            "is not a section",
+            "Switch it on, with its defaults, with --pair '{}'; off with --pair null.",
+        ),
         ("seed=None", "is not a whole number", "Write null for none."),
         ("seed=x", "is not a whole number", ""),
         ("count=none", "is not a whole number", ""),
@@ -87,7 +92,7 @@ def test_other_errors_stay_as_they_are() -> None:
 
     info = Root.__setpoint__.fields["seed"]
     for error in (Invalid("is out of range"), Invalid("is not a number", secret=True)):
-        assert explained(info, "none", error, ("seed",)) is error
+        assert explained(info, "none", error, ("seed",), Origin(PROGRAM)) is error
 
 
 def test_a_value_by_its_other_name() -> None:

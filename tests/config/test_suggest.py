@@ -176,9 +176,8 @@ def test_what_is_suggested_exists() -> None:
         "train.seed=3": "Did you mean seed or data.sources.seed or "
         "evaluation.datasets.sources.seed?",
         "trainer.precision=16": "Did you mean precision?",
-        "trainer.foo=3": "Did you mean tracking?",
-        "total_steps=100": "Here it is called duration.",
-        "dataloader_num_workers=2": "",
+        "trainer.foo=3": "",
+        "dataloader_num_corkers=2": "",
         "optimiser.lr=1": "Did you mean optimizer.lr?",
         "data.source.0.seed=1": "Did you mean data.sources.0.seed?",
     }.items():

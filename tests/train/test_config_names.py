@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from setpoint.config import Config, ConfigError
@@ -10,6 +14,7 @@ from setpoint.config.field import FieldInfo
 from setpoint.config.suggest import schema
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
+from setpoint.train.other_names import OTHER_NAMES
 
 from ..snapshots import compare
 
@@ -37,11 +42,212 @@ def message(*flags: str) -> str:
     return str(caught.value)
 
 
+def hint(*flags: str, path: str | None = None) -> str:
+    """What is said of the first flag."""
+    with pytest.raises(ConfigError) as caught:
+        compose(Job, tiny(), flags=flags).resolve()
+    path = path or flags[0].partition("=")[0].lstrip("-")
+    return next(each.hint for each in caught.value.problems if each.path == path)
+
+
 @pytest.mark.parametrize(("name", "paths"), called().items(), ids=lambda value: str(value))
 def test_a_foreign_name_is_answered_with_ours(name: str, paths: list[str]) -> None:
-    assert f"    Here it is called {' or '.join(paths)}." in message(f"--{name}=1")
-    # With the section of the other system before it, too.
-    assert f"    Here it is called {' or '.join(paths)}." in message(f"--training.{name}=1")
+    ours = OTHER_NAMES.get(name)
+    for flag in (f"--{name}=1", f"--other.{name}=1"):  # with another system's section, too
+        if ours is None:
+            assert hint(flag).startswith(f"Here it is called {' or '.join(paths)}")
+        else:
+            assert hint(flag)
+
+
+SAID = {
+    "--min_lr=6e-5 --optimizer.lr=6e-4": "--schedule.floor 0.1",
+    "--min_lr=6e-5 --learning_rate=6e-4": "--schedule.floor 0.1",
+    "--min_lr_ratio=0.2": "--schedule.floor 0.2",
+    "--lr_start=3e-4 --optimizer.lr=3e-3": "--schedule.warmup_from 0.1",
+    "--epochs=3": '--duration "3 epochs"',
+    "--num_train_epochs=0.5": '--duration "0.5 epochs"',
+    "--max_steps=500": '--duration "500 steps"',
+    "--training.steps=500": '--duration "500 steps"',
+    "--max_time=00:01:30:00": '--duration "90 min"',
+    "--max_duration=10ba": '--duration "10 steps"',
+    "--train_tokens=1e9": '--duration "1000000000 tokens"',
+    "--warmup_ratio=0.1": "--schedule.warmup_steps 60",
+    "--warmup_ratio=0.1 --max_steps=1000": "--schedule.warmup_steps 100",
+    "--warmup=100": "--schedule.warmup_steps 100",
+    "--fp16=true": "--precision.compute fp16",
+    "--bf16": "--precision.compute bf16",
+    "--torch_dtype=bfloat16": "--precision.compute bf16",
+    "--amp=true": "--precision.compute bf16",
+    "--torch_compile=true": "--compile '{}'",
+    "--compile_model=false": "--compile null",
+    "--gradient_accumulation_steps=4": "--batch.accumulation 4",
+    "--grad_accum=4": "--batch.accumulation 4",
+    "--per_device_train_batch_size=2": "--batch.micro_size 2",
+    "--batch_size=8": "--batch.global_size 8 or --batch.micro_size 8",
+    "--block_size=128": "--batch.sequence_length 128",
+    "--learning_rate=1e-3": "--optimizer.lr 1e-3",
+    "--wd=0.05": "--optimizer.weight_decay 0.05",
+    "--beta1=0.8": "--optimizer.betas '[0.8, 0.95]'",
+    "--adam_beta2=0.99 --adam_beta1=0.8": "--optimizer.betas '[0.8, 0.99]'",
+    "--muon_momentum=0.9": "--optimizer muon --optimizer.momentum 0.9",
+    "--optim=adamw_torch_fused": "--optimizer adamw",
+    "--lr_scheduler_type=constant_with_warmup": "--schedule constant",
+    "--gradient_checkpointing=true": "--memory.activation_checkpointing full",
+    "--logging_steps=20": '--tracking.every "20 steps"',
+    "--eval_steps=50": '--evaluation.every "50 steps"',
+    "--eval_steps=0.1": '--evaluation.every "60 steps"',
+    "--val_check_interval=0.25": '--evaluation.every "0.25 epochs"',
+    "--eval_strategy=no": "--evaluation null",
+    "--save_steps=500": '--checkpoint.every "500 steps"',
+    "--save_strategy=epoch": '--checkpoint.every "1 epochs"',
+    "--save_strategy=steps --save_steps=7": '--checkpoint.every "7 steps"',
+    "--eval_iters=20": "--evaluation.sequences 160",
+    "--flash_attention=true": "--model.attention_backend sdpa_flash",
+    "--attn_implementation=sdpa": "--model.attention_backend sdpa",
+    "--no_cuda=true": "--parallel.device cpu",
+    "--disable_tqdm=true": "--tracking.progress none",
+    "--report_to=none": "--tracking.trackers '[]'",
+    "--tokenizer_name=gpt2": "--tokenizer huggingface --tokenizer.path gpt2",
+    "--data.path=a.txt": "--data.sources '[{type: text, paths: [a.txt]}]'",
+    "--auto_resume=false": "--checkpoint.resume never",
+    "--hidden_act=silu": "--model.activation swiglu",
+    "--profile=true": "--profiling '{}'",
+}
+
+
+@pytest.mark.parametrize("flags", SAID)
+def test_the_value_of_another_system_is_converted(flags: str) -> None:
+    words = flags.split()
+    assert hint(*words).partition(": ")[2] == SAID[flags]
+    # What is to be typed is taken, in place of what was.
+    for option in SAID[flags].split(" or "):
+        typed = shlex.split(option)
+        compose(Job, tiny(), flags=[w for w in words[1:] if "optimizer." in w] + typed)
+
+
+@pytest.mark.parametrize(
+    ("flag", "word"),
+    [
+        ("--wandb.name=x", "metrics.jsonl"),
+        ("--report_to=wandb", "metrics.jsonl"),
+        ("--tensorboard=true", "metrics.jsonl"),
+        ("--num_workers=4", "no workers"),
+        ("--model.lora.rank=8", "no adapters"),
+        ("--quantization=int8", "not quantized"),
+        ("--shuffle=true", "always shuffled"),
+        ("--log_dir=x", "workspace"),
+        ("--resume_from_checkpoint=runs/a", "setpoint train runs/a"),
+        ("--max_time=30", "30 min"),
+        ("--max_steps=-1", "leave max_steps out"),
+        ("--optim=adamw_8bit", "--optimizer.type import"),
+        ("--gpus=8", "one process"),
+    ],
+)
+def test_what_has_no_counterpart_is_said_to_have_none(flag: str, word: str) -> None:
+    assert word in hint(flag)
+    assert "Did you mean" not in hint(flag)
+
+
+def test_a_file_and_a_variable_are_answered_as_they_are_written(tmp_path: Path) -> None:
+    toml, json = tmp_path / "job.toml", tmp_path / "job.json"
+    toml.write_text("max_iters = 500\n[training]\nmin_lr = 3e-4\n[model]\nn_embd = 64\n")
+    json.write_text('{"num_train_epochs": 2, "compile": true, "model": {"n_head": 4}}')
+
+    def _hints(**layers: Any) -> dict[str, str]:
+        with pytest.raises(ConfigError) as caught:
+            compose(Job, tiny(), **layers).resolve()
+        return {problem.path: problem.hint for problem in caught.value.problems}
+
+    said = _hints(files=[toml])
+    assert said["max_iters"] == 'Here it is called duration: duration = "500 steps"'
+    assert said["training.min_lr"].endswith("(0.0003 / 0.003): floor = 0.1 under [schedule]")
+    assert said["model.n_embd"] == "Here it is called model.dim: dim = 64 under [model]"
+    said = _hints(files=[json])
+    assert said["model.n_head"] == 'Here it is called model.heads: "model": {"heads": 4}'
+    assert said["num_train_epochs"] == 'Here it is called duration: "duration": "2 epochs"'
+    assert '"compile": {}' in said["compile"]
+    said = _hints(environ={"SETPOINT__LEARNING_RATE": "1e-3"})
+    assert said["learning_rate"].endswith("optimizer.lr: SETPOINT__OPTIMIZER__LR=1e-3")
+
+
+@pytest.mark.parametrize(
+    ("flag", "on"),
+    [
+        ("--compile=true", "--compile '{}'"),
+        ("--evaluation=false", "--evaluation null"),
+        ("--memory.activation_checkpointing=true", "--memory.activation_checkpointing full"),
+        ("--model.rope_scaling=false", "--model.rope_scaling null"),
+        ("--model.mup=true", "model.mup.base_dim"),
+    ],
+)
+def test_a_section_that_may_be_null_says_how_it_is_switched(flag: str, on: str) -> None:
+    path = flag.partition("=")[0][2:]
+    path += ".type" if path.endswith(("checkpointing", "scaling")) else ""
+    assert on in hint(flag, path=path)
+
+
+# What is suggested for names that no system has exactly so; the empty text where none is close.
+MEANT = {
+    "lerning_rate": "optimizer.lr",
+    "optimizer.lerning_rate": "optimizer.lr",
+    "optimiser.lr": "optimizer.lr",
+    "optim.lr": "optimizer.lr",
+    "lr": "optimizer.lr",
+    "optimizer.beta": "optimizer.betas",
+    "optimizer.clip": "optimizer.clip_norm",
+    "eps": "optimizer.eps",
+    "dim": "model.dim",
+    "model.dimm": "model.dim",
+    "model.num_layer": "model.layers",
+    "layers": "model.layers",
+    "model.vocab": "model.vocab_size",
+    "model.drop": "model.dropout",
+    "model.ffn": "model.ffn_dim",
+    "model.rope.base": "model.rope_base",
+    "tokenizer.vocab_size": "model.vocab_size",
+    "batch.size": "batch.global_size",
+    "batch.micro": "batch.micro_size",
+    "batch.accum": "batch.accumulation",
+    "data.source": "data.sources",
+    "data.held": "data.held_out",
+    "sed": "seed",
+    "sedd": "seed",
+    "resume": "checkpoint.resume",
+    "eval.every": "evaluation.every",
+    "early_stopping": "evaluation.early_stopping",
+    "best": "evaluation.best",
+    "memory.offload": "memory.activation_offload",
+    "device": "parallel.device",
+    "experiment_dir": "experiment",
+    "shedule.floor": "schedule.floor",
+    "trainer.precision": "precision",
+    "scheduler.type": "schedule",
+    "checkpoint.dir": "",
+    "model.hidden": "",
+    "model.mlp_ratio": "",
+    "training.foo": "",
+    "output": "",
+    "log": "",
+    "callbacks": "",
+    "strategy": "",
+    "hooks": "",
+    "ema": "",
+    "temperature": "",
+    "random_state": "",
+    "parallel.tp": "",
+    "parallel.dp": "",
+    "loss.fn": "",
+    "foo": "",
+    "bar": "",
+    "xyz": "",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_guess_is_near_or_there_is_none(name: str) -> None:
+    expected = f"Did you mean {MEANT[name]}?" if MEANT[name] else ""
+    assert hint(f"--{name}=1") == expected
 
 
 def test_a_name_leads_to_one_field() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from setpoint.cli.program import SETPOINT, Program
@@ -241,18 +242,23 @@ class Command:
                 if option.name in parsed.options and option.metavar and not option.repeat:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
-            elif (token.startswith("-") and token != "-") or sets or parsed.overrides:
+            elif (token.startswith("-") and token != "-") or sets:
                 if name == WORLD_SIZE.name and self.title == "setpoint train":
                     raise SetpointError(
                         f"{self.title} takes the number of ranks from the launcher (WORLD_SIZE), "
                         f"not from {name}; `setpoint check {name} N` verifies a plan for any number"
                     )
                 parsed.overrides.append(token)
+                if at < len(tokens) and self._is_value(token, tokens[at]):
+                    parsed.overrides.append(tokens[at])
+                    at += 1
+            elif parsed.overrides and len(parsed.positional) >= self.positional[1]:
+                parsed.overrides.append(token)  # which is refused with what overrides look like
             else:
                 parsed.positional.append(token)
         if not parsed.has("--help"):
             self._source_on_standard_input(parsed)
-            self._count(parsed.positional, bool(parsed.overrides))
+            self._count(parsed.positional, parsed.overrides)
         return parsed
 
     def _source_on_standard_input(self, parsed: Arguments) -> None:
@@ -265,14 +271,22 @@ class Command:
         ):
             raise SetpointError("--stdin-format has no effect without --config-from-stdin")
 
-    def _count(self, given: list[str], overrides: bool) -> None:
+    def _is_value(self, token: str, word: str) -> bool:
+        """Whether a word is the value of the override before it."""
+        if not token.startswith("--") or "=" in token or word.startswith("--"):
+            return False
+        from setpoint.config.layers.flags import takes_next
+
+        return takes_next(self.program.root, token, word)
+
+    def _count(self, given: list[str], overrides: list[str]) -> None:
         least, most = self.positional
         if len(given) < least:
             missing = self.usage.split()[len(given) : least]
             verb = "is" if len(missing) == 1 else "are"
-            before = ", before what sets fields" if overrides else ""
             raise SetpointError(
-                f"{' and '.join(missing)} {verb} missing{before}: {self.title} {self.usage}"
+                f"{' and '.join(missing)} {verb} missing: {self.title} {self.usage}"
+                + _taken_as_value(self.program, overrides)
                 + (f"\nfor instance: {self.examples[0][0]}" if self.examples else "")
             )
         if len(given) > most:
@@ -305,11 +319,26 @@ class Command:
 SOURCE_HELP = """
 SOURCE is a preset (see `setpoint list presets`), a TOML, YAML or JSON file, a run directory, a
 checkpoint, module:function, or REV:PRESET and REV:FILE of a git revision, as in HEAD~1:tiny.
-OVERRIDES set fields: --optimizer.lr 1e-3, --optimizer.lr=1e-3 and optimizer.lr=1e-3 mean the
-same, and a later one beats an earlier one. `--optimizer adamw` chooses a variant; `--evaluation
-null` switches a section off. Layers, later beats earlier: defaults, preset, files, environment
-(SETPOINT__OPTIMIZER__LR=1e-3), modifiers of --with, overrides. SOURCE `-` is a file on standard
-input; `@args.txt` stands for the words in that file."""
+OVERRIDES set fields, before or after SOURCE: --optimizer.lr 1e-3, --optimizer.lr=1e-3 and
+optimizer.lr=1e-3 mean the same, and a later one beats an earlier one. `--optimizer adamw` chooses
+a variant; `--evaluation null` switches a section off. Layers, later beats earlier: defaults,
+preset, files, environment (SETPOINT__OPTIMIZER__LR=1e-3), modifiers of --with, overrides. SOURCE
+`-` is a file on standard input; `@args.txt` stands for the words in that file."""
+
+
+def _taken_as_value(program: Program, overrides: list[str]) -> str:
+    """Why SOURCE is missing where the word that may be meant stands after a flag."""
+    from setpoint.config.compose import SUFFIXES
+    from setpoint.config.registry import preset_named
+
+    if not program.is_own:
+        import setpoint.presets  # noqa: F401 - registers the presets by name
+    for flag, word in pairwise(overrides):
+        if not flag.startswith("--") or "=" in flag or word.startswith("--"):
+            continue
+        if os.path.exists(word) or word.endswith(SUFFIXES) or preset_named(word):
+            return f"\n{word} is the value of {flag} here; write {flag}=VALUE, or SOURCE first"
+    return ""
 
 
 def _is_folder(token: str) -> bool:

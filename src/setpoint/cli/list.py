@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from setpoint.cli.command import IMPORT, JSON, Arguments, Command
@@ -23,10 +24,11 @@ from setpoint.config.verify import known_cautions
 KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
 COMMAND = Command(
     "list",
-    "[presets | modifiers | variants | tags | cautions | fields [SECTION]]",
+    "[presets | modifiers | variants | tags | cautions | fields [SECTION]] [WORD]",
     "Print what there is to choose from: presets and modifiers with what they are for, the\n"
     "variants of each section that has several, the tags with the fields they reach, the codes of\n"
-    "cautions, and every field with its type, default, range, role and meaning. Without an\n"
+    "cautions, and every field with its type, default, range, role and meaning. A WORD finds what\n"
+    "has it in its name or meaning, fields also by what other systems call them. Without an\n"
     "argument: everything but the fields.",
     [IMPORT, JSON],
     [
@@ -34,6 +36,7 @@ COMMAND = Command(
         ("setpoint list tags", "what --tag.NAME VALUE sets"),
         ("setpoint list presets --import mine", "those of your module mine.py, too"),
         ("setpoint list fields optimizer", "the fields of one section, of all its variants"),
+        ("setpoint list fields warmup", "every field that has to do with it"),
     ],
     positional=(0, 2),
 )
@@ -58,13 +61,25 @@ def run(arguments: Arguments) -> int:
     if kind is not None and kind not in KINDS:
         meant = did_you_mean(kind, KINDS, " ")
         raise SetpointError(f"cannot list {kind!r}.{meant} One of: {', '.join(KINDS)}")
-    if len(words) > (2 if kind == "fields" else 1):
+    if len(words) > 2:
         raise SetpointError(f"unexpected argument {words[-1]!r}")
     section = words[1] if len(words) > 1 else ""
     wanted = [kind] if kind else list(KINDS[:-1])
     found = {name: list(_rows(root, name, section)) for name in wanted}
     if kind == "fields" and not found["fields"]:
-        raise SetpointError(f"there is no section or field {section!r}. {_meant(root, section)}")
+        found["fields"] = list(searched(root, section))
+        if not found["fields"]:
+            raise SetpointError(
+                f"there is no section or field {section!r}, and none mentions it. "
+                f"{_meant(root, section)}"
+            )
+    elif kind is not None and kind != "fields" and section:
+        matches = _matcher(section)
+        found[kind] = [row for row in found[kind] if any(matches(_cell(c)) for c in row.values())]
+        if not found[kind]:
+            names = [next(iter(row.values())) for row in _rows(root, kind, "")]
+            meant = did_you_mean(section, names, " ")
+            raise SetpointError(f"none of the {kind} mentions {section!r}.{meant}")
     if arguments.has("--json"):
         import json
 
@@ -160,6 +175,44 @@ def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]
             yield _field(path, info)
 
 
+def _matcher(word: str) -> Callable[[str], bool]:
+    """Whether a text has a word, or one that begins with it, in it; `_`, `-` and space are one."""
+    parts = [re.escape(part) for part in re.split(r"[\W_]+", word) if part]
+    pattern = re.compile(r"(?<![^\W_])" + r"[\W_]+".join(parts), re.IGNORECASE)
+    return lambda text: bool(parts) and pattern.search(text) is not None
+
+
+def searched(root: type[Config], word: str) -> Iterator[dict[str, Any]]:
+    """The fields that have to do with a word: by name, by a name of other systems, by their help.
+
+    Arguments:
+        root: the class of the configuration.
+        word: what is looked for.
+
+    Returns:
+        a mapping for each field, as `field_rows` gives them, names first; of its help the first
+        sentence, and `also_called` where the word stands there.
+    """
+    matches = _matcher(word)
+    found: list[list[dict[str, Any]]] = [[], [], []]
+    seen: set[int] = set()
+    for path, info in schema(root):
+        if id(info) in seen:  # of a section in several places the first counts
+            continue
+        seen.add(id(info))
+        row = _field(path, info)
+        called = [name for name in info.also_called if matches(name)]
+        rank = 0 if matches(info.name) else 1 if called else 2 if matches(row["help"]) else None
+        if rank is None:
+            continue
+        row["help"] = re.split(r"(?<=\.)\s", row["help"], maxsplit=1)[0]
+        if called:
+            row["also_called"] = called
+        found[rank].append(row)
+    for rows in found:
+        yield from rows
+
+
 def _field(path: str, info: FieldInfo) -> dict[str, Any]:
     row: dict[str, Any] = {"path": path, "type": info.type.describe()}
     owner = info.owner.__setpoint__
@@ -191,7 +244,9 @@ def _some_variants(owner: type[Config]) -> list[str]:
 
 
 def _default(value: object) -> str:
-    return ", ".join(map(plain_text, value)) if isinstance(value, list) else plain_text(value)
+    if isinstance(value, list):
+        return ", ".join(map(plain_text, value)) or "[]"
+    return plain_text(value)
 
 
 def fields_text(rows: Sequence[dict[str, Any]]) -> str:
@@ -201,7 +256,7 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
         rows: as `field_rows` gives them.
 
     Returns:
-        three lines for each.
+        two or three lines for each, and one more with names of other systems that were found.
     """
     blocks: list[str] = []
     for row in rows:
@@ -213,5 +268,10 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
         if "default" in row:
             facts.append(f"default {_default(row['default'])}")
         facts.append(row["role"])
-        blocks.append(f"{title}\n    {'; '.join(facts)}\n{dim(wrapped(row['help'], '    '))}")
+        lines = [title, f"    {'; '.join(facts)}"]
+        if row["help"]:
+            lines.append(dim(wrapped(row["help"], "    ")))
+        if "also_called" in row:
+            lines.append(dim(wrapped(f"also called {', '.join(row['also_called'])}", "    ")))
+        blocks.append("\n".join(lines))
     return "\n".join(blocks)

@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from setpoint.cli.command import Arguments
 from setpoint.config import Config, SetpointError
-from setpoint.config.suggest import former, name_here
+from setpoint.config.suggest import former, known_elsewhere
 
 CLOSE = 0.81
 
@@ -43,7 +43,7 @@ def refuse_misspelt_options(
         close = _closest(word, options)
         if close is not None:
             raise SetpointError(f"{command.title} has no option {name}. Did you mean {close}?")
-        if name_here(root, word):
+        if known_elsewhere(root, word):
             continue  # a field by its name elsewhere
         if not equals and (at + 1 == len(overrides) or overrides[at + 1].startswith("--")):
             raise SetpointError(

@@ -221,6 +221,7 @@ def _merge(
         apply_flags(editor, flags)
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
+    editor.answer()
     label = source if isinstance(source, str) else root.__name__
     draft = cast(C, editor.root)
     return Composition(draft, label, editor.problems, editor.failed, sweep, sources.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from .base import Config, chain_of, value_or_missing
 from .data import same
@@ -21,9 +21,10 @@ from .suggest import (
     classes_at,
     former,
     holds_secret,
+    known_elsewhere,
     name_here,
     names_secret,
-    nearest,
+    near_key,
     place_of,
     settable,
     unknown_key,
@@ -44,6 +45,23 @@ from .types.sections import SectionType, tag_of
 from .types.special import FreeType
 from .variant import dropped_by, keep_shared
 from .walk import dotted
+
+
+class Unknown(NamedTuple):
+    """A key that no field answers to.
+
+    Arguments:
+        path: as it was written.
+        value: as the layer holds it; MISSING for a part of a value.
+        origin: where it comes from.
+        problem: the report of it.
+    """
+
+    path: Path
+    value: object
+    origin: Origin
+    problem: Problem
+
 
 # Fields of these types hold one value, so that nothing can be set inside it.
 SINGLE = (IntType, FloatType, BoolType, StrType, PathType, LiteralType, EnumType)
@@ -70,6 +88,10 @@ class Editor:
         # What has changed since a fragment of an older schema was written.
         self.notes: list[str] = []
         self.items = Items(self)
+        # The keys that no field answers to, and the configuration as far as it can be determined
+        # without them; both are for `other_names.answer`.
+        self.unknown: list[Unknown] = []
+        self.determined: Config | None = None
         # By what path a layer has set a field; a section may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
         self.written: dict[tuple[int, str, int], tuple[Path, Config, Origin]] = {}
@@ -178,27 +200,37 @@ class Editor:
         """
         for part in error.parts:
             full = (*path, *part.at)
-            hint, text = part.hint, shown_part(value, part)
+            hint, text, foreign = part.hint, shown_part(value, part), False
             if part.message.startswith("unknown key"):
                 file = origin.label if origin.layer == FILE else None
                 gone = former(type(self.root), dotted(full), file)
+                foreign = not gone and not meant
                 meant = gone or name_here(type(self.root), str(full[-1])) or meant
-                hint = meant or place_of(type(self.root), str(full[-1]), dotted(full)) or hint
+                key, root = str(full[-1]), type(self.root)
+                hint = meant or place_of(root, key, dotted(full), loose=not hint) or hint
                 if names_secret(type(self.root), str(full[-1])):
                     text = "***"
             self.failed.add(dotted(full))
-            self.problems.append(
-                Problem(
-                    dotted(full),
-                    part.message,
-                    valid=part.valid,
-                    hint=hint,
-                    value=text,
-                    origin=origin.describe(full),
-                )
+            problem = Problem(
+                dotted(full),
+                part.message,
+                valid=part.valid,
+                hint=hint,
+                value=text,
+                origin=origin.describe(full),
             )
+            self.problems.append(problem)
+            if foreign and text != "***":
+                self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
         if len(self.problems) >= MOST:
             raise ConfigError(self.problems)
+
+    def answer(self) -> None:
+        """Say of unknown keys that other systems have what is to be written here."""
+        if self.unknown:
+            from .other_names import answer
+
+            answer(self)
 
     def merge_section(
         self, section: Config, values: Mapping[str, object], origin: Origin, path: Path
@@ -217,7 +249,26 @@ class Editor:
                 info = self._field(section, str(key))
                 self._assign(section, info, value, origin, here)
             except Invalid as error:
-                self.report(here, value, origin, error)
+                for inner, item in self._foreign_section(here, value, error):
+                    self.report(inner, item, origin, error)
+
+    def _foreign_section(
+        self, path: Path, value: object, error: Invalid
+    ) -> list[tuple[Path, object]]:
+        """What to report of a value: each key of a section of another system, or the whole."""
+        whole = [(path, value)]
+        if not isinstance(value, Mapping) or not error.message.startswith("unknown key"):
+            return whole
+        entries = cast(Mapping[str, object], value)
+        above = classes_at(type(self.root), path[:-1])
+        close = [name for cls in above for name in near_key(str(path[-1]), cls)]
+        meant = classes_at(type(self.root), (*path[:-1], close[0])) if close else []
+        if any(settable(cls, str(key)) for cls in meant for key in entries):
+            return whole
+        foreign = any(known_elsewhere(type(self.root), str(key)) for key in entries)
+        if not foreign or former(type(self.root), dotted(path)):
+            return whole
+        return [((*path, str(key)), item) for key, item in entries.items()]
 
     def _field(self, section: Config, key: str) -> FieldInfo:
         info = settable(type(section), key)
@@ -233,7 +284,7 @@ class Editor:
         except Invalid as error:
             from .spelling import explained
 
-            raise explained(info, value, error, path) from None
+            raise explained(info, value, error, path, origin) from None
 
     def _assign_value(
         self, section: Config, info: FieldInfo, value: object, origin: Origin, path: Path
@@ -469,11 +520,15 @@ class Editor:
             info = self._field(node, key)
         except Invalid as error:
             # Named with its whole path, so that the hint can search the whole tree.
-            close = nearest(key, type(node).__setpoint__.fields, 1) if len(rest) > 1 else []
+            close = near_key(key, type(node)) if len(rest) > 1 else []
             whole = (*close, *rest[1:])
             there = classes_at(type(node), whole[:-1]) if close else []
             exists = any(settable(cls, str(whole[-1])) for cls in there)
             meant = f"Did you mean {dotted((*done, *whole))}?" if exists else ""
+            if close and done:
+                error = Invalid(
+                    error.message, error.valid, hint=f"Did you mean {dotted((*done, *close))}?"
+                )
             self.report((*done, *rest), value, origin, error, meant)
             return
         if len(rest) == 1:
@@ -529,6 +584,18 @@ def mapping_in(kind: FieldType, value: object) -> object:
         return parse_flow(value)
     except Invalid as error:
         raise Invalid(error.message, secret=holds_secret(kind)) from None
+
+
+def _inside(value: object, path: Path) -> object:
+    """A part of a value as a layer gives it; MISSING where the path leads nowhere."""
+    for part in path:
+        if isinstance(value, Mapping) and part in value:
+            value = cast(Mapping[object, object], value)[part]
+        elif isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):  # pyright: ignore[reportUnknownArgumentType]
+            value = cast(Sequence[object], value)[part]
+        else:
+            return MISSING
+    return value
 
 
 def fields_in(values: Mapping[str, object]) -> dict[str, object]:

@@ -43,6 +43,7 @@ class ClassInfo:
         "derives",
         "fields",
         "migrations",
+        "other_names",
         "owner",
         "presets",
         "role",
@@ -62,6 +63,8 @@ class ClassInfo:
         self.migrations: str | None = None
         # The module that registers the presets and modifiers that come with it.
         self.presets: str | None = None
+        # The module with what the root answers to names of other systems.
+        self.other_names: str | None = None
         self.fields: dict[str, FieldInfo] = {}
         # Of a root: the sections that packages have added to it.
         self.added: dict[str, Any] = {}
@@ -103,6 +106,7 @@ class ConfigMeta(type):
         schema: int | None = None,
         migrations: str | None = None,
         presets: str | None = None,
+        other_names: str | None = None,
     ) -> Any:
         """Make a config class.
 
@@ -116,6 +120,7 @@ class ConfigMeta(type):
             migrations: the module with the migrations from older versions; inherited.
             presets: the module that registers the presets and modifiers of a root, imported when
                 a configuration of it is composed; inherited.
+            other_names: the module with the table `OTHER_NAMES`, see that module; inherited.
 
         Returns:
             the class.
@@ -146,9 +151,11 @@ class ConfigMeta(type):
             info.schema = inherited[0].__setpoint__.schema
             info.migrations = inherited[0].__setpoint__.migrations
             info.presets = inherited[0].__setpoint__.presets
+            info.other_names = inherited[0].__setpoint__.other_names
         info.schema = info.schema if schema is None else schema
         info.migrations = migrations or info.migrations
         info.presets = presets or info.presets
+        info.other_names = other_names or info.other_names
         if migrations is not None:
             versioned.append(cls)
         cls.__setpoint__ = info
@@ -192,6 +199,7 @@ class ConfigMeta(type):
         schema: int | None = None,
         migrations: str | None = None,
         presets: str | None = None,
+        other_names: str | None = None,
     ) -> None:
         super().__init__(name, bases, namespace)
 

@@ -67,8 +67,11 @@ class Problem:
         whole.path, whole.value, whole.origin, whole.also = path, value, origin, tuple(also)
         return whole
 
-    def render(self) -> str:
+    def render(self, valid: bool = True) -> str:
         """The problem as an indented paragraph.
+
+        Arguments:
+            valid: whether to list what would be valid.
 
         Returns:
             several lines, without a trailing newline.
@@ -79,7 +82,7 @@ class Problem:
             lines.append(f"    from {_short(self.origin)}")
         lines.append(f"    {_short(self.message)}")
         lines.extend(f"    with {other}" for other in self.also)
-        if self.valid:
+        if self.valid and valid:
             lines.append(wrapped_list("    valid: ", self.valid))
         if self.hint:
             lines.append(f"    {self.hint}")
@@ -137,9 +140,9 @@ class Caution(Problem):
         )
         self.code = code
 
-    def render(self) -> str:
+    def render(self, valid: bool = True) -> str:
         """See `Problem.render`; the code is in the last line."""
-        return f"{super().render()}\n    silence it with --silence.append {self.code}"
+        return f"{super().render(valid)}\n    silence it with --silence.append {self.code}"
 
     def __repr__(self) -> str:
         return f"Caution({self.code!r}, {self.path!r}, {self.message!r})"
@@ -183,7 +186,12 @@ class ConfigError(SetpointError):
         """
         count = len(self.problems)
         head = f"{count} problem{'s' if count != 1 else ''} in the configuration"
-        parts = [head, *(problem.render() for problem in self.problems[:MOST])]
+        parts = [head]
+        listed: set[tuple[str, ...]] = set()  # the keys of a section stand once
+        for problem in self.problems[:MOST]:
+            again = problem.message.startswith("unknown key") and problem.valid in listed
+            parts.append(problem.render(valid=not again))
+            listed.add(problem.valid)
         if count > MOST:
             parts.append(f"... and {count - MOST} more")
         return "\n\n".join(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar, cast
 
 from .base import Config, is_frozen, state_of, value_or_missing, withhold
@@ -126,6 +126,19 @@ def _determined(
         again = []
         placed = list(sections(root, (), again))
     return root, placed, again, determination
+
+
+def determined(draft: C, failed: Collection[str]) -> C:
+    """A copy with every value computed that can be; nothing is checked or frozen.
+
+    Arguments:
+        draft: the configuration with all layers merged.
+        failed: the paths of values that could not be set.
+
+    Returns:
+        the copy; what cannot be computed has no value in it.
+    """
+    return _determined(draft, sorted(failed), [])[0]
 
 
 def silenced_codes(root: Config) -> tuple[str, ...]:

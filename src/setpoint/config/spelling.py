@@ -15,10 +15,13 @@ from .walk import dotted
 # How other languages, and people, write that there is nothing.
 NOTHING = ("none", "nil", "false", "off", "no", "~", "")
 WRONG_KIND = "is not"  # how the errors of types begin; those of ranges say something else
+SWITCHED = ("true", "false", "yes", "no", "on", "off")
 HERE = ((), ("type",))  # where an error is about the value as a whole
 
 
-def explained(info: FieldInfo, value: object, error: Invalid, path: Path) -> Invalid:
+def explained(
+    info: FieldInfo, value: object, error: Invalid, path: Path, origin: Origin
+) -> Invalid:
     """The error for a value that a field cannot take, with what was meant where that is known.
 
     Arguments:
@@ -26,6 +29,7 @@ def explained(info: FieldInfo, value: object, error: Invalid, path: Path) -> Inv
         value: the value as it came.
         error: what is wrong with it.
         path: the field's path.
+        origin: where the value comes from.
 
     Returns:
         the same error, or one with a better hint.
@@ -42,6 +46,8 @@ def explained(info: FieldInfo, value: object, error: Invalid, path: Path) -> Inv
     kind = unwrapped(info.type)
     if ours:
         hint = f"Here it is called {ours}."
+    elif isinstance(kind, SectionType) and kind is not info.type and word in SWITCHED:
+        hint = _switches(kind, path, origin)
     elif isinstance(info.type, OptionalType) and word in NOTHING:
         hint = "Write null for none."
     elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
@@ -60,6 +66,21 @@ def value_here(info: FieldInfo, word: str) -> str:
         the value as it is typed; the empty text where nothing is known.
     """
     return next((ours for ours, names in info.values_also_called.items() if word in names), "")
+
+
+def _switches(kind: SectionType, path: Path, origin: Origin) -> str:
+    """How a section that may be null is switched on and off."""
+    from .other_names import written
+
+    cls, name = kind.only(), dotted(path)
+    off = f"off with {written({name: None}, origin)}."
+    if cls is None:
+        tag = next(iter(kind.variants()))
+        return f"Switch it on by one of its types, as in {written({name: tag}, origin)}; {off}"
+    required = [info.name for info in cls.__setpoint__.fields.values() if info.required]
+    if required:
+        return f"Switch it on by giving {dotted((*path, required[0]))}; {off}"
+    return f"Switch it on, with its defaults, with {written({name: {}}, origin)}; {off}"
 
 
 def _inside(kind: SectionType, word: str, path: Path) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .errors import Invalid
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .types.base import FieldType
 
 PLAIN = ("int", "float", "bool", "str", "Path")  # annotations that hold no sections
+SHORT = 2  # letters of a name that is taken as it is
+LONG = 6  # letters from which on one wrong letter leaves much alike
+PREFIX = 4  # letters that may stand for a longer word
 NAME = 60  # a longer name than this is shortened in errors
 
 
@@ -33,18 +36,29 @@ def nearest(
     """
     import difflib
 
-    word = name.lower().replace("-", "_")
-    options = list(dict.fromkeys(candidates))
-    close = difflib.get_close_matches(word, options, n=count, cutoff=likeness)
+    word = _folded(name)
+    options = {_folded(option): option for option in reversed(list(candidates))}
+    close = difflib.get_close_matches(word, [*options][::-1], n=count, cutoff=likeness)
     # A part of the name as typed, or whole words of it: `data` is not meant by `dataloader`.
-    words = f"_{word.replace('.', '_')}_"
-    inside = [
-        option
-        for option in options
-        if len(word) > 2
-        and (word in option or (len(option) > 2 and f"_{option.replace('.', '_')}_" in words))
-    ]
-    return list(dict.fromkeys([*close, *inside]))[:count]
+    inside = [each for each in [*options][::-1] if _is_part(word, each)]
+    return [options[each] for each in dict.fromkeys([*close, *inside])][:count]
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _words(name: str) -> str:
+    return "_" + name.replace(".", "_").replace("/", "_") + "_"
+
+
+def _is_part(word: str, option: str) -> bool:
+    """Whether one name is made of whole words of the other, or of the beginning of one."""
+    inside, whole = _words(word), _words(option)
+    if not word:
+        return False
+    begins = inside[:-1] if len(word) >= PREFIX else inside
+    return begins in whole or (len(option) > SHORT and whole in inside)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], before: str = "") -> str:
@@ -157,6 +171,20 @@ def schema(
                 yield from schema(section, f"{path}.", (*above, section))
 
 
+def near_key(key: str, cls: type[Config]) -> list[str]:
+    """The field of a section whose name is nearest to a key.
+
+    Arguments:
+        key: what was typed.
+        cls: the section's class.
+
+    Returns:
+        one name, or nothing where none is close: `training` is not `tracking`.
+    """
+    likeness = 0.7 if len(key) < LONG else 0.78
+    return nearest(key, cls.__setpoint__.fields, 1, likeness)
+
+
 def unknown_key(cls: type[Config], key: str) -> Invalid:
     """The error for a key that a section does not have.
 
@@ -168,7 +196,7 @@ def unknown_key(cls: type[Config], key: str) -> Invalid:
         the error, with the section's keys and the nearest of them.
     """
     names = list(cls.__setpoint__.fields)
-    close = nearest(key, names, 1)
+    close = near_key(key, cls)
     hint = former_in(cls, key) or (f"Did you mean {close[0]}?" if close else "")
     tag = cls.__setpoint__.tag
     title = f"{cls.__name__} (type = {tag})" if tag else cls.__name__
@@ -179,13 +207,14 @@ def unknown_key(cls: type[Config], key: str) -> Invalid:
     return Invalid(message, tuple(sorted(names)), hint=hint, secret=secret)
 
 
-def place_of(root: type[Config], key: str, path: str) -> str:
+def place_of(root: type[Config], key: str, path: str, loose: bool = True) -> str:
     """A sentence that says where a misplaced or misspelt key belongs in the whole tree.
 
     Arguments:
         root: the root class.
         key: the last word of the unknown path.
         path: the unknown path.
+        loose: whether names anywhere that are only alike count.
 
     Returns:
         the sentence, or the empty string where nothing is close.
@@ -199,43 +228,61 @@ def place_of(root: type[Config], key: str, path: str) -> str:
     if here:
         tags = " or ".join(cls.__setpoint__.tag or cls.__name__ for cls in here)
         return f"It is a field of type = {tags}."
-    word = key.lower().replace("-", "_")
-    paths = list(dict.fromkeys(path for path, _ in schema(root)))
-    exact = [p for p in paths if p.rpartition(".")[2] == word]
-    if not exact:
-        foreign = name_here(root, key)
-        if foreign:
-            return foreign
-        beside = [name for cls in classes_at(root, parents) for name in cls.__setpoint__.fields]
-        close = nearest(word, beside, 1)
-        if close:
-            return f"Did you mean {section + '.' if section else ''}{close[0]}?"
-        everywhere = nearest(word, [p.rpartition(".")[2] for p in paths], 1, likeness=0.8)
-        exact = [p for p in paths if everywhere and p.rpartition(".")[2] == everywhere[0]]
-    if not exact:
-        exact = _called_nearly(root, word)
-    return f"Did you mean {' or '.join(exact[:3])}?" if exact else ""
+    word = _folded(key)
+    every = list(dict.fromkeys(path for path, _ in schema(root)))
+    places = [each for each in every if each.rpartition(".")[2] == word]
+    foreign = "" if places else name_here(root, key)
+    if foreign:
+        return foreign
+    beside = [name for cls in classes_at(root, parents) for name in near_key(word, cls)]
+    close = [f"{section}.{name}" if section else name for name in beside[:1]]
+    if not places:
+        places = close or (_alike(root, every, word) if loose else [])
+    elif section:
+        places = [*places, *close]
+    places = list(dict.fromkeys(places))
+    return f"Did you mean {' or '.join(places[:3])}?" if places else ""
 
 
-def _first_places(root: type[Config]) -> dict[FieldInfo, str]:
-    """The path of each field; of a section that stands in several places the first is meant."""
+def _alike(root: type[Config], paths: Sequence[str], word: str) -> list[str]:
+    """The fields anywhere whose name, or name in other systems, is nearly a word."""
+    import difflib
+
+    if len(word) <= SHORT:
+        return []
+    ours: dict[str, list[str]] = {}
+    for path in paths:
+        ours.setdefault(path.rpartition(".")[2], []).append(path)
+    theirs: dict[str, list[str]] = {}
+    for path, info in schema(root):
+        for name in info.also_called:
+            theirs.setdefault(name, []).append(path)
+    # Many names invite chance likenesses; who misspells a name seldom does so in its first letter.
+    found: list[tuple[float, list[str]]] = []
+    for names, likeness in ((ours, 0.8), (theirs, 0.85)):
+        first = [name for name in names if name[0] == word[0]]
+        for name in difflib.get_close_matches(word, first, n=1, cutoff=likeness):
+            ratio = difflib.SequenceMatcher(None, word, name).ratio()
+            found.append((ratio, list(dict.fromkeys(names[name]))))
+    if found:
+        return max(found, key=lambda each: each[0])[1]
+    begin = [path for name in ours if name.startswith(f"{word}_") for path in ours[name]]
+    return begin if len(begin) <= 3 else []
+
+
+def first_places(root: type[Config]) -> dict[FieldInfo, str]:
+    """The path of each field; of a section that stands in several places the first is meant.
+
+    Arguments:
+        root: the root class.
+
+    Returns:
+        paths by field.
+    """
     first: dict[FieldInfo, str] = {}
     for path, info in schema(root):
         first.setdefault(info, path)
     return first
-
-
-def _called_nearly(root: type[Config], word: str) -> list[str]:
-    """The fields that other systems call nearly so: a misspelt name of somebody else's."""
-    import difflib
-
-    every = list(schema(root))
-    names = [name for _, info in every for name in info.also_called]
-    # Many names invite chance likenesses.
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.85)
-    return list(
-        dict.fromkeys(path for path, info in every if close and close[0] in info.also_called)
-    )
 
 
 def former(root: type[Config], path: str, file: str | None = None) -> str:
@@ -285,13 +332,43 @@ def name_here(root: type[Config], key: str) -> str:
     Returns:
         the sentence; the empty string where no field is `also_called` that, or one has that name.
     """
-    word = key.lower().replace("-", "_")
+    word = _folded(key)
     every = list(schema(root))
     if any(info.name == word for _, info in every):
         return ""
-    places = _first_places(root).items()
+    places = first_places(root).items()
     paths = list(dict.fromkeys(path for info, path in places if word in info.also_called))
     return f"Here it is called {' or '.join(paths)}." if paths else ""
+
+
+def foreign_table(root: type[Config]) -> Mapping[str, Any]:
+    """What the root declares of names of other systems; see `other_names`.
+
+    Arguments:
+        root: the root class.
+
+    Returns:
+        sentences and converters by name; empty where the root names no module of them.
+    """
+    module = root.__setpoint__.other_names
+    if module is None:
+        return {}
+    from importlib import import_module
+
+    return import_module(module).OTHER_NAMES
+
+
+def known_elsewhere(root: type[Config], key: str) -> bool:
+    """Whether other systems have a key, so that it is answered as theirs.
+
+    Arguments:
+        root: the root class.
+        key: the last word of a path.
+
+    Returns:
+        True if a field is `also_called` that, or the root's table has it.
+    """
+    return _folded(key) in foreign_table(root) or bool(name_here(root, key))
 
 
 def names_secret(root: type[Config], key: str) -> bool:

@@ -114,7 +114,7 @@ class OptimizerConfig(Builds["Optimizer"]):
     )
     """Peak learning rate; the schedule multiplies it by a factor at each update."""
 
-    weight_decay: float = field(default=0.1, ge=0, lt=inf)
+    weight_decay: float = field(default=0.1, ge=0, lt=inf, also_called=("wd", "l2"))
     """Decoupled decay: a decayed weight is multiplied by 1 - lr * weight_decay at each update.
     Parameters of the kinds in no_decay do not decay."""
 
@@ -145,6 +145,7 @@ class OptimizerConfig(Builds["Optimizer"]):
             "clip_grad_norm",
             "gradient_clip_val",
             "gradient_clipping",
+            "gradient_clip",
         ),
     )
     """Scale gradients down where their global norm exceeds this; null: never. The norm is measured

@@ -51,6 +51,9 @@ class Batch(Config):
             "grad_accumulation_steps",
             "grad_accum_steps",
             "accumulate_grad_batches",
+            "grad_accum",
+            "accumulation_steps",
+            "gradient_accumulation",
         ),
     )
     """Forward and backward passes per update on each rank; 1 unless it follows from the others."""
@@ -68,6 +71,8 @@ class Batch(Config):
             "block_size",
             "context_length",
             "cutoff_len",
+            "context_size",
+            "max_len",
         ),
     )
     """Tokens in a sequence, as the model sees them."""

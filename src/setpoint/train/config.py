@@ -57,7 +57,13 @@ if TYPE_CHECKING:
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
 
-class Job(Config, schema=5, migrations="setpoint.train.migrations", presets="setpoint.presets"):
+class Job(
+    Config,
+    schema=5,
+    migrations="setpoint.train.migrations",
+    presets="setpoint.presets",
+    other_names="setpoint.train.other_names",
+):
     """A training job: one configuration that fully determines the run."""
 
     name: str = field(

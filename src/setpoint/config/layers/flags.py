@@ -9,7 +9,7 @@ from ..edit import EXTENDS, Editor
 from ..errors import SetpointError
 from ..files.plain import PlainScalar
 from ..origin import COMMAND_LINE, Origin
-from ..suggest import classes_at, field_of, former, name_here
+from ..suggest import classes_at, field_of, former, known_elsewhere
 from ..tags import TAG
 from ..types.base import FieldType
 from ..types.containers import AnyOfType, OptionalType
@@ -123,6 +123,50 @@ def parse_flags(
     return flags
 
 
+def takes_next(cls: type[Config], token: str, word: str) -> bool:
+    """Whether a word is the value of the flag before it, and not an argument of its own.
+
+    Arguments:
+        cls: the class of the root.
+        token: the flag, such as `--seed`.
+        word: what follows it.
+
+    Returns:
+        False after a flag that has its value or takes none; after a switch if the word is no value
+        of it: `--deterministic exp.toml`.
+    """
+    name, equals, _ = token.partition("=")
+    if equals or not name.startswith("--") or word.startswith("--"):
+        return False
+    path = _path(name[2:])
+    if _is_switch(cls, path):
+        return "=" not in word and _is_value(_kinds(cls, path), word)
+    if name.startswith("--no-") and _is_switch(cls, _path(name[5:])):
+        return word in ("true", "false")  # which is refused in words
+    return True
+
+
+def _is_value(kinds: Sequence[FieldType], word: str) -> bool:
+    """Whether a word is a value of one of the types, a reference, or the values of a sweep."""
+    if "(" in word:
+        from ..sweep.distribution import is_call
+
+        return is_call(word)
+    if "${" in word:
+        return True
+
+    def read(part: str) -> bool:
+        for kind in kinds:
+            try:
+                kind.read(PlainScalar(part), Origin(COMMAND_LINE))
+            except SetpointError:
+                continue
+            return True
+        return False
+
+    return all(map(read, word.split(",")))
+
+
 def apply_flags(editor: Editor, tokens: Sequence[str]) -> None:
     """Put the overrides of a command line onto a draft.
 
@@ -157,7 +201,7 @@ def read_flags(cls: type[Config], tokens: Sequence[str]) -> list[Flag]:
         lambda path: _is_switch(cls, path),
         # A switch that was retired has no value to be read.
         lambda path: former(cls, ".".join(path)),
-        lambda path: bool(name_here(cls, path[-1])),
+        lambda path: known_elsewhere(cls, path[-1]),
     )
 
 

@@ -148,6 +148,7 @@ class Composer(Generic[C]):
         editor.failed = set(base.failed)
         fields = {path: item for path, item in chosen.items() if path not in ((SOURCE,), (WITH,))}
         put_flags(editor, self._line.flags_of(fields))
+        editor.answer()
         self._finish(draft)
         composition = Composition(draft, base.label, editor.problems, editor.failed)
         config = composition.resolve()

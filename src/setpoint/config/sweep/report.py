@@ -132,7 +132,7 @@ class Statement(Problem):
     def __init__(self, text: str) -> None:
         super().__init__("", text)
 
-    def render(self) -> str:
+    def render(self, valid: bool = True) -> str:
         """See `Problem.render`."""
         return indent(self.message, "  ")
 

@@ -1,0 +1,344 @@
+"""Answers to keys of other systems: our field, with the value converted, as it is to be written.
+
+A field's `also_called` says under what names other systems have it; where value and meaning are the
+same, nothing more is needed. What has another unit, or stands in several fields here, or nowhere,
+is answered by the table `OTHER_NAMES` of the module that the root names:
+
+    class Job(Config, other_names="mine.other_names"): ...
+
+    OTHER_NAMES = {
+        "epochs": lambda given: Ours({"duration": f"{given.text} epochs"}),
+        "wandb": "There is no wandb tracker.",
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from .base import Config
+from .errors import SetpointError
+from .field import MISSING, FieldInfo
+from .files.plain import PlainScalar, guess
+from .origin import COMMAND_LINE, ENVIRONMENT, FILE, PROGRAM, Origin
+from .spelling import value_here
+from .suggest import first_places, foreign_table, schema
+from .types.containers import OptionalType
+from .types.sections import SectionType
+
+if TYPE_CHECKING:
+    from .edit import Editor, Unknown
+
+MOST = 100  # keys of a report that are converted; each is tried on a copy of the draft
+BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
+
+
+class Ours(NamedTuple):
+    """What is to be written here for a key of another system.
+
+    Arguments:
+        values: dotted paths with plain values, in the order in which they are written.
+        note: what differs, such as the unit.
+    """
+
+    values: Mapping[str, object]
+    note: str = ""
+
+
+class Given:
+    """A key of another system as it was given.
+
+    Arguments:
+        name: the last word of its path, in small letters with underscores.
+        value: as the layer holds it.
+        editor: holds the draft and the other unknown keys.
+    """
+
+    def __init__(self, name: str, value: object, editor: Editor) -> None:
+        self.name = name
+        self.value = guess(value) if isinstance(value, PlainScalar) else value
+        self._editor = editor
+
+    @property
+    def text(self) -> str:
+        """The value as a text."""
+        return _bare(self.value)
+
+    @property
+    def number(self) -> float | None:
+        """The value as a finite number; None for anything else."""
+        value = self.value
+        if isinstance(value, str):  # files of other systems quote numbers: "1e-4"
+            value = guess(PlainScalar(value))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return number if abs(number) < float("inf") else None
+
+    @property
+    def truth(self) -> bool | None:
+        """The value as true or false; None for anything else."""
+        if isinstance(self.value, bool):
+            return self.value
+        return {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False,
+                "off": False, "0": False, "none": False}.get(self.text.lower())  # fmt: skip
+
+    def of(self, path: str) -> Any:
+        """A value of the configuration that the key was given to, as far as it can be determined.
+
+        Arguments:
+            path: dotted, of a field.
+
+        Returns:
+            the value; None where there is none, or it could not be computed.
+        """
+        from .base import value_or_missing
+        from .resolve import determined
+
+        if self._editor.determined is None:
+            try:
+                self._editor.determined = determined(self._editor.root, self._editor.failed)
+            except SetpointError:
+                return None
+        node: Any = self._editor.determined
+        for part in path.split("."):
+            if not isinstance(node, Config) or part not in type(node).__setpoint__.fields:
+                return None
+            node = value_or_missing(node, part)
+        return None if node is MISSING else node
+
+    @property
+    def root(self) -> Config | None:
+        """The whole configuration, its derived values computed; None where that failed."""
+        self.of("")
+        return self._editor.determined
+
+    def beside(self, *names: str) -> Given | None:
+        """Another unknown key that was given along with this one.
+
+        Arguments:
+            names: what it may be called; the first that was given counts.
+
+        Returns:
+            the key, or None.
+        """
+        for name in names:
+            for unknown in reversed(self._editor.unknown):
+                if _word(unknown.path[-1]) == name:
+                    return Given(name, unknown.value, self._editor)
+        return None
+
+
+# Values to write, and the choices of variants of which one must come first where they are refused.
+Option = tuple[Mapping[str, object], Sequence[Mapping[str, object]]]
+Converter = Callable[[Given], Ours | str | None]
+
+
+def _word(key: object) -> str:
+    """A key in the spelling of `also_called`."""
+    return str(key).lower().replace("-", "_")
+
+
+def answer(editor: Editor) -> None:
+    """Say of each unknown key that other systems have what is to be written here.
+
+    Arguments:
+        editor: with everything applied; hints of its problems are replaced.
+    """
+    root = type(editor.root)
+    table = foreign_table(root)
+    for unknown in editor.unknown[:MOST]:
+        words = [_word(part) for part in unknown.path]
+        said = _said(table, (".".join(words), words[-1]), unknown, editor)
+        if said is None:
+            said = _renamed(editor, unknown, words[-1]) or None
+        if said is None and words[:-1]:  # a section of another system
+            said = _said(table, words[:-1], unknown, editor)
+        if isinstance(said, Ours):
+            said = _sentence([(said.values, ())], said.note, unknown.origin, editor)
+        if said:
+            unknown.problem.hint = said
+
+
+def _said(
+    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: Editor
+) -> Ours | str | None:
+    name = next((name for name in names if name in table), None)
+    if name is None:
+        return None
+    entry = table[name]
+    return entry if isinstance(entry, str) else entry(Given(name, unknown.value, editor))
+
+
+def _renamed(editor: Editor, unknown: Unknown, word: str) -> str:
+    """The answer for a name that fields are `also_called`."""
+    root = type(editor.root)
+    if any(info.name == word for _, info in schema(root)):
+        return ""
+    found = {path: info for info, path in first_places(root).items() if word in info.also_called}
+    if not found:
+        return ""
+    given = Given(word, unknown.value, editor)
+    options: list[Option] = []
+    for path, info in found.items():
+        value = _value(info, unknown.value, given)
+        if value is not MISSING:
+            owners = [i.owner for p, i in schema(root) if p == path and word in i.also_called]
+            tags = [tag for owner in owners if (tag := cast(Any, owner).__setpoint__.tag)]
+            section = path.rpartition(".")[0]
+            options.append(({path: value}, [{section: tag} for tag in tags if section]))
+    if len(options) < len(found):
+        return f"Here it is called {' or '.join(found)}."
+    return _sentence(options, "", unknown.origin, editor)
+
+
+def _value(info: FieldInfo, value: object, given: Given) -> object:
+    """A value of another system as the field takes it; MISSING where it may mean anything."""
+    word = given.text.lower().removeprefix("torch.")
+    ours = value_here(info, word)
+    if ours:
+        return ours
+    if given.truth is not None and not _reads(info, PlainScalar("true")):
+        if given.truth:  # `bf16 = true`: the name itself is a value
+            named = value_here(info, given.name)
+            choices = info.type.candidates()
+            if named or given.name in choices:
+                return named or given.name
+        optional = isinstance(info.type, OptionalType)
+        if optional and isinstance(info.type.parts()[0], SectionType) and given.truth:
+            return {}
+        if optional and not given.truth:
+            return None
+    if isinstance(value, Mapping):
+        return MISSING
+    return value if _reads(info, value) else MISSING
+
+
+def _reads(info: FieldInfo, value: object) -> bool:
+    try:
+        info.read(value, Origin(PROGRAM))
+    except SetpointError:
+        return False
+    return True
+
+
+def _sentence(options: Sequence[Option], note: str, origin: Origin, editor: Editor) -> str:
+    """`Here it is called A, NOTE: what to write`; without that where it would be refused."""
+    names = " or ".join(" and ".join(values) for values, _ in options)
+    head = f"Here it is called {names}{f', {note}' if note else ''}"
+    texts: list[str] = []
+    for values, variants in options:
+        attempts = (values, *({**variant, **values} for variant in variants))
+        fitting = next((attempt for attempt in attempts if _fits(editor, attempt)), None)
+        if fitting is None:
+            return f"{head}."
+        texts.append(written(fitting, origin))
+    return f"{head}: {' or '.join(texts)}"
+
+
+def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
+    from .copying import draft_of
+    from .edit import Editor as Trial
+
+    try:
+        trial = Trial(draft_of(editor.root))
+        for path, value in values.items():
+            plain = isinstance(value, Mapping | list | tuple)
+            given = cast(object, value) if plain else PlainScalar(_bare(value))
+            trial.set(path.split("."), given, Origin(COMMAND_LINE))
+    except SetpointError:
+        return False
+    return not trial.problems
+
+
+def written(values: Mapping[str, object], origin: Origin) -> str:
+    """Values as they are written in the layer that an unknown key came from.
+
+    Arguments:
+        values: dotted paths with plain values.
+        origin: of the key.
+
+    Returns:
+        flags, variables, or lines of a file.
+    """
+    if origin.layer == FILE:
+        parts = [_in_file(path, value, origin.label) for path, value in values.items()]
+        return "; ".join(parts)
+    parts: list[str] = []
+    for path, value in values.items():
+        if origin.layer == COMMAND_LINE:
+            parts.append(f"--{path} {in_shell(_bare(value))}")
+        elif origin.layer == ENVIRONMENT:
+            parts.append(f"SETPOINT__{path.upper().replace('.', '__')}={in_shell(_bare(value))}")
+        else:
+            parts.append(f"{path} = {_quoted(value)}")
+    return " ".join(parts) if origin.layer in (COMMAND_LINE, ENVIRONMENT) else "; ".join(parts)
+
+
+def _in_file(path: str, value: object, name: str) -> str:
+    section, _, key = path.rpartition(".")
+    if name.endswith(".toml"):
+        text = '"null"' if value is None else _quoted(value, " = ")
+        return f"{key} = {text}" + (f" under [{section}]" if section else "")
+    keys = path.split(".")
+    quote = '"' if name.endswith(".json") else ""
+    text = _quoted(value)
+    for each in reversed(keys[1:]):
+        text = f"{{{quote}{each}{quote}: {text}}}"
+    return f"{quote}{keys[0]}{quote}: {text}"
+
+
+def _bare(value: object) -> str:
+    """A value as a flag holds it, before the shell's quotes."""
+    return str(value) if isinstance(value, str) else _quoted(value, ": ", bare=True)
+
+
+def _quoted(value: object, colon: str = ": ", bare: bool = False) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        short = float(f"{value:.10g}")
+        return str(int(short)) if short.is_integer() and abs(short) < 1e6 else f"{short!r}"
+    if isinstance(value, list | tuple):
+        items = (_quoted(item, colon, bare) for item in cast(Sequence[object], value))
+        return f"[{', '.join(items)}]"
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[str, object], value).items()
+        entries = (f"{key}{colon}{_quoted(item, colon, bare)}" for key, item in pairs)
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(value, PlainScalar):
+        return str(value)
+    if isinstance(value, str):
+        from .files.write_common import quoted
+
+        plain = bare and value and all(sign in BARE - {",", ":"} for sign in value)
+        return value if plain else quoted(value)
+    return str(value)
+
+
+def in_shell(text: str) -> str:
+    """A word as a shell takes it.
+
+    Arguments:
+        text: the value of a flag.
+
+    Returns:
+        the text, in double quotes where it has spaces and nothing that they do not protect, else
+        quoted by `shlex`.
+    """
+    if text and all(sign in BARE for sign in text):
+        return text
+    if " " in text and all(sign in BARE or sign == " " for sign in text):
+        return f'"{text}"'
+    import shlex
+
+    return shlex.quote(text)
+
+
+__all__ = ["Converter", "Given", "Ours", "answer", "in_shell", "written"]

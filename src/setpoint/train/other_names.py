@@ -1,0 +1,358 @@
+"""What a training job answers to names of other systems whose values do not mean the same here.
+
+Names whose value means the same stand at their field, as `also_called`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from setpoint.config.other_names import Converter, Given, Ours
+
+PEAK = ("lr", "learning_rate", "base_lr", "max_lr", "peak_lr")
+EPOCHS = ("num_train_epochs", "num_epochs", "max_epochs", "epochs", "n_epochs")
+STEPS = ("max_steps", "train_steps", "total_steps", "num_steps", "max_iters", "train_iters")
+
+
+def _whole(number: float) -> str:
+    return f"{number:.10g}"
+
+
+def _lasting(unit: str) -> Converter:
+    """A duration in a unit; 0 and less leave it open in other systems."""
+
+    def convert(given: Given) -> Ours | str | None:
+        if given.number is None:
+            return None
+        if given.number <= 0:
+            return f"Here duration says when training ends, as in 3 {unit}; leave {given.name} out."
+        return Ours({"duration": f"{_whole(given.number)} {unit}"})
+
+    return convert
+
+
+def _time(given: Given) -> Ours | str | None:
+    """`max_time`, as in `00:12:00:00` for days, hours, minutes and seconds, or a composer time."""
+    parts = given.text.split(":")
+    if len(parts) > 1 and all(part.isdecimal() for part in parts) and len(parts) <= 4:
+        days, hours, minutes, seconds = (int(part) for part in ["0"] * (4 - len(parts)) + parts)
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        return Ours({"duration": f"{total} s" if total % 60 else f"{total // 60} min"})
+    for ending, unit in {"ep": "epochs", "ba": "steps", "tok": "tokens"}.items():
+        count = given.text.removesuffix(ending)
+        if count != given.text and count.isdecimal():
+            return Ours({"duration": f"{count} {unit}"})
+    if given.number is not None:
+        return (
+            f"Here it is called duration, which takes a unit: {_whole(given.number)} min, "
+            f"{_whole(given.number)} steps or {_whole(given.number)} epochs."
+        )
+    return None
+
+
+def _peak(given: Given) -> float | None:
+    """The peak learning rate that is meant: given beside under another name, or the job's."""
+    other = given.beside(*PEAK)
+    peak = given.of("optimizer.lr") if other is None else other.number
+    return peak if isinstance(peak, int | float) and peak > 0 else None
+
+
+def _share_of_peak(path: str) -> Converter:
+    """A learning rate as a share of the peak."""
+
+    def convert(given: Given) -> Ours | str | None:
+        peak = _peak(given)
+        note = "a fraction of optimizer.lr, not a learning rate"
+        if given.number is None or peak is None:
+            return f"Here it is called {path}, {note}."
+        return Ours({path: given.number / peak}, f"{note} ({given.number:g} / {peak:g})")
+
+    return convert
+
+
+def _warmup_share(given: Given) -> Ours | str | None:
+    """A warm-up as a share of the run."""
+    from setpoint.config import Config
+
+    if given.number is None or not 0 <= given.number <= 1:
+        return None
+    steps = given.beside(*STEPS)
+    updates = given.of("schedule.horizon_steps") if steps is None else steps.number
+    if isinstance(updates, int | float) and isinstance(given.of("schedule"), Config):
+        count = round(given.number * updates)
+        note = f"a number of steps ({given.number:g} of {_whole(updates)})"
+        return Ours({"schedule.warmup_steps": count}, note)
+    return (
+        f"Here it is called schedule.warmup_steps, a number of steps: "
+        f"{given.number:g} times those of the run."
+    )
+
+
+def _warmup(given: Given) -> Ours | str | None:
+    if given.number is None:
+        return None
+    if 0 < given.number < 1:
+        return _warmup_share(given)
+    return Ours({"schedule.warmup_steps": _whole(given.number)})
+
+
+def _mixed(given: Given) -> Ours | str | None:
+    """Mixed precision by a switch or by name: `amp = true`, `mixed_precision = "fp16"`."""
+    word = given.text.lower().removesuffix("-mixed")
+    ours = {"16": "fp16", "32": "fp32", "no": "fp32"}.get(word, word)
+    if given.truth is not None:
+        ours = "bf16" if given.truth else "fp32"
+    return Ours({"precision.compute": ours}) if ours in ("bf16", "fp16", "fp32") else None
+
+
+def _every(path: str) -> Converter:
+    """A period: a count of steps, a share of the run, a strategy by name."""
+    section = path.partition(".")[0]
+    partners = {
+        "evaluation": ("eval_steps", "eval_interval"),
+        "checkpoint": ("save_steps", "save_interval"),
+        "tracking": ("logging_steps", "log_interval"),
+    }[section]
+
+    def convert(given: Given) -> Ours | str | None:
+        number, word = given.number, given.text.lower()
+        if word in ("no", "none", "never", "false") or (number is not None and number <= 0):
+            off: object = None if section == "evaluation" else "never"
+            return Ours({section if section == "evaluation" else path: off})
+        if word in ("epoch", "epochs"):
+            return Ours({path: "1 epochs"})
+        if word in ("steps", "step", "iter"):
+            partner = given.beside(*partners)
+            count = "" if partner is None or partner.number is None else _whole(partner.number)
+            return (
+                Ours({path: f"{count} steps"})
+                if count
+                else (f"Here it is called {path}, a count with a unit such as 100 steps.")
+            )
+        if number is None:
+            return None
+        if given.name == "val_check_interval" and isinstance(given.value, float):
+            return Ours({path: f"{_whole(number)} epochs"}, "where a share is one of an epoch")
+        if given.name == "saves_per_epoch":
+            return Ours({path: f"{_whole(1 / number)} epochs"})
+        if number < 1:
+            updates = given.of("schedule.horizon_steps")
+            if not isinstance(updates, int):
+                return f"Here it is called {path}, a count with a unit such as 100 steps."
+            note = f"a count with a unit ({number:g} of {updates} steps)"
+            return Ours({path: f"{max(1, round(number * updates))} steps"}, note)
+        return Ours({path: f"{_whole(number)} steps"})
+
+    return convert
+
+
+def _batches(given: Given) -> Ours | str | None:
+    """Batches of an evaluation, as the number of their sequences."""
+    size, number = given.of("batch.micro_size"), given.number
+    note = "a number of sequences, not of batches"
+    if number is None or number < 1 or number != int(number) or not isinstance(size, int):
+        return f"Here it is called evaluation.sequences, {note}."
+    return Ours({"evaluation.sequences": int(number) * size}, f"{note} ({number:g} * {size})")
+
+
+def _beta(index: int) -> Converter:
+    """One of Adam's betas; the other from beside, or as it is."""
+
+    def convert(given: Given) -> Ours | str | None:
+        betas = given.of("optimizer.betas")
+        pair: list[float] = [0.9, 0.95]
+        if isinstance(betas, tuple):
+            pair = [*cast(tuple[float, float], betas)]
+        for at, names in enumerate((("adam_beta1", "beta1"), ("adam_beta2", "beta2"))):
+            other = given.beside(*names)
+            if other is not None and other.number is not None:
+                pair[at] = other.number
+        if given.number is None:
+            return None
+        pair[index] = given.number
+        return Ours({"optimizer.betas": pair}, "a pair")
+
+    return convert
+
+
+def _truth(path: str, true: object, false: object, note: str = "") -> Converter:
+    """A switch that has other values here."""
+
+    def convert(given: Given) -> Ours | str | None:
+        if given.truth is None:
+            return None
+        return Ours({path: true if given.truth else false}, note)
+
+    return convert
+
+
+def _optimizer(given: Given) -> Ours | str | None:
+    word = given.text.lower()
+    if "8bit" in word or "4bit" in word or "paged" in word:
+        return (
+            "There is no optimizer with state in 8 bits; optimizer.type = import takes one of "
+            'another package: --optimizer.type import --optimizer.target "bitsandbytes.optim.'
+            'AdamW8bit"'
+        )
+    if word.startswith("adamw"):
+        return Ours({"optimizer": "adamw"})
+    if word in ("adam", "torch_adam"):
+        return Ours({"optimizer": "adamw", "optimizer.weight_decay": 0}, "Adam is AdamW without it")
+    return None
+
+
+def _tokenizer(given: Given) -> Ours | str | None:
+    if given.text.lower() in ("bytes", "byte", "bytelevel", "byt5"):
+        return Ours({"tokenizer": "bytes"})
+    if given.name == "tokenizer_type" and given.text.isidentifier():
+        return Ours({"tokenizer": "huggingface"}, "with tokenizer.path")
+    return Ours({"tokenizer": "huggingface", "tokenizer.path": given.text})
+
+
+def _text_files(given: Given) -> Ours | str | None:
+    if isinstance(given.value, list | tuple):
+        paths = [str(path) for path in cast(Sequence[object], given.value)]
+    else:
+        paths = [given.text]
+    if not paths or any(not path for path in paths):
+        return None
+    return Ours({"data.sources": [{"type": "text", "paths": paths}]}, "a list of sources")
+
+
+def _checkpointing(given: Given) -> Ours | str | None:
+    word = given.text.lower()
+    if given.truth or word in ("full", "selective"):
+        kind = "selective" if word == "selective" else "full"
+        return Ours({"memory.activation_checkpointing": kind})
+    return Ours({"memory.activation_checkpointing": None}) if given.truth is False else None
+
+
+def _resume(given: Given) -> Ours | str | None:
+    if given.truth is not None:
+        return Ours({"checkpoint.resume": "must" if given.truth else "never"})
+    return (
+        f"A run is resumed by giving its directory in place of the source: setpoint train "
+        f"{given.text}"
+    )
+
+
+def _attention(given: Given) -> Ours | str | None:
+    word = given.text.lower()
+    known = {"flash_attention_2": "sdpa_flash", "flash_attention_3": "sdpa_flash",
+             "flash_attn": "sdpa_flash", "flash_attention": "sdpa_flash", "math": "eager",
+             "flex_attention": "flex"}  # fmt: skip
+    if given.truth is not None:
+        return Ours({"model.attention_backend": "sdpa_flash" if given.truth else "eager"})
+    return Ours({"model.attention_backend": known[word]}) if word in known else None
+
+
+def _trackers(given: Given) -> Ours | str | None:
+    word = given.text.lower()
+    if word in ("none", "[]", "null", ""):
+        return Ours({"tracking.trackers": []})
+    return NO_TRACKER if word != "jsonl" else None
+
+
+def _metric(given: Given) -> Ours | str | None:
+    word = given.text.lower().removeprefix("eval_").removeprefix("val_")
+    known = {"accuracy", "loss", "perplexity", "bits_per_byte"}
+    return Ours({"evaluation.best.metric": word}) if word in known else None
+
+
+def _share_held_out(given: Given) -> Ours | str | None:
+    if given.number is not None and 0 < given.number < 1:
+        return Ours({"data.held_out": given.value})
+    if given.number is not None:
+        return "Here it is called data.held_out, a fraction of the documents such as 0.05."
+    return None
+
+
+NO_TRACKER = (
+    "There is no such tracker: metrics go to metrics.jsonl in the run directory, which "
+    "`setpoint compare RUN --plot` draws."
+)
+NO_ADAPTER = "There are no adapters (LoRA, QLoRA) here yet: all weights are trained."
+NO_QUANTIZATION = (
+    "Weights are not quantized for training; precision.params and precision.float8 are the formats "
+    "that there are."
+)
+NO_WORKERS = "Batches are made in the training process itself: there are no workers to set."
+ONE_PROCESS = "Training runs in one process here: there is no such setting yet."
+SHUFFLED = "Training data is always shuffled, in an order that seed decides; leave it out."
+
+_minimum = _share_of_peak("schedule.floor")
+
+OTHER_NAMES: dict[str, Converter | str] = {
+    **dict.fromkeys(EPOCHS, _lasting("epochs")),
+    **dict.fromkeys(STEPS, _lasting("steps")),
+    "steps": _lasting("steps"),
+    "iterations": _lasting("steps"),
+    "max_tokens": _lasting("tokens"),
+    "train_tokens": _lasting("tokens"),
+    **dict.fromkeys(("max_time", "max_duration"), _time),
+    **dict.fromkeys(("min_lr", "lr_min", "eta_min", "lr_end"), _minimum),
+    "lr_start": _share_of_peak("schedule.warmup_from"),
+    **dict.fromkeys(("warmup_ratio", "warmup_fraction", "lr_warmup_fraction"), _warmup_share),
+    "optimizer.decay": lambda given: Ours({"optimizer.weight_decay": given.value}),
+    "warmup": _warmup,
+    **dict.fromkeys(("amp", "use_amp", "mixed_precision", "autocast"), _mixed),
+    **dict.fromkeys(("eval_steps", "eval_strategy", "evaluation_strategy", "eval_interval",
+                     "val_check_interval", "eval_every", "val_every", "evaluation.interval",
+                     "eval.interval"), _every("evaluation.every")),
+    **dict.fromkeys(("save_steps", "save_strategy", "save_interval", "saves_per_epoch",
+                     "checkpoint_interval", "save_every", "checkpoint.interval",
+                     "checkpoint.save_every"), _every("checkpoint.every")),
+    **dict.fromkeys(("logging_steps", "logging_strategy", "log_interval", "log_freq", "log_every",
+                     "log_every_n_steps", "tracking.interval"), _every("tracking.every")),
+    **dict.fromkeys(("eval_iters", "limit_val_batches", "eval_batches", "evaluation.batches"),
+                    _batches),
+    **dict.fromkeys(("adam_beta1", "beta1"), _beta(0)),
+    **dict.fromkeys(("adam_beta2", "beta2"), _beta(1)),
+    **dict.fromkeys(("optim", "optimizer_type", "optimizer_name"), _optimizer),
+    **dict.fromkeys(("tokenizer_type", "tokenizer_name", "tokenizer_path",
+                     "tokenizer_name_or_path", "hf_tokenizer", "tokenizer_file"), _tokenizer),
+    **dict.fromkeys(("train_file", "train_files", "data_path", "data_files", "dataset_path",
+                     "train_data_dir", "dataset", "dataset_name", "train_dataset", "data_dir",
+                     "data.path", "data.paths", "data.file", "data.files", "data.dir"),
+                    _text_files),
+    **dict.fromkeys(("val_set_size", "val_size", "validation_split", "val_split",
+                     "val_split_fraction", "test_size", "eval_split_ratio", "data.split",
+                     "data.val"), _share_held_out),
+    **dict.fromkeys(("gradient_checkpointing", "enable_gradient_checkpointing", "recompute",
+                     "recompute_granularity"), _checkpointing),
+    "resume_from_checkpoint": _resume,
+    **dict.fromkeys(("auto_resume", "auto_resume_from_checkpoints", "autoresume"),
+                    _truth("checkpoint.resume", "auto", "never")),
+    **dict.fromkeys(("report_to", "loggers", "logger"), _trackers),
+    "disable_tqdm": _truth("tracking.progress", "none", "auto"),
+    **dict.fromkeys(("enable_progress_bar", "progress_bar"),
+                    _truth("tracking.progress", "auto", "none")),
+    "greater_is_better": _truth("evaluation.best.direction", "max", "min"),
+    "metric_for_best_model": _metric,
+    **dict.fromkeys(("use_cpu", "no_cuda"), _truth("parallel.device", "cpu", "auto")),
+    "disable_automatic": _truth("resilience.gc.automatic", False, True),
+    **dict.fromkeys(("flash_attention", "use_flash_attention", "use_flash_attn", "flash_attn",
+                     "attn_implementation", "attn_impl", "attn_backend"), _attention),
+    **dict.fromkeys(("wandb", "tensorboard", "use_wandb", "wandb_log", "mlflow", "comet", "aim",
+                     "use_tensorboard", "neptune", "clearml", "swanlab"), NO_TRACKER),
+    **dict.fromkeys(("lora", "qlora", "peft", "lora_r", "lora_rank", "lora_alpha", "lora_dropout",
+                     "use_lora", "use_peft", "adapter"), NO_ADAPTER),
+    **dict.fromkeys(("quantization", "load_in_4bit", "load_in_8bit", "quantize", "bnb_config"),
+                    NO_QUANTIZATION),
+    **dict.fromkeys(("num_workers", "dataloader_num_workers", "dataloader_pin_memory", "pin_memory",
+                     "prefetch_factor", "persistent_workers"), NO_WORKERS),
+    **dict.fromkeys(("enabled", "enable"), "A section is on while it is there, and off as null: "
+                    "--evaluation null, --compile '{}'."),
+    **dict.fromkeys(("gpus", "devices", "num_nodes", "nnodes", "nproc_per_node"), ONE_PROCESS),
+    **dict.fromkeys(("ddp", "fsdp", "deepspeed", "zero_stage", "tensor_parallel_size",
+                     "pipeline_parallel_size"), ONE_PROCESS),
+    **dict.fromkeys(("shuffle", "shuffle_seed", "shuffle_data"), SHUFFLED),
+    "log_dir": "Logs stand in the run directory, workspace/experiment/name-fingerprint: set "
+    "workspace, experiment or name.",
+    "logging_dir": "Logs stand in the run directory, workspace/experiment/name-fingerprint: set "
+    "workspace, experiment or name.",
+    "tf32": "There is no field for TF32: precision.compute = bf16 is as fast or faster where TF32 "
+    "exists.",
+    "local_rank": "The rank is read from the environment, which torchrun sets; leave it out.",
+}  # fmt: skip

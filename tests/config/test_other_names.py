@@ -1,0 +1,103 @@
+"""A root's own table of what other systems call things."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from setpoint.config import Config, field
+from setpoint.config.compose import compose
+from setpoint.config.other_names import Converter, Given, Ours, in_shell
+
+from .helpers import problems_of
+
+
+class Motor(Config):
+    """A section."""
+
+    speed: float = field(default=2.0, gt=0, also_called=("rpm", "velocity"))
+    """Turns per second."""
+
+    mode: str = "slow"
+    """A text."""
+
+
+class Machine(Config, other_names=__name__):
+    """A root."""
+
+    motor: Motor = field(factory=Motor)
+    """Its motor."""
+
+    share: float = field(default=0.5, ge=0, le=1)
+    """A share of the speed."""
+
+    spare: Motor | None = None
+    """Another motor."""
+
+
+def _share(given: Given) -> Ours | str | None:
+    faster = given.beside("velocity")
+    speed = faster.number if faster else given.of("motor.speed")
+    if given.number is None or speed is None:
+        return None
+    return Ours({"share": given.number / speed}, "a share")
+
+
+OTHER_NAMES: dict[str, Converter | str] = {
+    "rpm": lambda given: Ours({"motor.speed": (given.number or 0) / 60}, "in turns per second"),
+    "coasting": _share,
+    "spare_motor": lambda given: Ours({"spare.speed": 1, "spare.mode": "very slow"}),
+    "gearbox": "There are no gears.",
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        ("--rpm=120", "Here it is called motor.speed, in turns per second: --motor.speed 2"),
+        ("--velocity=3", "Here it is called motor.speed: --motor.speed 3"),
+        # What would be refused is not suggested.
+        ("--velocity=-3", "Here it is called motor.speed."),
+        ("--rpm=0", "Here it is called motor.speed, in turns per second."),
+        ("--coasting=1", "Here it is called share, a share: --share 0.5"),
+        ("--coasting=1 --motor.speed=4", "Here it is called share, a share: --share 0.25"),
+        ("--coasting=1 --velocity=8", "Here it is called share, a share: --share 0.125"),
+        ("--coasting=x", ""),
+        (
+            "--spare_motor=1",
+            "Here it is called spare.speed and spare.mode: "
+            '--spare.speed 1 --spare.mode "very slow"',
+        ),
+        ("--gearbox=1", "There are no gears."),
+        ("--gearbox.teeth=1", "There are no gears."),
+    ],
+)
+def test_keys_of_other_systems(flags: str, hint: str) -> None:
+    problems = problems_of(partial(compose(Machine, flags=flags.split()).resolve))
+    assert next(each.hint for each in problems if each.path in flags.split()[0]) == hint
+
+
+def test_a_subclass_has_the_table_of_its_root() -> None:
+    class Own(Machine):
+        """A root."""
+
+    (problem,) = problems_of(partial(compose(Own, flags=["--gearbox"]).resolve))
+    assert problem.hint == "There are no gears."
+
+
+def test_words_for_a_shell() -> None:
+    assert [in_shell(text) for text in ("1e-3", "3 epochs", "{}", "$x y", "")] == [
+        "1e-3",
+        '"3 epochs"',
+        "'{}'",
+        "'$x y'",
+        "''",
+    ]
+
+
+def test_the_keys_of_a_section_stand_once_in_a_report() -> None:
+    with pytest.raises(Exception) as caught:
+        compose(Machine, flags=["--a=1", "--b=1", "--motor.c=1", "--motor.d=1"]).resolve()
+    assert str(caught.value).count("valid: motor, share, spare") == 1
+    assert str(caught.value).count("valid: mode, speed") == 1
