@@ -189,8 +189,9 @@ EFFECTS = {
     "Parallel.world_size": Effect("parallel.world_size=2", scores, JUDGE),
     "Data.sources": Effect("data.sources=[{type=random, documents=60}]", scores, JUDGE),
     "Data.held_out": Effect("data.held_out=0.4", scores, ("evaluation.sides=[held_out]",)),
-    "Data.validation": Effect("data.validation=[{type=random, documents=9}]", scores,
-                              ("evaluation.sides=[held_out]",)),
+    "Data.validation": Effect(
+        "data.validation=[{type=random, documents=9}]", scores, ("evaluation.sides=[held_out]",)
+    ),
     "Generation.prompts": Effect('generation.prompts=["#"]', texts, GREEDY),
     "Generation.prompts_file": Effect("generation.prompts_file={tmp}/prompts.txt", texts, GREEDY),
     "Generation.samples": Effect("generation.samples=2", texts, WRITE),

@@ -110,6 +110,7 @@ SAID = {
     "--report_to=none": "--tracking.trackers '[]'",
     "--tokenizer_name=gpt2": "--tokenizer huggingface --tokenizer.path gpt2",
     "--data.path=a.txt": "--data.sources '[{type: text, paths: [a.txt]}]'",
+    "--val_file=b.txt": "--data.validation '[{type: text, paths: [b.txt]}]'",
     "--auto_resume=false": "--checkpoint.resume never",
     "--hidden_act=silu": "--model.activation swiglu",
     "--profile=true": "--profiling '{}'",

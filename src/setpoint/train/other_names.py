@@ -210,14 +210,19 @@ def _tokenizer(given: Given) -> Ours | str | None:
     return Ours({"tokenizer": "huggingface", "tokenizer.path": given.text})
 
 
-def _text_files(given: Given) -> Ours | str | None:
-    if isinstance(given.value, list | tuple):
-        paths = [str(path) for path in cast(Sequence[object], given.value)]
-    else:
-        paths = [given.text]
-    if not paths or any(not path for path in paths):
-        return None
-    return Ours({"data.sources": [{"type": "text", "paths": paths}]}, "a list of sources")
+def _text_files(field: str) -> Converter:
+    """Files as a list of one source."""
+
+    def convert(given: Given) -> Ours | str | None:
+        if isinstance(given.value, list | tuple):
+            paths = [str(path) for path in cast(Sequence[object], given.value)]
+        else:
+            paths = [given.text]
+        if not paths or not all(paths):
+            return None
+        return Ours({field: [{"type": "text", "paths": paths}]}, "a list of sources")
+
+    return convert
 
 
 def _checkpointing(given: Given) -> Ours | str | None:
@@ -315,7 +320,10 @@ OTHER_NAMES: dict[str, Converter | str] = {
     **dict.fromkeys(("train_file", "train_files", "data_path", "data_files", "dataset_path",
                      "train_data_dir", "dataset", "dataset_name", "train_dataset", "data_dir",
                      "data.path", "data.paths", "data.file", "data.files", "data.dir"),
-                    _text_files),
+                    _text_files("data.sources")),
+    **dict.fromkeys(("validation_file", "validation_files", "val_file", "val_files",
+                     "val_data_path", "eval_file", "eval_data_path", "eval_dataset",
+                     "validation_dataset"), _text_files("data.validation")),
     **dict.fromkeys(("val_set_size", "val_size", "validation_split", "val_split",
                      "val_split_fraction", "test_size", "eval_split_ratio", "data.split",
                      "data.val"), _share_held_out),

@@ -93,7 +93,7 @@ class Evaluation(Config, role=RUNTIME):
     """Held-out sequences to judge on, the same ones each time; null: all there are."""
 
     datasets: tuple[EvaluationData, ...] = field(
-        default=(), also_called=("test_datasets", "eval_dataset", "eval_datasets")
+        default=(), also_called=("test_datasets", "eval_datasets")
     )
     """Other text to judge on as well, by name."""
 
