@@ -38,7 +38,7 @@ BAD: dict[str, Mapping[str, object]] = {
         "seed": "${batch.sequence_length / 0}",
         "optimizer.lr": "${exit()}",
         "batch.size": "${model}",
-        "name": "x${seed}",
+        "name": "x${model}",
         "model.heads": "${compute * 2}",
         "model.dropout": "${batch.sequence_length}",
         "optimizer.clip_norm": "${dropout}",

@@ -1,9 +1,16 @@
+import enum
+from pathlib import Path
+
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Invalid
+from setpoint.config import Config, Invalid, Period, field, resolve
+from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
+from setpoint.config.json_schema.document import json_schema
+from setpoint.config.record import record_files
 from setpoint.config.reference import Reference, is_whole, may_refer, ref, reference_to
 
 from .helpers import problems_of
@@ -143,3 +150,94 @@ def test_a_reference_into_a_section_that_is_null() -> None:
     )
     (problem,) = problems_of(lambda: compose(Training, flags=["model.layers=${4 / 2}"]).resolve())
     assert problem.hint == "A quotient of whole numbers is written with //."
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Inner(Config):
+    name: str = "in"
+    width: int = 64
+
+
+class Texts(Config):
+    name: str = "run"
+    count: int = 3
+    rate: float = 3e-4
+    on: bool = True
+    color: Color = Color.RED
+    folder: Path = Path("out")
+    inner: Inner = field(factory=Inner)
+    none: int | None = None
+    every: Period = Period("10 steps")
+    title: str | None = None
+    place: Path = Path("x")
+    parts: tuple[str, ...] = ()
+    paths: dict[str, Path] = field(factory=dict)
+    short: str = field(default="abc", pattern="[a-c]+")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${name}-${count}", "run-3"),
+        ("a ${inner.name}/${ inner.width * 2 } b", "a in/128 b"),
+        ("${rate},${on},${color},${folder}", "0.0003,true,RED,out"),
+        ("$${name}-${count}", "${name}-3"),
+        ("${inner.name}${inner.name}", "inin"),
+        ("${paths['a}b']}!", "c!"),
+        ("x ${folder}}", "x out}"),
+    ],
+)
+def test_references_inside_a_text(text: str, value: str) -> None:
+    config = compose(Texts, flags=[f"--title={text}", "--paths={'a}b': c}"]).resolve()
+    assert config.title == value
+    assert compose(Texts, program={"title": text, "paths": {"a}b": "c"}}).resolve().title == value
+    (_, (origin, _)) = chain_of(config, "title")
+    assert origin.describe(("title",)).startswith(f"reference {text} over ")
+
+
+def test_references_inside_paths_and_items() -> None:
+    flags = ["--place=${folder}/${name}", "--parts=[a, 'x-${count}', '${name}']"]
+    config = compose(Texts, flags=[*flags, "--paths.k", "${place}/y", "--count", "4"]).resolve()
+    assert config.place == Path("out/run") and config.paths == {"k": Path("out/run/y")}
+    assert config.parts == ("a", "x-4", "run")
+    again = resolve(config.evolve(name="other"))
+    assert again.place == Path("out/other") and again.parts[2] == "other"
+    assert resolve(Texts(place=ref("${folder}/z"))).place == Path("out/z")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("title=a${inner}", "inner is a section; a text takes texts, numbers"),
+        ("title=a${none}", "none is null"),
+        ("title=a${every}", "every is of type Period"),
+        ("title=a${parts}", "parts is of type"),
+        ("title=a${name", "holds a reference that is not closed by }: ${name"),
+        ("title=a${f(x)}", "cannot be read as arithmetic on fields"),
+        ("title=a${nam}", "refers to nam, which does not exist"),
+        ("title=a${title}", "depends on itself: title -> title"),
+        ("count=1${count}", "it must be the whole value, as in"),
+        ("short=a${name}", "has the wrong form"),
+        ("title=" + "${name}" * 400, "too long for a text with references"),
+    ],
+)
+def test_what_cannot_be_put_into_a_text(flag: str, words: str) -> None:
+    (problem,) = problems_of(lambda: compose(Texts, flags=[flag]).resolve())
+    assert words in problem.message and problem.origin == f"command line {flag.partition('=')[0]}"
+
+
+def test_texts_with_references_are_lossless(tmp_path: Path) -> None:
+    flags = ["title=$${x}-${name}", "place=${folder}/${count}", "parts=['${name}/a', '$${b}']"]
+    config = compose(Texts, flags=flags).resolve()
+    for name, text in record_files(config).items():
+        (tmp_path / name).write_text(text)
+    for source in (tmp_path, tmp_path / "config.toml"):
+        again = compose(Texts, source, flags=["name=new"]).resolve()
+        assert (again.title, again.parts) == ("${x}-new", ("new/a", "${b}"))
+        assert compose(Texts, source).resolve() == config
+    schema = jsonschema.Draft202012Validator(json_schema(Texts))
+    assert schema.is_valid({"title": "a${name}", "short": "a${name}", "place": "${folder}/x"})
+    assert not schema.is_valid({"count": "1${count}"})

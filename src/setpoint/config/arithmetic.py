@@ -127,6 +127,18 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     return result
 
 
+def unparse(node: ast.expr) -> str:
+    """An expression as it is written.
+
+    Arguments:
+        node: from `parse`.
+
+    Returns:
+        its text.
+    """
+    return ast.unparse(node)
+
+
 def _number(node: ast.expr, look_up: Callable[[Path], object]) -> float:
     value = evaluate(node, look_up)
     if isinstance(value, bool) or not isinstance(value, int | float):

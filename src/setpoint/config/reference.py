@@ -1,13 +1,14 @@
-"""References: `${model.dim * 4}`, arithmetic on other fields and nothing else."""
+"""References: `${model.dim * 4}`, arithmetic on other fields; texts may hold several of them."""
 
 from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
 from .errors import Invalid
-from .literal import LiteralText, refers
+from .literal import OPENING, LiteralText, literal, refers
 
 if TYPE_CHECKING:
     import ast
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 LENGTH = 2000
 EXAMPLE = '"${model.dim * 4}"'
+LITERALLY = "A text that holds ${ as it is writes it $${."
 
 
 class Reference:
@@ -34,18 +36,13 @@ class Reference:
         body = self.text.strip()
         if not is_whole(body):
             raise Invalid(
-                f"is not a reference: it must be the whole value, as in {EXAMPLE}",
-                hint="A text that holds ${ as it is writes it $${.",
+                f"is not a reference: it must be the whole value, as in {EXAMPLE}; only texts and "
+                f"paths hold references among other signs",
+                hint=LITERALLY,
             )
         if len(body) > LENGTH:
             raise Invalid(f"is too long for a reference: {len(body)} of at most {LENGTH} signs")
-        # Most configurations hold no reference, and need no parser.
-        from .arithmetic import parse
-
-        try:
-            self._tree: ast.expr = parse(body[2:-1].strip())
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise Invalid(f"cannot be read as arithmetic on fields, as in {EXAMPLE}") from None
+        self._tree: ast.expr = _parse(body[2:-1])
 
     @property
     def path(self) -> Path | None:
@@ -80,11 +77,136 @@ class Reference:
         return hash(self.text)
 
 
+class Template(Reference):
+    """A text with references inside: `out/${name}-${seed}`; `$${` stands for `${` itself.
+
+    Arguments:
+        text: the text as layers have it.
+
+    Raises:
+        Invalid: if one of the references is not closed, or not arithmetic on fields.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, text: str) -> None:
+        self.text = str(text)
+        if len(self.text) > LENGTH:
+            raise Invalid(
+                f"is too long for a text with references: {len(self.text)} of at most {LENGTH} "
+                f"signs"
+            )
+        self._parts: list[str | ast.expr] = []
+        at = 0
+        while at < len(self.text):
+            start = self.text.find(OPENING, at)
+            if start < 0:
+                self._parts.append(self.text[at:])
+                break
+            if start > at and self.text[start - 1] == "$":
+                self._parts.append(self.text[at : start - 1] + OPENING)
+                at = start + len(OPENING)
+                continue
+            end = _closing(self.text, start)
+            if end < 0:
+                shown = self.text[start : start + 40]
+                raise Invalid(
+                    f"holds a reference that is not closed by }}: {shown}", hint=LITERALLY
+                )
+            self._parts += [self.text[at:start], _parse(self.text[start + 2 : end], LITERALLY)]
+            at = end + 1
+
+    @property
+    def path(self) -> Path | None:
+        """None: a text leads to no section."""
+        return None
+
+    def evaluate(self, look_up: Callable[[Path], object]) -> object:
+        """See `Reference.evaluate`; the text, with each value written as it is shown."""
+        from .arithmetic import evaluate, unparse
+
+        texts: list[str] = []
+        for part in self._parts:
+            if isinstance(part, str):
+                texts.append(part)
+                continue
+            value = evaluate(part, look_up)
+            text = _text_of(value)
+            if text is None:
+                raise Invalid(
+                    f"cannot be put together: {unparse(part)} is {_kind_of(value)}; a text takes "
+                    f"texts, numbers, truth values and paths"
+                )
+            texts.append(text)
+        return literal("".join(texts))
+
+
+def reference(text: str, in_text: bool) -> Reference:
+    """What a text with `${` in it means.
+
+    Arguments:
+        text: a text for which `refers` is true.
+        in_text: whether it stands where a text or path is wanted, which may hold references.
+
+    Returns:
+        a reference, or a text with references.
+
+    Raises:
+        Invalid: if it is neither.
+    """
+    return Template(text) if in_text and not is_whole(text) else Reference(text)
+
+
+def _parse(expression: str, hint: str = "") -> ast.expr:
+    # Most configurations hold no reference, and need no parser.
+    from .arithmetic import parse
+
+    try:
+        return parse(expression.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise Invalid(
+            f"cannot be read as arithmetic on fields, as in {EXAMPLE}", hint=hint
+        ) from None
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the reference that begins at `start` is closed; -1 if it is not."""
+    quote = ""
+    for at in range(start + len(OPENING), len(text)):
+        sign = text[at]
+        if quote:
+            quote = "" if sign == quote and text[at - 1] != "\\" else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign == "}":
+            return at
+    return -1
+
+
+def _text_of(value: object) -> str | None:
+    """A value inside a text, as `show` writes it; None for what no text can hold."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, str | int | float):
+        return str(value)
+    as_posix: Any = getattr(value, "as_posix", None)  # `pathlib` is not free to import
+    return None if as_posix is None else as_posix()
+
+
+def _kind_of(value: object) -> str:
+    if value is None or hasattr(type(value), "__setpoint__"):
+        return "null" if value is None else "a section"
+    return f"of type {type(value).__name__}"
+
+
 def ref(expression: str) -> Any:
     """A reference for a field that is set in Python: computed once all layers are merged.
 
     Arguments:
-        expression: arithmetic on fields by their paths from the root, such as `model.dim * 4`.
+        expression: arithmetic on fields by their paths from the root, such as `model.dim * 4`; or
+            a text with references in it, such as `out/${name}`.
 
     Returns:
         the reference; typed so that type checkers take it for every field's value.
@@ -93,6 +215,8 @@ def ref(expression: str) -> Any:
         Invalid: if it is not arithmetic on fields.
     """
     try:
+        if refers(expression):
+            return reference(expression, in_text=True)
         return Reference(f"${{{expression}}}")
     except Invalid as error:
         raise error.called("ref", expression) from None
@@ -110,7 +234,9 @@ def is_whole(text: str) -> bool:
     if isinstance(text, LiteralText):
         return False
     body = text.strip()
-    return body.startswith("${") and body.endswith("}") and body.count("${") == 1
+    if not (body.startswith(OPENING) and body.endswith("}")):
+        return False
+    return body.count(OPENING) == 1 and _closing(body, 0) in (-1, len(body) - 1)
 
 
 def reference_to(path: Path) -> str:

@@ -11,7 +11,7 @@ from .field import MISSING
 from .free import Free
 from .literal import LiteralText, escaped
 from .plain import given, minimal_items, to_minimal
-from .reference import Reference
+from .reference import Reference, Template
 from .sharing import shared_places
 from .user_code import importable_name
 from .walk import sections
@@ -143,6 +143,8 @@ class _Writer:
     def _literal(self, value: Any, depth: int) -> str:
         if isinstance(value, Reference):
             self.imports.add(("setpoint.config", "ref"))
+            if isinstance(value, Template):
+                return f"ref({_quoted(value.text)})"
             return f"ref({_quoted(value.text.strip()[2:-1].strip())})"
         if isinstance(value, Free):
             self.imports.add(("setpoint.config", "Free"))

@@ -12,6 +12,9 @@ OBJECT: Schema = {"type": "object"}
 REFERENCE: Schema = {"type": "string", "pattern": r"^\s*\$\{[\s\S]*\}\s*$"}
 """Arithmetic on other fields, which may stand for any value."""
 
+TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{[\s\S]*\}"}
+"""A text with references in it."""
+
 LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
 """A text that holds `${` as it is."""
 

@@ -20,7 +20,7 @@ from ..types.pattern import PatternType
 from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from ..types.sections import SectionType
 from ..types.special import AnyType, FreeType, ScalarType
-from .shape import LITERAL, NULL, REFERENCE, Schema, either, whole
+from .shape import LITERAL, NULL, REFERENCE, TEMPLATE, Schema, either, whole
 
 if TYPE_CHECKING:
     from .definitions import Definitions
@@ -86,7 +86,9 @@ class Values:
         Returns:
             the schema; unchanged for secrets, which no reference can reach.
         """
-        return schema if kind.is_secret() else either(schema, REFERENCE)
+        if kind.is_secret():
+            return schema
+        return either(schema, TEMPLATE if kind.takes_text else REFERENCE)
 
     def edits(self, kind: SequenceType, item: Schema) -> Schema:
         """The schema of a mapping that edits a list, instead of replacing it.

@@ -31,6 +31,8 @@ class FieldType:
 
     # Whether values may contain sections, so that walks can pass over plain values quickly.
     nested = False
+    # Whether a text may stand here, so that it may hold references.
+    takes_text = False
 
     def describe(self) -> str:
         """The type in words, as help texts and errors show it.

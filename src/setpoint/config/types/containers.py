@@ -29,11 +29,12 @@ class OptionalType(FieldType):
         inner: the type of the value.
     """
 
-    __slots__ = ("inner", "nested")
+    __slots__ = ("inner", "nested", "takes_text")
 
     def __init__(self, inner: FieldType) -> None:
         self.inner = inner
         self.nested = inner.nested
+        self.takes_text = inner.takes_text
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
@@ -77,10 +78,11 @@ class AnyOfType(FieldType):
         options: the types; a value belongs to the first that takes it.
     """
 
-    __slots__ = ("options",)
+    __slots__ = ("options", "takes_text")
 
     def __init__(self, options: tuple[FieldType, ...]) -> None:
         self.options = options
+        self.takes_text = any(option.takes_text for option in options)
 
     def describe(self) -> str:
         """See `FieldType.describe`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files.plain import PlainScalar
 from ..literal import OPENING, LiteralText, refers, unescaped
-from ..reference import Reference, is_whole
+from ..reference import Reference, is_whole, reference
 
 if TYPE_CHECKING:
     from ..base import Config
@@ -37,7 +37,9 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
     listed = isinstance(item, PlainScalar) and kind.is_container() and not is_whole(item)
     if listed or isinstance(item, LiteralText):
         return kind.read(item, origin)
-    return Reference(item) if refers(item) else kind.read(unescaped(item), origin)
+    if refers(item):
+        return reference(item, kind.takes_text)
+    return kind.read(unescaped(item), origin)
 
 
 def dump_item(kind: FieldType, item: Any) -> Any:

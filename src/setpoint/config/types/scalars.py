@@ -145,6 +145,7 @@ class StrType(FieldType):
     """Texts; a number is not taken for one."""
 
     __slots__ = ()
+    takes_text = True
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
@@ -168,6 +169,7 @@ class PathType(FieldType):
     """Paths of files and folders, kept as they were given."""
 
     __slots__ = ()
+    takes_text = True
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
