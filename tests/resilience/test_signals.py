@@ -4,52 +4,171 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
 
 import pytest
 
-from setpoint.resilience.signals import StopRequest
+from setpoint.resilience.signals import Abandoned, Stopped, StopRequest, active
 
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_signal_asks_to_stop(number: int, status: int) -> None:
-    with StopRequest() as stop:
-        assert not stop.requested
-        assert stop.status == 0
-        os.kill(os.getpid(), number)
-        assert stop.requested
-        assert stop.status == status
-
-
-def test_a_second_ctrl_c_does_not_wait() -> None:
-    with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        assert stop.status == 130
-
-
-def test_a_second_sigterm_waits() -> None:
-    """Schedulers send several; the answer is under way."""
-    with StopRequest() as stop:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.status == 75
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "status"),
-    [(signal.SIGINT, signal.SIGTERM, 75), (signal.SIGTERM, signal.SIGINT, 130)],
+    ("number", "status"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)]
 )
-def test_the_last_kind_counts(first: int, second: int, status: int) -> None:
+def test_a_signal_asks_to_stop_where_something_is_to_be_saved(number: int, status: int) -> None:
     with StopRequest() as stop:
+        stop.busy = stop.resumable = True
+        stop.check()
+        assert (stop.requested, stop.status) == (False, 0)
+        os.kill(os.getpid(), number)
+        assert (stop.requested, stop.status) == (True, status)
+        with pytest.raises(Abandoned):
+            stop.check()
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+@pytest.mark.parametrize("number", ALL)
+def test_where_nothing_would_be_lost_it_ends_at_once(number: int, resumable: bool) -> None:
+    with pytest.raises(Stopped) as caught, StopRequest() as stop:
+        stop.resumable = resumable
+        os.kill(os.getpid(), number)
+    assert caught.value.status == (130 if number == signal.SIGINT else 75 if resumable else 143)
+    assert not caught.value.lost
+    words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
+    assert str(caught.value) == words.get(signal.Signals(number), "stopped by SIGHUP")
+
+
+@pytest.mark.parametrize("first", ALL)
+def test_ctrl_c_after_any_signal_does_not_wait(first: int) -> None:
+    with StopRequest() as stop:
+        stop.busy = stop.resumable = True
         os.kill(os.getpid(), first)
-        os.kill(os.getpid(), second)
-        assert stop.status == status
+        with pytest.raises(Stopped) as caught:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert (caught.value.status, caught.value.lost) == (130, True)
+
+
+@pytest.mark.parametrize("first", ALL)
+def test_others_wait_however_often_they_come(first: int) -> None:
+    """Schedulers and launchers send several; the answer is under way."""
+    with StopRequest() as stop:
+        stop.busy = stop.resumable = True
+        for number in (first, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        assert stop.status == (130 if first == signal.SIGINT else 75)
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.requested
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_one_inside_another_changes_nothing() -> None:
+    with StopRequest() as stop:
+        assert active() is stop
+        handler = signal.getsignal(signal.SIGTERM)
+        with stop:
+            stop.busy = True
+        assert not stop.busy
+        assert signal.getsignal(signal.SIGTERM) == handler
+    assert active() is None
+
+
+def test_in_another_thread_only_code_can_ask() -> None:
+    found: list[object] = []
+
+    def work() -> None:
+        with StopRequest() as stop:
+            stop.watch()
+            found.append((stop.is_deaf, active()))
+            stop.request()
+            found.append((stop.requested, stop.status_of(signal.SIGTERM, lost=False)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [(True, None), (True, 143)]
+
+
+BLOCKED = """
+    import os, signal, sys, time
+    from setpoint.resilience.signals import StopRequest
+
+    stop = StopRequest()
+    with stop:
+        stop.busy, stop.resumable, stop.owns_process, stop.grace = {busy}, True, True, {grace}
+        stop.newest = lambda: "The newest checkpoint is step-7"
+        stop.watch()
+        # As in a long operation of C: no handler of Python's runs in this thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {{2, 15, 1}})
+        os.kill(os.getpid(), signal.SIGTERM)
+        {more}
+        time.sleep(60)
+    """
+
+
+@pytest.mark.parametrize(
+    ("busy", "grace", "more", "status", "words"),
+    [
+        (
+            True, 0.01, "", 143,
+            "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C to stop at once\n"
+            "resilience.grace_period = 0.01 s is over and the step has not ended: leaving without "
+            "a checkpoint of it. The newest checkpoint is step-7\n",
+        ),
+        (
+            True, 60, "time.sleep(0.1); os.kill(os.getpid(), signal.SIGINT)", 143,
+            "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C to stop at once\n"
+            "Ctrl-C: stopping at once, without a checkpoint of the last steps\n",
+        ),
+        (False, 60, "", 75, "SIGTERM: stopping at once\n"),
+    ],
+)  # fmt: skip
+def test_a_thread_answers_while_the_main_one_cannot(
+    busy: bool, grace: float, more: str, status: int, words: str
+) -> None:
+    code = textwrap.dedent(BLOCKED).format(busy=busy, grace=grace, more=more)
+    code = code.replace("stop = StopRequest()", "stop = StopRequest()\nsignals.UNWINDING = 0.1", 1)
+    code = "from setpoint.resilience import signals\n" + code
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, words)
+
+
+def test_inside_an_import_the_process_ends_without_an_exception(tmp_path: Path) -> None:
+    """C++ libraries call Python while they are imported, and cannot pass an exception on."""
+    (tmp_path / "heavy.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "except BaseException:\n    print('an exception')\n"
+    )
+    code = (
+        "from setpoint.resilience.signals import StopRequest\n"
+        "stop = StopRequest()\nstop.owns_process = True\n"
+        "print('before')\n"
+        "with stop:\n    import heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "before\n", "interrupted\n")
 
 
 def test_the_handlers_of_before_come_back() -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    with pytest.raises(ValueError), StopRequest():
+    before = {number: signal.getsignal(number) for number in ALL}
+    with pytest.raises(ValueError), StopRequest() as stop:
+        stop.watch()
         assert all(signal.getsignal(number) != before[number] for number in before)
         raise ValueError
     assert {number: signal.getsignal(number) for number in before} == before
+    assert signal.set_wakeup_fd(-1) == -1

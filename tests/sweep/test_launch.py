@@ -53,7 +53,7 @@ def test_a_failed_point_does_not_stop_the_others(tmp_path: Path) -> None:
     assert [task.reason for task in tasks] == [
         "the disk is full",
         "killed by SIGSEGV",
-        "saved; the same command goes on",
+        "stopped; the same command goes on",
         "",
     ]
     assert launcher.stopped is None

@@ -141,6 +141,13 @@ def used(job: Job) -> tuple[str, bool]:
     return start["utilization"]["formula"], row["mfu"] is not None
 
 
+def graceful(job: Job) -> float:
+    """How long a stop waits for the step under way."""
+    stop = StopRequest()
+    train(job, stop=stop)
+    return stop.grace
+
+
 ONE = ("profiling={wait=0, warmup=0, active=1}",)
 GC = ("resilience.gc.every=2 steps",)
 See = Callable[[Job], Any]
@@ -165,7 +172,7 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
     "Profiling.snapshot": (
         "profiling.snapshot=true", snapped, ONE, ["all", "None", "steps-1-1.pickle"],
     ),
-    "Resilience.gc": ("resilience.gc.every=2 steps", paced, (), True),
+    "TrainingResilience.gc": ("resilience.gc.every=2 steps", paced, (), True),
     "GarbageCollection.every": (
         "resilience.gc.every=3 steps", collected, GC, [(0, 2), (3, 1)],
     ),
@@ -173,6 +180,7 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
         "resilience.gc.generation=0", collected, GC, [(0, 2), (2, 0), (4, 0)],
     ),
     "GarbageCollection.automatic": ("resilience.gc.automatic=true", by_itself, GC, True),
+    "TrainingResilience.grace_period": ("resilience.grace_period=5", graceful, (), 5.0),
     "Tracking.flops": ("tracking.flops=palm_causal", used, (), ("palm_causal", False)),
     "Tracking.peak_flops": ("tracking.peak_flops=1e12", used, (), ("palm", True)),
 }  # fmt: skip

@@ -193,12 +193,13 @@ def test_time_ends_it(tmp_path: Path) -> None:
 def test_a_stop_request_ends_it_after_the_update(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=9 steps")
     stop = StopRequest()
+    stop.resumable = True
 
     class Stopper(Recorder):
         def after_update(self, loop: Loop, update: Update) -> None:
             super().after_update(loop, update)
             if loop.position.step == 4:
-                stop._ask(15, None)
+                stop.request()
 
     stopper = Stopper()
     Loop(job, build_parts(job), [stopper], stop, Position()).run()

@@ -28,7 +28,7 @@ def old_run(tmp_path: Path) -> Path:
     config["setpoint"]["schema"] = 1
     for path in [each.path for each in chain(Job) if isinstance(each, Added)]:
         section, _, name = path.rpartition(".")
-        (config[section] if section else config).pop(name, None)
+        (config.get(section, {}) if section else config).pop(name, None)
         for key in [key for key in origins if key == path or key.startswith(f"{path}.")]:
             del origins[key]
     (run / "config.json").write_text(json.dumps(config))

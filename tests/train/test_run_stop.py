@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.data.windows import Batch
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.objective import Count, Objective
+from setpoint.train.run import Outcome, train
 
 from .commands import Command, Commands
-from .small import assert_same_run, events, rows, write_config
+from .small import assert_same_run, events, rows, small_job, write_config
 
 WORDS = ("train", "small.toml", "--duration=50 steps")
 
@@ -48,6 +58,7 @@ def oracle(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path
     ("number", "status", "words"),
     [
         (signal.SIGTERM, 75, "stopped by SIGTERM"),
+        (signal.SIGHUP, 75, "SIGHUP"),
         (signal.SIGINT, 130, "interrupted"),
     ],
 )
@@ -72,35 +83,6 @@ def test_a_signal_saves_at_that_very_step_and_leaves(
     assert commands.run(tmp_path, *WORDS)[0] == 0
     assert events(run, "resume")[-1]["step"] == step
     assert_same_run(run, oracle)
-
-
-def test_a_second_ctrl_c_does_not_wait(commands: Commands, tmp_path: Path, oracle: Path) -> None:
-    """The first is answered after the update, which here takes for ever; the second is not."""
-    slow = (
-        "--batch.micro_size=500",
-        "--model.dim=256",
-        "--model.layers=8",
-        "--batch.accumulation=2",
-    )
-    write_config(tmp_path)
-    process = commands.start(tmp_path, *WORDS, *slow, "--checkpoint.every=never")
-    while process.running and not any(
-        b'"save"' in path.read_bytes() for path in (tmp_path / "runs").glob("*/events.jsonl")
-    ):
-        time.sleep(0.001)
-    # The initial state is saved, and now it is in its first update, for seconds.
-    time.sleep(0.1)
-    process.signal(signal.SIGINT)
-    time.sleep(0.1)
-    assert process.running
-    process.signal(signal.SIGINT)
-    assert process.wait() == 130
-    run = the_run(tmp_path)
-    assert process.output.read_text().endswith("interrupted\n")
-    assert "Traceback" not in process.output.read_text()
-    # It neither saved nor logged: the update had not ended.
-    assert list(list_checkpoints(run / "checkpoints")) == [0]
-    assert rows(run) == []
 
 
 def test_after_a_second_ctrl_c_the_run_goes_on_exactly(
@@ -130,20 +112,237 @@ def test_stopped_again_and_again(commands: Commands, tmp_path: Path, oracle: Pat
     assert_same_run(run, oracle)
 
 
-def test_a_signal_before_training_leaves_nothing_half(commands: Commands, tmp_path: Path) -> None:
-    """While it starts, SIGTERM ends the process as it ends any other, or is answered with 75."""
+LAB = """
+import os, time, torch
+from setpoint.config import SetpointError
+from setpoint.data.config import SourceConfig
+from setpoint.data.document import Document
+
+def hold(name):
+    \"\"\"Wait while the file `hold` names this place; `held` says that it does.\"\"\"
+    while os.path.exists("hold") and open("hold").read() == name:
+        open("held", "w").close()
+        time.sleep(0.005)
+
+class Slow(SourceConfig, type="slow", owner="lab:SlowSource"):
+    name: str = "slow"
+
+class SlowSource:
+    def __init__(self, config, *, where=""):
+        pass
+
+    def documents(self):
+        for number in range(40):
+            if number == 20:
+                hold("read")
+            yield Document(f"slow/{number:02}", bytes(range(65, 90)) * (8 + number))
+
+class Holding(torch.optim.SGD):
+    steps = 0
+
+    def step(self, closure=None):
+        Holding.steps += 1
+        hold(f"step {Holding.steps}")
+        return super().step(closure)
+
+hold("import")
+"""
+SLOW = (
+    "--import=lab",
+    "--data.sources=[{type=slow}]",
+    "--optimizer={type=import, target=lab:Holding}",
+    "--checkpoint.every=never",
+)
+
+
+def hold(commands: Commands, folder: Path, place: str, *flags: str) -> Command:
+    """Start a run of parts that wait at a place, and wait until it is there."""
+    write_config(folder)
+    (folder / "lab.py").write_text(LAB)
+    (folder / "hold").write_text(place)
+    process = commands.start(folder, *WORDS, *SLOW, *flags)
+    while process.running and not (folder / "held").exists():
+        time.sleep(0.001)
+    return process
+
+
+def let_go(folder: Path) -> None:
+    for name in ("hold", "held"):
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (signal.SIGINT, 130, "interrupted\n"),
+        (signal.SIGTERM, 75, "stopped by SIGTERM\n"),
+        (signal.SIGHUP, 75, "stopped by SIGHUP\n"),
+    ],
+)
+@pytest.mark.parametrize("place", ["import", "read"])
+def test_before_training_a_signal_ends_it_at_once_and_quietly(
+    commands: Commands, tmp_path: Path, place: str, number: int, status: int, words: str
+) -> None:
+    process = hold(commands, tmp_path, place)
+    process.signal(number)
+    # The module is imported before anything is known of the run.
+    assert process.wait() == (143 if place == "import" and status == 75 else status)
+    told = process.output.read_text()
+    assert told.endswith(words)
+    assert "Traceback" not in told
+    assert not list((tmp_path / "runs").glob("*/checkpoints/*"))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_the_first_step_is_not_waited_for(
+    commands: Commands, tmp_path: Path, number: int, status: int
+) -> None:
+    """A compilation may take minutes there; the run goes on where its checkpoint is."""
+    process = hold(commands, tmp_path, "step 1")
+    process.signal(number)
+    assert process.wait() == status
+    told = process.output.read_text()
+    assert "saved; the same command goes on" in told
+    assert "Traceback" not in told
+    run = the_run(tmp_path)
+    assert rows(run) == []
+    assert events(run, "end")[-1]["step"] == 0
+    let_go(tmp_path)
+    assert commands.run(tmp_path, *WORDS, *SLOW, "--duration=50 steps")[0] == 0
+
+
+def test_a_second_ctrl_c_does_not_wait(commands: Commands, tmp_path: Path) -> None:
+    process = hold(commands, tmp_path, "step 5")
+    process.signal(signal.SIGINT)
+    wait_for(process, "press Ctrl-C again to stop at once")
+    assert process.running
+    process.signal(signal.SIGINT)
+    assert process.wait() == 130
+    told = process.output.read_text()
+    assert told.endswith("interrupted\n")
+    assert "Traceback" not in told
+    assert max(row["step"] for row in rows(the_run(tmp_path))) == 4
+    assert 5 not in list_checkpoints(the_run(tmp_path) / "checkpoints")
+
+
+def test_a_step_that_does_not_end_is_not_waited_for_longer_than_the_grace_period(
+    commands: Commands, tmp_path: Path
+) -> None:
+    process = hold(
+        commands, tmp_path, "step 7", "--resilience.grace_period=0.01", "--checkpoint.every=4"
+    )
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 143
+    told = process.output.read_text()
+    newest = Path("runs") / the_run(tmp_path).name / "checkpoints" / "step-00000004"
+    assert told.endswith(
+        f"resilience.grace_period = 0.01 s is over and the step has not ended: leaving without a "
+        f"checkpoint of it. The newest checkpoint is {newest}\n"
+    )
+
+
+def test_a_signal_inside_the_import_of_torch_is_quiet(tmp_path: Path) -> None:
+    """Its C++ part aborts where an exception comes out of Python."""
     write_config(tmp_path)
-    for delay in (0.0, 0.02, 0.05, 0.08):
-        process = commands.start(tmp_path, *WORDS)
-        time.sleep(delay)
-        process.signal(signal.SIGTERM)
-        assert process.wait() in (-signal.SIGTERM, 75), process.output.read_text()
-        for directory in list_checkpoints_of(tmp_path):
-            verify_directory(directory)
-    status, output = commands.run(tmp_path, *WORDS, "--duration=3 steps")
-    assert status == 0, output
+    words = [sys.executable, "-m", "setpoint.cli.main", *WORDS]
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        while process.poll() is None and "libtorch_python" not in maps.read_text():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate()
+    assert (process.returncode, told.splitlines()[-1]) == (130, "interrupted")
+    assert "terminate" not in told
+    assert "Traceback" not in told
 
 
-def list_checkpoints_of(folder: Path) -> list[Path]:
-    runs = (folder / "runs").glob("small-*")
-    return [path for run in runs for path in list_checkpoints(run / "checkpoints").values()]
+def wait_for(process: Command, words: str) -> None:
+    while process.running and words not in process.output.read_text():
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("steps", [12, 15])
+@pytest.mark.parametrize("last", [False, True])
+def test_an_evaluation_is_left_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, last: bool
+) -> None:
+    """The metrics, the best checkpoint and patience come out as if nothing had happened."""
+    flags = (f"duration={steps if last else 20} steps", "evaluation.early_stopping.patience=9")
+    job = small_job(tmp_path, *flags, "checkpoint.every=3")
+    oracle = train(job, tmp_path / "oracle").directory
+    stop, batches = StopRequest(), [0]
+    real = Objective.count
+
+    def count(self: Objective, batch: Batch) -> Count:
+        if not self.model.training:
+            batches[0] += 1
+            # Each evaluation has 6 batches, after every third step.
+            if batches[0] == 6 * (steps // 3 - 1) + 3:
+                stop.request()
+        return real(self, batch)
+
+    monkeypatch.setattr(Objective, "count", count)
+    outcome = train(job, tmp_path / "run", stop=stop)
+    assert (outcome.status, outcome.ended.step) == (75, steps)
+    assert "evaluation" not in {row["kind"] for row in rows(outcome.directory)[-1:]}
+    monkeypatch.setattr(Objective, "count", real)
+    outcome = train(job, tmp_path / "run")
+    assert (outcome.status, outcome.started.step) == (0, steps)
+    assert outcome.score is not None
+    assert_same_run(outcome.directory, oracle)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_save_that_has_begun_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = CheckpointStore.save
+
+    def save(self: CheckpointStore, step: int, *rest: Any) -> Path:
+        if step == 8:
+            os.kill(os.getpid(), number)
+        return real(self, step, *rest)
+
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    outcome = train(small_job(tmp_path, "evaluation=null"))
+    assert (outcome.status, outcome.ended.step) == (130 if number == signal.SIGINT else 75, 8)
+    assert [event["step"] for event in events(outcome.directory, "save")][-1] == 8
+    verify_directory(outcome.directory / "checkpoints" / "step-00000008")
+
+
+def test_training_in_another_thread_is_stopped_by_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = small_job(tmp_path, "duration=1000000 steps", "tracking.progress=lines")
+    stop, found = StopRequest(), list[Outcome]()
+    thread = threading.Thread(target=lambda: found.append(train(job, stop=stop)))
+    thread.start()
+    while thread.is_alive() and not list((tmp_path / "runs").glob("*/checkpoints/*4")):
+        time.sleep(0.001)
+    stop.request()
+    thread.join()
+    (outcome,) = found
+    assert outcome.status == 75
+    assert max(list_checkpoints(outcome.directory / "checkpoints")) == outcome.ended.step >= 4
+    assert "StopRequest.request() stops it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
+)
+def test_other_commands_end_quietly_too(
+    commands: Commands, tmp_path: Path, number: int, status: int, words: str
+) -> None:
+    write_config(tmp_path)
+    assert commands.run(tmp_path, "train", "small.toml", "--duration=2 steps")[0] == 0
+    folder = str(the_run(tmp_path))
+    process = commands.start(tmp_path, "generate", folder, "--prompt=abc", "--max-tokens=1000000")
+    wait_for(process, "abc")
+    process.signal(number)
+    assert process.wait() == status
+    told = process.output.read_text()
+    assert told.endswith(f"{words}\n")
+    assert "Traceback" not in told

@@ -1,21 +1,26 @@
 """The entry point: finds the command, turns errors into words, and gives the exit status.
 
 0 done; 1 failed or, for `diff`, different; 2 the configuration or the arguments are wrong;
-75 stopped by preemption with a checkpoint saved; 130 interrupted.
+75 stopped by preemption with nothing lost; 130 interrupted; 143 stopped by SIGTERM otherwise.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from errno import EIO, ENOSPC
 from importlib import import_module
 from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
 from setpoint import __version__
-from setpoint.config.errors import SetpointError, UserCodeError
+from setpoint.resilience.signals import INTERRUPTED, NAMES, StopRequest
+
+if TYPE_CHECKING:
+    from setpoint.config.errors import SetpointError
 
 COMMANDS = {
     "train": "train, or resume, what a configuration says",
@@ -37,13 +42,14 @@ COMMANDS = {
     "export": "write the weights of a run for other programs",
     "completion": "print the completion script for a shell",
 }
-FAILED, WRONG, INTERRUPTED = 1, 2, 130
+FAILED, WRONG = 1, 2
 STATUSES = {
     0: "done",
     1: "failed; for `diff`: something differs",
     2: "the configuration or the arguments are wrong",
-    75: "stopped by preemption with a checkpoint saved: run it again to go on",
-    130: "interrupted",
+    75: "`train`, `sweep`: stopped by SIGTERM with nothing lost: run it again to go on",
+    130: "interrupted by Ctrl-C",
+    143: "stopped by SIGTERM; of `train`: steps after the last checkpoint are lost",
 }
 
 
@@ -57,7 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the exit status.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    status = guarded(lambda: _dispatch(words), words)
+    # Before anything else is imported, which takes time enough for Ctrl-C.
+    stop = StopRequest()
+    stop.owns_process = True
+    try:
+        with stop:
+            status = guarded(lambda: _dispatch(words), words)
+    except KeyboardInterrupt as error:
+        # Between two lines of the above.
+        return _interrupted(error)
+    if arguments is None:
+        # The answer is given; what is left to be tidied up may be cut short without a word.
+        for number in NAMES:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
     if arguments is None and "torch" not in sys.modules:
         # The process ends now. On its way out Python would search all objects for cycles, again
         # and again, which takes a tenth of the time of `setpoint check`.
@@ -75,6 +94,8 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     Returns:
         the exit status.
     """
+    from setpoint.config.errors import SetpointError
+
     _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal that cannot show a character gets its escape rather than no answer at all.
@@ -86,9 +107,8 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
     except SetpointError as error:
         report(error, for_machines="--json" in words and _speaks_json(words[0]))
         return error.status
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
     except BrokenPipeError:
         # The reader of our output has left, as `| head` does; Python must not complain at exit.
         _abandon_output()
@@ -99,6 +119,11 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         _abandon_output()
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         return FAILED
+
+
+def _interrupted(error: KeyboardInterrupt) -> int:
+    print(str(error) or "interrupted", file=sys.stderr)
+    return getattr(error, "status", INTERRUPTED)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -119,6 +144,7 @@ def _dispatch(words: list[str]) -> int:
 
         return run(rest)
     if name not in COMMANDS:
+        from setpoint.config.errors import SetpointError
         from setpoint.config.suggest import did_you_mean
 
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
@@ -139,6 +165,7 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
         for_machines: whether to print JSON as well.
     """
     from setpoint.cli.style import styled
+    from setpoint.config.errors import UserCodeError
 
     if for_machines:
         import json

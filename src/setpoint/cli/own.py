@@ -18,11 +18,12 @@ from setpoint.cli.command import (
     Command,
 )
 from setpoint.cli.main import COMMANDS as ALL_COMMANDS
-from setpoint.cli.main import INTERRUPTED, guarded, report
+from setpoint.cli.main import guarded, report
 from setpoint.cli.program import Program
 from setpoint.config import Config, ConfigError, RunError, SetpointError
 from setpoint.config.errors import UserCodeError
 from setpoint.config.user_code import raised_by_user, traceback_of
+from setpoint.resilience.signals import INTERRUPTED
 
 C = TypeVar("C", bound=Config)
 

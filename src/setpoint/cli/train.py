@@ -10,6 +10,7 @@ from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import ConfigError, Problem, SetpointError
 from setpoint.config.compose import Composition
 from setpoint.plan.preflight import preflight
+from setpoint.resilience.signals import active
 from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
 from setpoint.train.seed import draw_seed
@@ -24,8 +25,9 @@ COMMAND = Command(
     "resumes that run, and refuses if what is learned would differ. The number of ranks comes\n"
     "from the launcher (WORLD_SIZE).\n"
     "\n"
-    "Ctrl-C saves and leaves with status 130, SIGTERM with 75: run the command again to go on.\n"
-    + SOURCE_HELP,
+    "Ctrl-C saves and leaves with status 130, SIGTERM and SIGHUP with 75: run the command again\n"
+    "to go on. Ctrl-C a second time does not wait, and nor does what takes longer than\n"
+    "resilience.grace_period (status 130 or 143); the newest checkpoint stays.\n" + SOURCE_HELP,
     [
         Option("--accept", "Let a field or section differ from the run's record.", "PATH", True),
         WITH,
@@ -73,7 +75,10 @@ def run(arguments: Arguments) -> int:
         problems = [problem for problem in problems if not _of_the_start(problem)]
     if problems:
         raise ConfigError(problems)
-
+    if (stop := active()) is not None:
+        # Whatever is asked from here on, the same command goes on without a loss.
+        stop.resumable = True
+        stop.watch()
     try:
         from setpoint.train.run import train
     except ModuleNotFoundError as error:

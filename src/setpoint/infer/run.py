@@ -14,6 +14,7 @@ from setpoint.infer.results import Results, require_place, write_record, write_r
 from setpoint.infer.score import score_texts
 from setpoint.infer.text import OnText, continue_prompts
 from setpoint.parallel.determinism import determinism
+from setpoint.resilience.signals import active
 
 
 def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
@@ -32,6 +33,8 @@ def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
         RunError: the weights are damaged, an operation has no deterministic form, or a result
             cannot be written.
     """
+    if (stop := active()) is not None:
+        stop.watch()
     job = complete(job)
     problems = verify_job(job).problems
     if problems:

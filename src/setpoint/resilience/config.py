@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from setpoint.config import RUNTIME, Config, Period, Problem, check, field
 
@@ -38,3 +39,17 @@ class Resilience(Config, role=RUNTIME):
 
     gc: GarbageCollection | None = field(default=None, also_called=("garbage_collection",))
     """When Python's garbage is collected; null: when Python sees fit."""
+
+
+class TrainingResilience(Resilience, role=RUNTIME):
+    """What keeps a training run healthy."""
+
+    grace_period: float = field(
+        default=120.0,
+        gt=0,
+        lt=inf,
+        also_called=("preemption_timeout", "signal_grace_period", "kill_wait"),
+    )
+    """Seconds that the step under way gets to end after Ctrl-C or SIGTERM, so that a checkpoint can
+    be saved; then the process leaves without one. Give it less than your scheduler does until it
+    kills. A save that has begun is not cut short."""

@@ -1,47 +1,300 @@
-"""Orderly stops: a signal asks the loop to save and leave after the update it is in."""
+"""Stops: what Ctrl-C (SIGINT), SIGTERM and SIGHUP do in every phase of a command.
+
+Where nothing would be lost, a command leaves at once. Where steps have been trained that no
+checkpoint holds, the step is finished and saved first. Python runs handlers of signals between two
+of its own instructions only, and a step or a compilation may take minutes: a thread hears of
+signals at once, says what will happen, and sees to it that the grace period is kept.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-PREEMPTED, INTERRUPTED = 75, 130
+INTERRUPTED, PREEMPTED, TERMINATED = 130, 75, 143
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+UNWINDING = 5.0
+"""Seconds that the main thread gets to leave where it need not finish anything."""
+LOOK = 0.2
+"""Seconds between two looks at the clock, once a stop was asked for."""
+
+_active: StopRequest | None = None
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised in the main thread where a signal ends what it does.
+
+    Arguments:
+        number: of the signal.
+        status: the exit status.
+        lost: whether steps were trained that no checkpoint holds.
+    """
+
+    def __init__(self, number: int, status: int, lost: bool) -> None:
+        super().__init__()
+        self.number, self.status, self.lost = number, status, lost
+
+    def __str__(self) -> str:
+        return "interrupted" if self.number == signal.SIGINT else f"stopped by {named(self.number)}"
+
+
+class Abandoned(Exception):
+    """Raised by `StopRequest.check` where a stop was asked for, in work that is done again."""
 
 
 class StopRequest:
-    """Whether somebody has asked the run to stop, and how the process is to leave then.
+    """Whether the run was asked to stop, and how the process is to leave then.
 
-    Inside a `with` block SIGTERM asks for a stop as preemption and SIGINT (Ctrl-C) as an
-    interruption; a second Ctrl-C does not wait. The handlers of before come back at the end.
+    Inside a `with` block SIGTERM and SIGHUP ask for a stop as preemption and SIGINT (Ctrl-C) as an
+    interruption. While `busy` is False the first signal raises `Stopped`; while it is True, only
+    Ctrl-C after an earlier signal does. The handlers of before come back at the end; signals that
+    were ignored, as by `nohup`, stay ignored. A block inside another one of the same object
+    changes nothing. In a thread that is not the main one Python installs no handlers: `is_deaf` is
+    True then, and `request` is the only way to stop.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.is_deaf = False
+        self.busy = False
+        """Whether steps have been trained that no checkpoint holds."""
+        self.saving = False
+        """Whether a checkpoint is being saved, which the grace period does not cut short."""
+        self.resumable = False
+        """Whether the same command goes on later without a loss: SIGTERM gives status 75 then."""
+        self.owns_process = False
+        """Whether this is a process of Setpoint's own, which may be ended on the spot."""
+        self.grace = float("inf")
+        """Seconds from a signal to the end of the step."""
+        self.newest: Callable[[], str] = lambda: ""
+        """Names the newest checkpoint in words."""
         self._before: dict[int, Any] = {}
+        self._depth = 0
+        self._pipe: tuple[int, int] | None = None
+        self._wakeup = -1
+        self._watcher: Any = None
+        self._first: int | None = None
+        self._since: float | None = None
+        self._forced = False
+        self._is_said = False
 
     @property
     def requested(self) -> bool:
-        """Whether to stop after the present update."""
+        """Whether to stop after the present step."""
         return self.signal is not None
 
     @property
     def status(self) -> int:
-        """The exit status: 0 without a request, 75 for SIGTERM, 130 for Ctrl-C."""
+        """The exit status of a stop in order: 0 without a request, 130 for Ctrl-C, else 75."""
+        return 0 if self.signal is None else self.status_of(self.signal, lost=False)
+
+    def status_of(self, number: int, lost: bool) -> int:
+        """The exit status after a signal.
+
+        Arguments:
+            number: of the signal.
+            lost: whether steps were trained that no checkpoint holds.
+
+        Returns:
+            130 for Ctrl-C; for others 75 where the same command goes on, and 143 elsewhere.
+        """
+        if number == signal.SIGINT:
+            return INTERRUPTED
+        return PREEMPTED if self.resumable and not lost else TERMINATED
+
+    def request(self, number: int = signal.SIGTERM) -> None:
+        """Ask to stop after the present step, with a checkpoint; from any thread.
+
+        Arguments:
+            number: the signal that this stands for, which decides the exit status.
+        """
         if self.signal is None:
-            return 0
-        return PREEMPTED if self.signal == signal.SIGTERM else INTERRUPTED
+            self.signal = number
+
+    def answer(self) -> None:
+        """Note that the step has ended: what remains to be done takes the time that it takes."""
+        self._since = None
+
+    def check(self) -> None:
+        """Leave work that can be done again, such as an evaluation.
+
+        Raises:
+            Abandoned: if a stop was asked for.
+        """
+        if self.requested:
+            raise Abandoned
+
+    def watch(self) -> None:
+        """Start the thread that hears of signals while the main one is in a long operation.
+
+        Nothing happens where it runs already, or where no handlers could be installed.
+        """
+        if self._pipe is not None or not self._before:
+            return
+        from threading import Thread
+
+        self._pipe = os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        self._wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._watcher = Thread(target=self._watch, args=(self._pipe[0],), daemon=True)
+        self._watcher.start()
 
     def __enter__(self) -> StopRequest:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._ask)
+        global _active
+        self._depth += 1
+        if self._depth > 1 or self.is_deaf:
+            return self
+        try:
+            for number in NAMES:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
+        except ValueError:
+            self.is_deaf = True
+        else:
+            _active = self
         return self
 
     def __exit__(self, *exc: object) -> None:
+        global _active
+        self._depth -= 1
+        # Whatever had to be finished is, or has failed.
+        self._since, self.busy, self.saving = None, False, False
+        if self._depth:
+            return
+        if _active is self:
+            _active = None
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._before.clear()
+        if self._pipe is not None:
+            signal.set_wakeup_fd(self._wakeup)
+            reading, writing = self._pipe
+            os.close(writing)
+            self._watcher.join()
+            os.close(reading)
+            self._pipe = None
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.signal == signal.SIGINT and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal = number
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Answer a signal in the main thread."""
+        again = self.signal is not None
+        if not again:
+            self.signal = number
+        if (again and number != signal.SIGINT) or (self.busy and not again):
+            return
+        stopped = Stopped(number, self.status_of(number, self.busy), lost=self.busy)
+        if self.owns_process and _is_importing(frame):
+            # An exception inside the initialization of a C++ library ends in std::terminate.
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, RuntimeError, AttributeError):
+                    stream.flush()
+            _say(str(stopped))
+            self._leave(stopped.status)
+        raise stopped
+
+    def _watch(self, reading: int) -> None:
+        """Hear of signals, in a thread of its own."""
+        import select
+
+        while True:
+            wait = None if self._since is None else LOOK
+            ready, _, _ = select.select([reading], [], [], wait)
+            if not ready:
+                self._keep_time()
+                continue
+            heard = os.read(reading, 64)
+            if not heard:
+                return
+            for number in heard:
+                if number in NAMES:
+                    self._hear(number)
+
+    def _hear(self, number: int) -> None:
+        """Say what a signal will lead to."""
+        if self._first is None:
+            self._first, self._since = number, time.monotonic()
+            # Where nothing has to be finished, the main thread is about to say that it has left.
+            self._is_said = self.busy
+            if self.busy:
+                _say(f"{named(number)}: {self._prospect()}")
+        elif number == signal.SIGINT:
+            self._forced, self._since = True, time.monotonic()
+            if self.busy:
+                _say("Ctrl-C: stopping at once, without a checkpoint of the last steps")
+
+    def _prospect(self) -> str:
+        saving = "when this checkpoint is saved"
+        what = saving if self.saving else "after this step, saving a checkpoint"
+        more = "again " if self._first == signal.SIGINT else ""
+        return f"stopping {what}; press Ctrl-C {more}to stop at once"
+
+    def _keep_time(self) -> None:
+        """End the process where the main thread has not left in time."""
+        if self._since is None or self._first is None:
+            return
+        if not self._is_said:
+            self._is_said = True
+            _say(f"{named(self._first)}: stopping at once")
+        waited = time.monotonic() - self._since
+        finishing = self.busy and not self._forced
+        if finishing:
+            if waited < self.grace or self.saving:
+                return
+            _say(
+                f"resilience.grace_period = {self.grace:g} s is over and the step has not ended: "
+                f"leaving without a checkpoint of it. {self.newest()}"
+            )
+        elif waited < UNWINDING or not (self._forced or self.owns_process):
+            return
+        self._leave(self.status_of(self._first, lost=self.busy))
+
+    def _leave(self, status: int) -> None:
+        """End the process on the spot: nothing that it has written needs to be put in order."""
+        with suppress(OSError):
+            if os.isatty(1):
+                os.write(1, b"\x1b[?25h")  # the cursor, which a progress bar hides
+        os._exit(status)
+
+
+def active() -> StopRequest | None:
+    """Find the request whose handlers are installed.
+
+    Returns:
+        it; None outside of all `with` blocks, and in threads that are not the main one.
+    """
+    import threading
+
+    return _active if threading.current_thread() is threading.main_thread() else None
+
+
+def named(number: int) -> str:
+    """What people call a signal.
+
+    Arguments:
+        number: of the signal.
+
+    Returns:
+        for instance `Ctrl-C` or `SIGTERM`.
+    """
+    known = signal.Signals(number)
+    return NAMES.get(known, known.name)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _say(text: str) -> None:
+    """Print a line past all buffers and locks, which the main thread may be holding."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import IO, Any
 
 from setpoint.config.layers.environment import PREFIX
-from setpoint.resilience.signals import INTERRUPTED, PREEMPTED
+from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
 
 from .point_record import write_point
 from .task import FAILED, FINISHED, RUNNING, STOPPED, Task
@@ -25,14 +25,14 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 AGAIN = "--- started again "  # with the time, between two attempts in one log
 ERROR = "error: "
 REPORT = re.compile(r"\d+ problems? in the configuration")
-STOPS = (PREEMPTED, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
+STOPS = (PREEMPTED, INTERRUPTED, TERMINATED, *(-number for number in NAMES))
 
 
 class Launcher:
     """Starts processes and follows them; use it in a `with` block, which ends with none of them.
 
-    SIGINT and SIGTERM are passed on: the points save and end, and nothing more is started. The
-    third signal kills.
+    SIGINT, SIGTERM and SIGHUP are passed on: the points save and end, and nothing more is started.
+    The third signal kills.
 
     Arguments:
         jobs: how many points run at a time.
@@ -59,7 +59,7 @@ class Launcher:
 
     @property
     def stopped(self) -> int | None:
-        """The exit status that a signal asks for: 130 for Ctrl-C, 75 for SIGTERM; or None."""
+        """The exit status that a signal asks for: 130 for Ctrl-C, 75 for others; or None."""
         if not self._signals:
             return None
         return INTERRUPTED if self._signals[0] == signal.SIGINT else PREEMPTED
@@ -75,8 +75,9 @@ class Launcher:
         return bool(self._running)
 
     def __enter__(self) -> Launcher:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
+        for number in NAMES:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -230,7 +231,7 @@ def reason_of(task: Task, status: int) -> str:
     except OSError as error:
         return f"exit status {status}; {task.log} cannot be read: {error.strerror}"
     if status in (PREEMPTED, INTERRUPTED):
-        return "saved; the same command goes on"
+        return "stopped; the same command goes on"
     if status < 0:
         names = {each.value: each.name for each in signal.Signals}
         return f"killed by {names.get(-status, f'signal {-status}')}"

@@ -43,7 +43,7 @@ from setpoint.optim.config import (
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
 from setpoint.profile.config import Profiling
-from setpoint.resilience.config import Resilience
+from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
 from setpoint.train.batch import Batch, batch_sum, nearest_multiples, solve_batch
 from setpoint.train.evaluation.config import Evaluation
@@ -205,7 +205,7 @@ class Job(
     )
     """Which updates are profiled; null: none."""
 
-    resilience: Resilience = field(factory=Resilience, role=RUNTIME)
+    resilience: TrainingResilience = field(factory=TrainingResilience, role=RUNTIME)
     """What keeps a long run healthy."""
 
     silence: tuple[str, ...] = field(default=(), role=RUNTIME)

@@ -16,6 +16,7 @@ from setpoint.config import RunError
 from setpoint.data.windows import Batch
 from setpoint.optim.clip import clip_gradients
 from setpoint.precision.autocast import compute_in
+from setpoint.resilience.signals import Stopped
 from setpoint.train.failure import stepping
 from setpoint.train.objective import Count, add_routing, total_count
 from setpoint.train.position import Position, is_over
@@ -87,7 +88,21 @@ class Loop:
         self.parameters = parts.weights.parameters()
 
     def run(self) -> None:
-        """Train until the end, or until the step after a request to stop."""
+        """Train until the end, or until the step after a request to stop.
+
+        A stop that is asked for before anything was trained that no checkpoint holds ends it in
+        the middle of the step, which was not made then.
+
+        Raises:
+            KeyboardInterrupt: if Ctrl-C does not wait for the end of the step.
+        """
+        try:
+            self._run()
+        except Stopped as stopped:
+            if stopped.lost:
+                raise
+
+    def _run(self) -> None:
         self.parts.model.train()
         with ExitStack() as ending:
             for callback in self.callbacks:
@@ -97,9 +112,11 @@ class Loop:
                 started = time.perf_counter()
                 with self.span(f"update {self.position.step + 1}"):
                     update = self.update()
+                self.stop.busy = True
                 self.advance(update, time.perf_counter() - started)
                 for callback in self.callbacks:
                     callback.after_update(self, update)
+            self.stop.answer()
             for callback in self.callbacks:
                 callback.finish(self)
 

@@ -135,9 +135,12 @@ def training() -> Iterable[Operation]:
 
 @migration(to=5)
 def first_week() -> Iterable[Operation]:
-    """Held-out text may have sources of its own.
+    """Held-out text may have sources of its own; runs answer signals within a time.
 
     Returns:
         the changes from schema 4.
     """
-    return [Added("data.validation", [])]
+    return [
+        Added("data.validation", []),
+        Added("resilience.grace_period", 120.0, role=RUNTIME),
+    ]

@@ -10,7 +10,7 @@ from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.hooks import NEEDS
 from setpoint.config.record import CONFIG
 from setpoint.config.verify import verify
-from setpoint.resilience.signals import StopRequest
+from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job
@@ -22,13 +22,20 @@ from setpoint.train.session import Outcome, Session, check_resume
 from setpoint.train.settings import settings_of
 
 
-def train(job: Job, directory: str | Path | None = None, accept: Sequence[str] = ()) -> Outcome:
+def train(
+    job: Job,
+    directory: str | Path | None = None,
+    accept: Sequence[str] = (),
+    stop: StopRequest | None = None,
+) -> Outcome:
     """Train a job, or go on with it where its newest whole checkpoint is.
 
     Arguments:
         job: a resolved configuration.
         directory: the run directory; workspace/experiment/name-fingerprint if None.
         accept: fields and sections of what is learned that may differ from the run's record.
+        stop: its `request` ends the run after the present step, from any thread; None where
+            signals alone do.
 
     Returns:
         how it ended.
@@ -37,6 +44,7 @@ def train(job: Job, directory: str | Path | None = None, accept: Sequence[str] =
         SetpointError: if the configuration and the record contradict each other, the data cannot
             be read, or the directory is in use. Nothing is written then.
         RunError: if the run itself fails.
+        KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
     if job.seed is None:
         draft = job.evolve()
@@ -54,10 +62,12 @@ def train(job: Job, directory: str | Path | None = None, accept: Sequence[str] =
         if directory is not None:
             refuse_renaming(str(path), accepted)
     # Everything that may be refused is refused before the first byte is written.
-    with settings_of(job):
+    with stop or active() or StopRequest() as stop, settings_of(job):
+        stop.resumable, stop.grace = True, job.resilience.grace_period
+        stop.watch()
         with enough_memory(job):
             parts = build_parts(job, fresh=not CheckpointStore(path / "checkpoints").steps)
-        with RunDirectory.create(path) as run, StopRequest() as stop:
+        with RunDirectory.create(path) as run:
             return Session(job, parts, run, stop, accept).run()
 
 

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.loading import Checkpoint
+from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.record import read_record
-from setpoint.resilience.signals import StopRequest
+from setpoint.resilience.signals import StopRequest, named
 from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
 from setpoint.track.progress import make_progress
@@ -175,10 +177,16 @@ class Session:
                 changed = ", ".join(differs)
                 self.progress.note(f"the best is sought anew; its measure has changed: {changed}")
         loop = Loop(self.job, self.parts, callbacks, self.stop, position)
+        self.stop.newest = self.newest_in_words
+        if self.stop.is_deaf:
+            self.progress.note(
+                "training runs in a thread that is not the main one, where Python takes no "
+                "signals: StopRequest.request() stops it"
+            )
         if ended is not None:
             loop.end(ended)
         self.train(loop)
-        status = self.status_of(loop)
+        status = self.status_of(loop, standing)
         scores = judge.scores or self.scores_at(loop.position.step)
         return Outcome(
             directory=self.directory.path,
@@ -262,18 +270,22 @@ class Session:
                 raise told from error
             raise
 
-    def status_of(self, loop: Loop) -> int:
+    def status_of(self, loop: Loop, standing: Standing) -> int:
         """Record how the session ended.
 
         Arguments:
             loop: at its end.
+            standing: what the evaluations of the run have come to.
 
         Returns:
             the exit status.
         """
         over = loop.ended is not None or is_over(self.job.duration, loop.position)
-        status = 0 if over else self.stop.status
+        # A run whose last evaluation was cut short is not finished.
+        status = 0 if over and standing.due is None else self.stop.status
         why = {} if loop.ended is None else {"reason": loop.ended}
+        if status and self.stop.signal is not None:
+            why["signal"] = named(self.stop.signal)
         self.events.write("end", step=loop.position.step, status=status, **why)
         return status
 
@@ -302,6 +314,17 @@ class Session:
     def _tell_set_aside(self, before: Path, now: Path) -> None:
         self.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
         self.events.write("set_aside", checkpoint=before.name, to=now.name)
+
+    def newest_in_words(self) -> str:
+        """Name the newest whole checkpoint, for those who leave in a hurry.
+
+        Returns:
+            a sentence.
+        """
+        step = readable_pointer(self.store.root, "latest")
+        if step is None:
+            return "There is no checkpoint yet"
+        return f"The newest checkpoint is {self.store.root / directory_name(step)}"
 
     def change_record(self, anew: bool) -> None:
         """Write today's configuration into the record of a run that has trained with it.

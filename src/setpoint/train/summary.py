@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config.fingerprint import SHORT, fingerprint
 from setpoint.data.ngram import ngram_baselines
 from setpoint.model.count import count_parameters
@@ -15,7 +16,7 @@ from setpoint.train.run import Outcome
 
 ENDINGS = {
     0: "finished",
-    75: "stopped by SIGTERM",
+    75: "stopped by SIGTERM or SIGHUP",
     130: "interrupted",
 }
 
@@ -50,7 +51,13 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     ]
     print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
     if outcome.status:
-        print("saved; the same command goes on", file=stream, flush=True)
+        saved = list_checkpoints(outcome.directory / "checkpoints")
+        words = (
+            "saved; the same command goes on"
+            if saved
+            else ("nothing was trained; the same command starts it again")
+        )
+        print(words, file=stream, flush=True)
     # Whoever stops a run waits for it to leave, so nothing is counted then.
     finished, section = outcome.status == 0, job.evaluation
     if finished and outcome.score is not None and section is not None and section.baselines:

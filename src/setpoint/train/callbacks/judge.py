@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from setpoint.resilience.signals import Abandoned
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import Tracker
 from setpoint.train.evaluation.config import HELD_OUT
@@ -43,12 +44,16 @@ class JudgeCallback(Callback):
         self.standing = standing
         # Those of `standing.step`, if this session has evaluated there.
         self.scores: Scores = {}
+        self.made_up = False
 
     def start(self, loop: Loop) -> None:
-        """Evaluate before the first update on wish."""
+        """Evaluate before the first update on wish, and make up for what a stop cut short."""
         section = loop.job.evaluation
         if section is None:
             return
+        if self.standing.due is not None:
+            self.judge(loop, counts=self.standing.due)
+            self.made_up = self.standing.due is None
         if loop.ended is not None or is_over(loop.job.duration, loop.position):
             return
         apart = dict(loop.parts.judged)
@@ -72,7 +77,8 @@ class JudgeCallback(Callback):
     def finish(self, loop: Loop) -> None:
         """Evaluate where the loop was ended after its last update."""
         section = loop.job.evaluation
-        if section is not None and loop.ended and self.standing.step != loop.position.step:
+        judged = self.standing.due is not None or self.standing.step == loop.position.step
+        if section is not None and loop.ended and not judged:
             self.judge(loop, counts=False)
 
     def judge(self, loop: Loop, counts: bool) -> None:
@@ -85,8 +91,13 @@ class JudgeCallback(Callback):
         """
         section, step = loop.job.evaluation, loop.position.step
         assert section is not None
-        self.scores = evaluate(loop.job, loop.parts)
-        self.standing.step = step
+        try:
+            self.scores = evaluate(loop.job, loop.parts, loop.stop.check)
+        except Abandoned:
+            self.standing.due = counts
+            self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
+            return
+        self.standing.step, self.standing.due = step, None
         row = {
             "kind": "evaluation",
             "step": step,

@@ -59,7 +59,7 @@ class SaveCallback(Callback):
         # Weights mean something only with the configuration they were trained with, so that each
         # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
         self.record = {**record_files(loop.job), **loop.parts.companions}
-        if loop.position.step == 0:
+        if loop.position.step == 0 or self.judge.made_up:
             self.save(loop)
 
     def after_update(self, loop: Loop, update: Update) -> None:
@@ -90,6 +90,7 @@ class SaveCallback(Callback):
         Arguments:
             loop: at its present position.
         """
+        loop.stop.saving = True
         with evaluation_point(loop.parts) as training:
             tensors, state = capture(loop.parts, loop.position, training)
             state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
@@ -98,3 +99,4 @@ class SaveCallback(Callback):
             path = self.store.save(loop.position.step, tensors, state, metric, self.record)
         self.saved = self.progress_of(loop)
         self.events.write("save", step=loop.position.step, checkpoint=path.name)
+        loop.stop.saving = loop.stop.busy = False

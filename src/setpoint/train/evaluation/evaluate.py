@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -20,12 +21,13 @@ from setpoint.train.evaluation.score import Score, Scores
 from setpoint.train.objective import Count
 
 
-def evaluate(job: Job, parts: Parts) -> Scores:
+def evaluate(job: Job, parts: Parts, between: Callable[[], None] = lambda: None) -> Scores:
     """Judge the model on all data sets, the same sequences of each at each call.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
         parts: the objects of the job; nothing of their state changes.
+        between: called before each batch; what it raises ends the evaluation.
 
     Returns:
         the scores.
@@ -37,12 +39,18 @@ def evaluate(job: Job, parts: Parts) -> Scores:
     assert section is not None and parts.held_out is not None
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
         return {
-            name: score(job, parts, corpus, section.sequences_of(name))
+            name: score(job, parts, corpus, section.sequences_of(name), between)
             for name, corpus in {HELD_OUT: parts.held_out, **parts.judged}.items()
         }
 
 
-def score(job: Job, parts: Parts, corpus: Corpus, sequences: int | None) -> Score:
+def score(
+    job: Job,
+    parts: Parts,
+    corpus: Corpus,
+    sequences: int | None,
+    between: Callable[[], None] = lambda: None,
+) -> Score:
     """Judge the model as it stands on one text.
 
     Arguments:
@@ -50,6 +58,7 @@ def score(job: Job, parts: Parts, corpus: Corpus, sequences: int | None) -> Scor
         parts: the objects of the job, the model in evaluation mode.
         corpus: the text.
         sequences: how many to judge on, from the start; None: all.
+        between: called before each batch; what it raises ends the evaluation.
 
     Returns:
         the score.
@@ -65,6 +74,7 @@ def score(job: Job, parts: Parts, corpus: Corpus, sequences: int | None) -> Scor
         micro_size=job.batch.micro_size,
         windows=sequences,
     ):
+        between()
         count = parts.objective.count(batch)
         with compute_in(job.precision.compute, job.precision.params, parts.device):
             if job.evaluation.accuracy:

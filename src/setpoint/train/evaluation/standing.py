@@ -29,12 +29,15 @@ class Standing:
         step: of the last evaluation; -1 before the first.
         best: the lowest value that was a gain; None before the first.
         waited: evaluations in a row that were none.
+        due: an evaluation at the present step that a stop cut short: whether it counts for
+            patience and plateaus; None where there is none.
     """
 
     measure: dict[str, Any] = field(default_factory=dict)
     step: int = -1
     best: float | None = None
     waited: int = 0
+    due: bool | None = None
 
     def observe(self, value: float, least_gain: float = 0.0) -> None:
         """Take the value of one more evaluation.
@@ -154,5 +157,5 @@ def standing_of(job: Job, parts: Parts, state: Mapping[str, Any]) -> tuple[Stand
     measure = measure_of(job, parts)
     differs = [key for key in measure if known.measure and known.measure.get(key) != measure[key]]
     if differs or not known.measure:
-        return Standing(measure, known.step), differs
+        return Standing(measure, known.step, due=known.due), differs
     return known, []
