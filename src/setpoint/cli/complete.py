@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 from setpoint.cli.command import Command, Option
 from setpoint.cli.completion import SCRIPTS
@@ -15,27 +16,47 @@ from setpoint.config.registry import modifiers, presets
 from setpoint.config.suggest import schema
 from setpoint.config.tags import TAG, known_tags
 from setpoint.config.verify import known_codes
-from setpoint.train.config import Job
 
 BREAKS = ("=", ":")
 """At these, bash begins a word of its own."""
 
 
-def run(words: Sequence[str]) -> int:
+class Line(NamedTuple):
+    """A command line that can be completed.
+
+    Arguments:
+        names: of its commands.
+        command: the command of a name; of another word what runs without one, None if nothing does.
+    """
+
+    names: Collection[str]
+    command: Callable[[str], Command | None]
+
+
+def _command(name: str) -> Command | None:
+    return import_module(f"setpoint.cli.{name}").COMMAND if name in COMMANDS else None
+
+
+SETPOINT = Line(COMMANDS, _command)
+
+
+def run(words: Sequence[str], line: Line = SETPOINT) -> int:
     """Print the candidates, one on a line.
 
     Arguments:
-        words: the position of the word at the cursor, then all words after `setpoint`.
+        words: the position of the word at the cursor, then all words after the program's.
+        line: what is completed.
 
     Returns:
         the exit status.
     """
-    import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
+    if line is SETPOINT:
+        import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
 
     if not words or not words[0].isdigit():
         return 2
     before, current, split = at_cursor(words[1:], int(words[0]) - 1)
-    for candidate in dict.fromkeys(candidates(before, current)):
+    for candidate in dict.fromkeys(candidates(before, current, line)):
         if candidate.startswith(current):
             print(candidate[split:])
     return 0
@@ -67,25 +88,30 @@ def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]
     return whole[:-1], whole[-1], split
 
 
-def candidates(before: Sequence[str], current: str) -> Iterator[str]:
+def candidates(before: Sequence[str], current: str, line: Line = SETPOINT) -> Iterator[str]:
     """What can stand at the cursor.
 
     Arguments:
-        before: the words between `setpoint` and the cursor.
+        before: the words between the program and the cursor.
         current: the word at the cursor, as far as it is typed.
+        line: what is completed.
 
     Returns:
         whole words, not yet filtered by `current`.
     """
     if not before or (before[0] == "help" and len(before) == 1):
-        yield from COMMANDS
+        yield from line.names
+        if before:
+            return
+    first = before[0] if before else ""
+    command = line.command(first)
+    if command is None:
         return
-    if before[0] not in COMMANDS:
+    if first == "sweep" and "," in current:
+        yield from _further_points(before, current, line)
         return
-    if before[0] == "sweep" and "," in current:
-        yield from _further_points(before, current)
-        return
-    command: Command = import_module(f"setpoint.cli.{before[0]}").COMMAND
+    if first not in line.names:
+        before = ["", *before]
     options, root = {option.name: option for option in command.options}, command.program.root
     last, name = before[-1], current.partition("=")[0]
     if last in options and options[last].metavar is not None:
@@ -104,16 +130,16 @@ def candidates(before: Sequence[str], current: str) -> Iterator[str]:
         yield from _positional(command, _count_positional(before[1:], options), before, current)
 
 
-def _further_points(before: Sequence[str], current: str) -> Iterator[str]:
+def _further_points(before: Sequence[str], current: str, line: Line) -> Iterator[str]:
     """Candidates for the point after a comma, behind those that are typed already."""
     head, _, last = current.rpartition(",")
     flag, equals, _ = head.partition("=")
     start = f"{flag}=" if equals else ""
-    for candidate in candidates(before, start + last):
+    for candidate in candidates(before, start + last, line):
         yield f"{head},{candidate.removeprefix(start)}"
 
 
-def values(path: str, root: type[Config] = Job) -> list[str]:
+def values(path: str, root: type[Config]) -> list[str]:
     """The values that a field can take, where they are a closed vocabulary.
 
     Arguments:
@@ -141,15 +167,16 @@ def _settable(root: type[Config]) -> Iterator[str]:
 
 def _positional(command: Command, count: int, before: Sequence[str], current: str) -> Iterator[str]:
     """Candidates for the argument after `count` others."""
+    root = command.program.root
     if command.name == "completion":
         yield from SCRIPTS if count == 0 else ()
     elif command.name == "list":
         yield from KINDS if count == 0 else ()
         if before[-1] == "fields":
-            yield from (path for path, _ in schema(Job))
+            yield from (path for path, _ in schema(root))
     elif count < command.positional[1]:
         # `why` takes a path and a source, in either order.
-        paths = [path for path, _ in schema(Job)] if command.name == "why" else []
+        paths = [path for path, _ in schema(root)] if command.name == "why" else []
         has_path = any(word in paths for word in before)
         if not has_path:
             yield from paths
@@ -159,7 +186,7 @@ def _positional(command: Command, count: int, before: Sequence[str], current: st
             yield from presets
             yield from offer(current)
     else:
-        yield from (f"{path}=" for path in _settable(command.program.root))
+        yield from (f"{path}=" for path in _settable(root))
 
 
 def _option_values(option: Option) -> Iterator[str]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 from setpoint.cli.command import Arguments, Command
 from setpoint.config import SetpointError
 
-BASH = """_setpoint() {
+# NAME stands for the command that is completed, FUNCTION for a name in the shell; what is typed
+# as the command is called with `__complete`.
+BASH = """_FUNCTION() {
   local found
   COMPREPLY=()
   while IFS= read -r found; do
     COMPREPLY+=("$(printf %q "$found")")
-  done < <(setpoint __complete "$COMP_CWORD" "${COMP_WORDS[@]:1}" 2>/dev/null)
+  done < <("${COMP_WORDS[0]}" __complete "$COMP_CWORD" "${COMP_WORDS[@]:1}" 2>/dev/null)
   [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=:] ]] && compopt -o nospace
   return 0
 }
-complete -o default -o bashdefault -F _setpoint setpoint
+complete -o default -o bashdefault -F _FUNCTION NAME
 """
-ZSH = """#compdef setpoint
-_setpoint() {
+ZSH = """#compdef NAME
+_FUNCTION() {
   local -a found open
-  found=("${(@f)$(setpoint __complete $((CURRENT - 1)) "${(@)words[2,-1]}" 2>/dev/null)}")
+  found=("${(@f)$("$words[1]" __complete $((CURRENT - 1)) "${(@)words[2,-1]}" 2>/dev/null)}")
   # After `section.field=` comes the value, and after `main:` the preset, without a space.
   open=(${(M)found:#*[=:]})
   found=(${found:#*[=:]})
@@ -27,17 +31,17 @@ _setpoint() {
   (( $#found )) && compadd -- $found
   _files
 }
-if [[ $funcstack[1] == _setpoint ]]; then
-  _setpoint "$@"
+if [[ $funcstack[1] == _FUNCTION ]]; then
+  _FUNCTION "$@"
 else
-  compdef _setpoint setpoint
+  compdef _FUNCTION NAME
 fi
 """
-FISH = """function __setpoint_complete
+FISH = """function __FUNCTION_complete
   set -l before (commandline -opc)
-  setpoint __complete (count $before) $before[2..-1] (commandline -ct) 2>/dev/null
+  $before[1] __complete (count $before) $before[2..-1] (commandline -ct) 2>/dev/null
 end
-complete -c setpoint -a '(__setpoint_complete)'
+complete -c NAME -a '(__FUNCTION_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 COMMAND = Command(
@@ -70,5 +74,7 @@ def run(arguments: Arguments) -> int:
         meant = did_you_mean(shell, SCRIPTS, " ")
         known = ", ".join(SCRIPTS)
         raise SetpointError(f"there is no completion for {shell!r}.{meant} Shells: {known}")
-    print(SCRIPTS[shell], end="")
+    name = arguments.command.program.command
+    script = SCRIPTS[shell].replace("FUNCTION", re.sub(r"\W", "_", name))
+    print(script.replace("NAME", name), end="")
     return 0

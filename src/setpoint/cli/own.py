@@ -21,13 +21,28 @@ from setpoint.cli.main import COMMANDS as ALL_COMMANDS
 from setpoint.cli.main import guarded, report
 from setpoint.cli.program import Program
 from setpoint.config import Config, ConfigError, RunError, SetpointError
+from setpoint.config.compose import import_presets
 from setpoint.config.errors import UserCodeError
 from setpoint.config.user_code import raised_by_user, traceback_of
 from setpoint.resilience.signals import INTERRUPTED
 
 C = TypeVar("C", bound=Config)
 
-COMMANDS = ("check", "show", "why", "diff", "list", "fingerprint", "schema", "migrate")
+COMMANDS = (
+    "check",
+    "show",
+    "why",
+    "diff",
+    "list",
+    "sweep",
+    "fingerprint",
+    "schema",
+    "migrate",
+    "completion",
+)
+MODULES = {"sweep": "own_sweep"}
+"""Where a command of scripts is another than Setpoint's."""
+ABOUT = {**ALL_COMMANDS, "sweep": "run many points, all checked first"}
 RUN = Command("", "SOURCE [OVERRIDES]", SOURCE_HELP, [WITH, FILE, IMPORT], ())
 
 
@@ -38,8 +53,9 @@ def run(
 
     `python train.py SOURCE --a.b 1` merges all layers, resolves, runs all checks, those with needs
     included, shows cautions, and calls `main` with the frozen config; SOURCE may be left out.
-    `python train.py check`, `show`, `why`, `diff`, `list`, `fingerprint`, `schema` and `migrate` do
-    what they do for Setpoint's own jobs, and call nothing. What is wrong with the configuration is
+    `python train.py check`, `show`, `why`, `diff`, `list`, `fingerprint`, `schema`, `migrate` and
+    `completion` do what they do for Setpoint's own jobs, and call nothing; `sweep` starts the
+    script once for each point. What is wrong with the configuration is
     printed in words, with exit status 2, before `main` is called.
 
     Arguments:
@@ -133,8 +149,13 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
     """Do what the words say; a config to call `main` with goes into `ready`."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
+    if words[:1] == ["__complete"]:
+        from setpoint.cli.complete import Line, run
+
+        import_presets(program.root)
+        return run(words[1:], Line(COMMANDS, lambda name: _command(name, program)))
     if words and words[0] in COMMANDS:
-        module = import_module(f"setpoint.cli.{words[0]}")
+        module = _module(words[0])
         parsed = module.COMMAND.of(program).parse(words[1:])
         if parsed.has("--help"):
             print(parsed.command.manual())
@@ -158,6 +179,14 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
             f"Commands: {', '.join(COMMANDS)}"
         ) from None
     return 0
+
+
+def _module(name: str) -> Any:
+    return import_module(f"setpoint.cli.{MODULES.get(name, name)}")
+
+
+def _command(name: str, program: Program) -> Command:
+    return (_module(name).COMMAND if name in COMMANDS else RUN).of(program)
 
 
 def _verify(config: Config) -> None:
@@ -206,7 +235,7 @@ def _overview(program: Program, command: Command) -> str:
         *(("", about) if about else ()),
         "",
         bold("Commands"),
-        *(f"  {name:<14}{ALL_COMMANDS[name]}" for name in COMMANDS),
+        *(f"  {name:<14}{ABOUT[name]}" for name in COMMANDS),
         "",
         f"Without a command it runs. `{program.name} COMMAND --help` is a command's manual.",
         text.rstrip(),

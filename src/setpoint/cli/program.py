@@ -29,6 +29,11 @@ class Program:
         return not isinstance(self._root, str)
 
     @property
+    def command(self) -> str:
+        """The word that a shell knows it by: of `python train.py` and `./train.py` `train.py`."""
+        return self.name.rpartition(" ")[2]
+
+    @property
     def root(self) -> type[Config]:
         """The class of the configuration."""
         if isinstance(self._root, str):

@@ -67,13 +67,26 @@ def run(arguments: Arguments) -> int:
         the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.
     """
     refuse_misspelt_options(arguments, arguments.command.program.root.__setpoint__.fields)
-    prepared = prepare(arguments)
+    return carry_out(prepare(arguments), arguments)
+
+
+def carry_out(prepared: Prepared, arguments: Arguments) -> int:
+    """Print what would happen, or launch and report.
+
+    Arguments:
+        prepared: the sweep.
+        arguments: of the call.
+
+    Returns:
+        the exit status.
+    """
     jobs = arguments.integer("--jobs") or 1
     screen = Screen(prepared, for_machines=arguments.has("--json"))
     if arguments.has("--dry-run"):
         screen.plan()
         return 0
-    prepared.require_packages()
+    if prepared.command is None:
+        prepared.require_packages()
     record = SweepRecord(prepared.folder, prepared.source, prepared.duplicates)
     try:
         return _launch(prepared, record, jobs, screen)
@@ -95,7 +108,7 @@ def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen) 
     record.write(tasks, **details)
     screen.begin(tasks)
     try:
-        with Launcher(jobs, changed, imports=prepared.imports) as launcher:
+        with Launcher(jobs, changed, prepared.command, prepared.imports) as launcher:
             if search is None:
                 launcher.run([task for task in tasks if task.status != FINISHED])
             else:

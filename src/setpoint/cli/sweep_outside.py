@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
-from setpoint.config import Caution, Problem
+from setpoint.config import Caution, Config, Problem
 from setpoint.config.sweep.points import ResolvedPoint
 from setpoint.config.sweep.report import points_in_words, together
 from setpoint.config.walk import dropped
@@ -12,6 +13,7 @@ from setpoint.plan.preflight import preflight
 from setpoint.sweep.metrics import MetricPath
 from setpoint.train.config import Job
 
+C = TypeVar("C", bound=Config)
 EVALUATION = "evaluation"
 
 
@@ -49,41 +51,26 @@ class Remark:
         return {"points": self.points, "text": self.text.strip()}
 
 
-class Outside:
+class Outside(Generic[C]):
     """Finds the problems of each point that its values alone do not show, and keeps the cautions.
 
     The configurations are kept as well, so that one can be told from another by its identity.
+
+    Arguments:
+        look: finds the problems and the cautions of a resolved configuration.
     """
 
-    def __init__(self) -> None:
-        self.objective: MetricPath | None = None
-        """What a search looks at."""
-        self._cautions: dict[int, tuple[Job, list[Caution]]] = {}
+    def __init__(self, look: Callable[[C], tuple[list[Problem], list[Caution]]]) -> None:
+        self._look = look
+        self._cautions: dict[int, tuple[C, list[Caution]]] = {}
 
-    def __call__(self, job: Job) -> Sequence[Problem]:
-        """Look at one point.
-
-        Arguments:
-            job: its resolved configuration.
-
-        Returns:
-            its problems.
-        """
-        report = preflight(job)
-        self._cautions[id(job)] = job, list(report.cautions)
-        problems = list(report.problems)
-        if job.seed is None:
-            reason = "is null, so that it would be drawn anew each time, and no point found again"
-            hint = "Give a seed, or several: --seed 1,2,3"
-            problems.append(Problem("seed", reason, value="null", hint=hint))
-        wanted = self.objective
-        if wanted is not None and wanted.kind == EVALUATION and job.evaluation is None:
-            reason = f"is null, so that the objective {EVALUATION}.{wanted.column} is not measured"
-            hint = "Search for another metric, such as --objective train.loss, or evaluate."
-            problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
+    def __call__(self, config: C) -> Sequence[Problem]:
+        """The problems of one point."""
+        problems, cautions = self._look(config)
+        self._cautions[id(config)] = config, cautions
         return problems
 
-    def remarks(self, points: Sequence[ResolvedPoint[Job]]) -> list[Remark]:
+    def remarks(self, points: Sequence[ResolvedPoint[C]]) -> list[Remark]:
         """What is worth a remark about points that are sound.
 
         Arguments:
@@ -112,3 +99,26 @@ class Outside:
                 where += f"; for {names[0]}"
             found.append(Remark("caution", list(by_point), first.render(), where))
         return found
+
+
+class JobOutside(Outside[Job]):
+    """Looks at the points of a sweep of training jobs."""
+
+    def __init__(self) -> None:
+        super().__init__(self._look_at)
+        self.objective: MetricPath | None = None
+        """What a search looks at."""
+
+    def _look_at(self, job: Job) -> tuple[list[Problem], list[Caution]]:
+        report = preflight(job)
+        problems = list(report.problems)
+        if job.seed is None:
+            reason = "is null, so that it would be drawn anew each time, and no point found again"
+            hint = "Give a seed, or several: --seed 1,2,3"
+            problems.append(Problem("seed", reason, value="null", hint=hint))
+        wanted = self.objective
+        if wanted is not None and wanted.kind == EVALUATION and job.evaluation is None:
+            reason = f"is null, so that the objective {EVALUATION}.{wanted.column} is not measured"
+            hint = "Search for another metric, such as --objective train.loss, or evaluate."
+            problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
+        return problems, list(report.cautions)

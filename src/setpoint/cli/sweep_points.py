@@ -9,7 +9,7 @@ from typing import Any
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.source import prepare as import_what_is_named
-from setpoint.cli.sweep_outside import Outside, Remark
+from setpoint.cli.sweep_outside import JobOutside, Remark
 from setpoint.cli.sweep_source import Opener
 from setpoint.cli.sweep_space import space_of_call
 from setpoint.config import ConfigError, Problem, SetpointError
@@ -52,9 +52,10 @@ class Prepared:
         duplicates: the points that were left out.
         search: what is searched for, if it is a search.
         axes: of the search.
-        make: resolves a point of the search.
+        make: resolves a point of the search, if it is one.
         imports: modules that the user named.
         remarks: what is legal but suspicious in some points, and what a switch of variant lost.
+        command: makes the command of a point, given it and the modules it needs; None: it trains.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class Prepared:
         duplicates: list[Duplicate],
         search: Search | None,
         axes: Axes,
-        make: Callable[[Point], ResolvedPoint[Job]],
+        make: Callable[[Point], ResolvedPoint[Job]] | None,
         imports: Sequence[str],
         remarks: list[Remark],
+        command: Callable[[Task, Sequence[str]], list[str]] | None = None,
     ) -> None:
         self.source = source
         self.folder = folder
@@ -78,6 +80,7 @@ class Prepared:
         self._make = make
         self.imports = imports
         self.remarks = remarks
+        self.command = command
 
     def require_packages(self) -> None:
         """Refuse to start what cannot run here.
@@ -103,7 +106,7 @@ class Prepared:
         Returns:
             the search; None for a sweep whose points are known.
         """
-        if self.search is None:
+        if self.search is None or self._make is None:
             return None
         return SearchRun(self.search, self.axes, self._make, self.folder, changed)
 
@@ -113,7 +116,7 @@ class Prepared:
         Returns:
             plain values by name.
         """
-        assert self.search is not None
+        assert self.search is not None and self._make is not None
         facts = {key: value for key, value in to_plain(self.search).items() if key != "axes"}
         facts["trials before"] = trials_before(self.search, self.axes, self._make, self.folder)
         return {**facts, **{".".join(path): axis.describe() for path, axis in self.axes.items()}}
@@ -136,7 +139,7 @@ def prepare(arguments: Arguments) -> Prepared:
     import_what_is_named(arguments)  # whose classes have fields that the overrides may set
     line = read_command_line(Job, source, arguments.options.get("--with", []), arguments.overrides)
     opener = Opener(arguments, line)
-    outside = Outside()
+    outside = JobOutside()
     composer = Composer(opener, line, _Finish(source), outside)
     if line.source == "-" and None in line.modifiers:
         raise SetpointError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.source import open_source
@@ -16,7 +17,6 @@ from setpoint.config.sweep.file import TABLE
 from setpoint.config.sweep.flags import CommandLine
 from setpoint.config.sweep.schema import flattened, mentions
 from setpoint.config.sweep.setting import SOURCE, Setting
-from setpoint.train.config import Job
 
 EXTENDS = "extends"
 
@@ -40,7 +40,7 @@ class Opener:
 
     def __call__(
         self, source: str, modifiers: tuple[str, ...], below: Setting | None = None
-    ) -> Composition[Job]:
+    ) -> Composition[Any]:
         """Compose the layers below the overrides.
 
         Arguments:
@@ -57,7 +57,7 @@ class Opener:
         inner = Arguments(self._arguments.command)
         inner.options = {**self._arguments.options, "--with": list(modifiers)}
         opened = source if below is None else self._put_on(below)
-        composition: Composition[Job] = open_source(opened, inner)
+        composition: Composition[Any] = open_source(opened or None, inner)
         found = composition.sweep
         if self._line.source is None:
             if found is not None:

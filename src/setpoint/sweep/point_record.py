@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from setpoint.config import SetpointError
+from setpoint.config import Config, SetpointError
 from setpoint.config.record import CONFIG, HEADER, record_files
 from setpoint.track.atomic import write_json, write_text
-from setpoint.train.config import Job
 
 MARK = "point.json"
 """The file that tells the record of a point from a run directory."""
@@ -17,7 +16,7 @@ LOG = "output.log"
 """What the point's process printed, over all its starts."""
 
 
-def write_point(folder: Path, name: str, job: Job, run: str) -> list[str]:
+def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
     """Write the record of a point, with the origins of all values.
 
     Arguments:

@@ -8,7 +8,6 @@ from typing import Any
 
 from setpoint.config import SetpointError
 from setpoint.config.sweep.points import ResolvedPoint, mapping_of
-from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
 
 from .metrics import Metrics
@@ -28,13 +27,14 @@ class Task:
     Arguments:
         point: the point, resolved.
         folder: of the sweep.
+        run: the directory of its run; None: that of a training job.
     """
 
-    def __init__(self, point: ResolvedPoint[Job], folder: Path) -> None:
+    def __init__(self, point: ResolvedPoint[Any], folder: Path, run: Path | None = None) -> None:
         self.point = point
         self.name = point.name
-        self.job = point.config
-        self.run = Path(run_directory_of(point.config, point.fingerprint))
+        self.job: Any = point.config
+        self.run = run or Path(run_directory_of(point.config, point.fingerprint))
         self.folder = folder / POINTS / point.name
         self.status = WAITING
         self.exit_status: int | None = None
