@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from setpoint.cli.main import main
 from setpoint.config.registry import presets
 
+from ..pairs import rotated
 from ..snapshots import compare
 from .conftest import CommandLine
 
@@ -42,9 +43,10 @@ def said(known: Draft202012Validator, data: Any) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in known.iter_errors(data)]
 
 
-@pytest.mark.parametrize("name", sorted(presets))
-@pytest.mark.parametrize("form", ["toml", "yaml", "json"])
-@pytest.mark.parametrize("extent", ["", "--minimal", "--origins"])
+@pytest.mark.parametrize(
+    ("name", "form", "extent"),
+    rotated(sorted(presets), ["toml", "yaml", "json"], ["", "--minimal", "--origins"]),
+)
 def test_every_preset_as_it_is_shown(
     cli: CommandLine, known: Draft202012Validator, name: str, form: str, extent: str
 ) -> None:

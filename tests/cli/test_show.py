@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ..pairs import rotated
 from ..snapshots import compare
 from .conftest import CommandLine
 
@@ -23,8 +24,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("source", ["small.toml", "tiny", "own:small"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "source"), rotated(FORMS, ["small.toml", "tiny", "own:small"]))
 def test_what_is_shown_can_be_used_as_a_source(cli: CommandLine, source: str, form: str) -> None:
     suffix = form.split()[1]
     text = cli.ok(f"show {source} {form} {OVERRIDES}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import pickle
 import re
@@ -28,6 +27,7 @@ from setpoint.config.sharing import shared_places
 from setpoint.config.write_python import to_python
 from setpoint.train.config import Job
 
+from ..pairs import rotated
 from ..snapshots import compare
 from .everything import Everything, everything
 
@@ -137,8 +137,7 @@ MODIFIERS = sorted(name for name in registry.modifiers if name not in ("smoke",)
 
 
 def _named() -> list[tuple[str, list[str]]]:
-    pairs = itertools.product(sorted(registry.presets), [[], *([name] for name in MODIFIERS)])
-    return [(preset, modifiers) for preset, modifiers in pairs]
+    return rotated(sorted(registry.presets), [[], *([name] for name in MODIFIERS)])
 
 
 @pytest.mark.parametrize(("preset", "modifiers"), _named())

@@ -15,6 +15,7 @@ from setpoint.model.layers import layers_of
 
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
+from ..pairs import pairs
 from .passes import CASES, DROPOUT, assert_same, run
 
 CPU = torch.device("cpu")
@@ -56,9 +57,9 @@ def offloaded(
     return model, saved.way
 
 
-@pytest.mark.parametrize("limit", [0, 100_000], ids=["nothing stays", "some stays"])
-@pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "precision", "limit"), pairs(CASES, [None, torch.bfloat16], [0, 100_000])
+)
 def test_equal_to_the_last_bit(name: str, precision: torch.dtype | None, limit: int) -> None:
     case = {**CASES[name], **DROPOUT}
     plain = run(small_model(**case), precision, metered=False, passes=2)

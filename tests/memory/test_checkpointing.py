@@ -12,6 +12,7 @@ from setpoint.model.moe.config import MoE
 
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
+from ..pairs import pairs
 from .passes import CASES, DROPOUT, assert_same, run
 
 POLICIES: dict[str, CheckpointingConfig] = {
@@ -35,9 +36,9 @@ def checkpointed(config: CheckpointingConfig, **changes: Any) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "policy", "precision"), pairs(CASES, POLICIES, [None, torch.bfloat16])
+)
 def test_equal_to_the_last_bit(name: str, policy: str, precision: torch.dtype | None) -> None:
     case = {**CASES[name], **DROPOUT}
     plain = run(small_model(**case), precision)

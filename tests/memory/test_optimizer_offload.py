@@ -13,6 +13,8 @@ from setpoint.memory.config import OptimizerOffload
 from setpoint.memory.optimizer_offload import offload_optimizer
 from setpoint.optim import config as configs
 
+from ..pairs import pairs
+
 CPU = torch.device("cpu")
 MEANS = ("exp_avg", "exp_avg_sq")
 
@@ -105,9 +107,9 @@ def assert_same(one: Optimizer, other: Optimizer) -> None:
                     assert value == other.state[q][key]
 
 
-@pytest.mark.parametrize("limit", [0, 5000, 10**6])
-@pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "scaled", "limit"), pairs(OPTIMIZERS, [False, True], [0, 5000, 10**6])
+)
 def test_equal_to_the_last_bit(name: str, scaled: bool, limit: int) -> None:
     net = model()
     plain = OPTIMIZERS[name](net)
