@@ -31,6 +31,8 @@ GROWING = ("events.jsonl", "logs/rank-0.log")
 # How many times the first of each kind there are in a session, about.
 COUNTS = {"update": 6, "save": 40, "record": 6, "evaluate": 400, "any": 400}
 KILLS_OF_EACH = 12
+# Temporary files, renames: of three files, and that of the new origins.
+CHANGES_OF_THE_RECORD = 7
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,23 @@ def test_the_second_update_is_between_the_record_and_the_next_checkpoint(
     assert oracle.whole is not None
     assert (run / "config.json").read_bytes() == (oracle.whole / "config.json").read_bytes()
     assert CheckpointStore(run / "checkpoints").steps[-1] == 4
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_a_kill_between_two_files_of_the_record(
+    count: int, commands: Commands, tmp_path: Path
+) -> None:
+    """What is left can be read, shown and gone on with."""
+    oracle = Oracle(commands, tmp_path, STORIES["accepted: betas"])
+    folder = tmp_path / "begun"
+    status = commands.start(folder, *oracle.words, kill=("record", count)).wait()
+    assert status == (-signal.SIGKILL if count <= CHANGES_OF_THE_RECORD else 0)
+    assert commands.run(folder, "show", oracle.words[1])[0] == 0
+    oracle.go_on(folder)
+    run = the_run(folder)
+    assert run is not None
+    assert oracle.whole is not None
+    assert_same_run(run, oracle.whole)
 
 
 @pytest.mark.slow

@@ -15,6 +15,11 @@ from .role import BUDGET, IDENTITY, RUNTIME
 
 CONFIG = "config.json"
 ORIGINS = "origins.json"
+NEW_ORIGINS = "origins.new.json"
+"""The origins of a `config.json` that was replaced last, until they take the place of the old ones.
+
+A process that is killed between the two leaves the old `origins.json`, and this beside it.
+"""
 HEADER = "setpoint"
 ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
 
@@ -115,18 +120,15 @@ def load_record(root: type[Config], folder: str) -> Record:
     values = {key: value for key, value in document.data.items() if key != HEADER}
     header = _header(document)
     today, schema = root.__setpoint__.schema, header.get("schema")
-    origins_name = os.path.join(folder, ORIGINS)
     if schema == today:
-        origins = _read_origins(origins_name)
-        check_integrity(folder, values, header, origins)
+        origins = _origins_of(folder, values, header)
         return Record(values, header, origins, [], _finder(document, None))
     from .migrate.chain import migrate, schema_of
 
     start = schema_of(root, document.data, document.name)
     if start is None:
         raise SetpointError(f"{document.name}: this is not a record: it has no {HEADER!r}")
-    origins = _read_origins(origins_name)
-    check_integrity(folder, values, header, origins)
+    origins = _origins_of(folder, values, header)
     tree = migrate(root, values, start, origins, folder)
     notes = [f"{folder} (schema {start}): {note}" for note in tree.notes]
     return Record(tree.data, header, tree.origins, notes, _finder(document, tree.old_path))
@@ -135,6 +137,22 @@ def load_record(root: type[Config], folder: str) -> Record:
 def _header(document: Document) -> dict[str, Any]:
     header: Any = document.data.get(HEADER)
     return cast(dict[str, Any], header) if isinstance(header, dict) else {}
+
+
+def _origins_of(
+    folder: str, values: dict[str, Any], header: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The origins that belong to the values: those that were there, or the new ones."""
+    origins = _read_origins(os.path.join(folder, ORIGINS))
+    try:
+        check_integrity(folder, values, header, origins)
+    except SetpointError:
+        waiting = os.path.join(folder, NEW_ORIGINS)
+        if not os.path.isfile(waiting):
+            raise
+        origins = _read_origins(waiting)
+        check_integrity(folder, values, header, origins)
+    return origins
 
 
 def _read_origins(name: str) -> dict[str, dict[str, Any]]:

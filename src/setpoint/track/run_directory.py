@@ -21,6 +21,7 @@ FILES = (
     CONFIG,
     "config.toml",
     "origins.json",
+    "origins.new.json",
     "environment.json",
     "metrics.jsonl",
     "events.jsonl",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,8 @@ from setpoint import __version__
 from setpoint.config import SetpointError
 from setpoint.config.fingerprint import fingerprint
 from setpoint.config.overridden import overridden
-from setpoint.config.record import CONFIG, record_files
-from setpoint.config.recorded import backup_name, recorded_schema
+from setpoint.config.record import CONFIG, MINIMAL, ORIGINS, record_files
+from setpoint.config.recorded import NEW_ORIGINS, backup_name, recorded_schema
 from setpoint.config.verify import cautions_of
 from setpoint.config.walk import dropped
 from setpoint.data.corpus import Corpus
@@ -235,9 +236,15 @@ def write_config(run: RunDirectory, job: Job) -> None:
             backup = run.path / backup_name(name, schema)
             if (run.path / name).exists() and not backup.exists():
                 write_text(backup, (run.path / name).read_text(encoding="utf-8"))
-    # The file that makes it a run directory comes last.
-    for name in sorted(texts, key=lambda name: name == CONFIG):
-        run.write_text(name, texts[name])
+    origins = ORIGINS
+    if (run.path / CONFIG).exists():
+        # A kill between two files must leave a record that can be read.
+        origins = NEW_ORIGINS
+    run.write_text(origins, texts[ORIGINS])
+    run.write_text(MINIMAL, texts[MINIMAL])
+    run.write_text(CONFIG, texts[CONFIG])  # which makes it a run directory
+    if origins != ORIGINS:
+        os.replace(run.path / origins, run.path / ORIGINS)
 
 
 def _sides(parts: Parts) -> Iterator[tuple[str, Corpus]]:
