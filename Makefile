@@ -13,12 +13,14 @@
 # uv is used where it is installed.
 #
 #   PYTHON=python3.12    the Python to make .venv with; 3.11 or newer
+#   PROCESSES=4          that the tests are spread over; with one thread each
 #   TORCH_INDEX=URL      one more package index to take torch from, for instance that of PyTorch's
 #                        builds for processors only, which are a tenth of the size
 
 PYTHON ?= python3
 FUZZ_SECONDS ?= 60
 TORCH_INDEX ?=
+PROCESSES ?= 2
 TORCH := 2.13.0
 
 VENV := .venv
@@ -34,6 +36,8 @@ SHELL := bash
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
+# Where Python is told to keep no compiled modules, each of many processes compiles them anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(VENV)/.train
 	@$(BIN)/setpoint train tiny
@@ -41,7 +45,7 @@ demo: $(VENV)/.train
 	@$(BIN)/setpoint generate tiny --prompt "def "
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
 slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m slow

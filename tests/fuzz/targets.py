@@ -22,6 +22,7 @@ from setpoint.config.fingerprint import fingerprint
 from setpoint.config.layers.flow import parse_flow, parse_list
 from setpoint.config.layers.response import expand, split
 from setpoint.config.migrate.document import migrated
+from setpoint.config.plugins import load_plugins
 from setpoint.config.record import minimal_toml, read_record, record_files
 from setpoint.config.reference import Reference
 from setpoint.config.registry import call_modifier
@@ -187,7 +188,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 @functools.cache
 def _warm_up(name: str) -> None:
-    """Let the seeds import what is imported when it is first used."""
+    """Let the seeds import what is imported when it is first used, and look for plugins once."""
+    load_plugins()
     for seed in sorted((CORPUS / name).glob("seed-*")):
         with contextlib.suppress(SetpointError):
             TARGETS[name](seed.read_bytes())

@@ -101,7 +101,7 @@ def test_compiled_to_a_graph_of_derivatives_equals_eager(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES.keys() - {"experts by a loop", "all sizes"})
+@pytest.mark.parametrize("case", [case for case in CASES if case != "experts by a loop"])
 def test_compiled_to_a_graph_of_derivatives_equals_eager_in_each_case(
     tmp_path: Path, case: str
 ) -> None:
