@@ -1,5 +1,6 @@
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from setpoint.config import Config, ConfigError, SetpointError, modifier, preset, registry
 from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
+from setpoint.config.layers.response import expand
+from setpoint.config.user_code import find_user_function
 from setpoint.config.walk import dropped
 
 from ..snapshots import compare
@@ -304,3 +307,26 @@ def test_what_a_file_cannot_extend(tmp_path: Path) -> None:
         with pytest.raises(SetpointError) as caught:
             compose(Training, str(file))
         assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize("name", ["a\0b.toml", "\ud800.toml", "a\0b", "~\0/x", "~\ud800/x.toml"])
+def test_what_nothing_can_be_called_is_refused_in_words(name: str, tmp_path: Path) -> None:
+    def refused(make: Callable[[], object]) -> str:
+        with pytest.raises(SetpointError) as caught:
+            make()
+        assert str(caught.value).isprintable() or "\n" in str(caught.value)
+        return str(caught.value)
+
+    assert "can have this name" in refused(lambda: compose(Job, name))
+    assert "can have this name" in refused(lambda: compose(Job, files=[name]))
+    assert "can have this name" in refused(lambda: find_user_function(f"{name}:x"))
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps({"extends": [name]}))
+    if "\ud800" not in name:  # which the reader of JSON refuses
+        assert f"{file}:1:14: extends {name!r}" in refused(lambda: compose(Job, str(file)))
+    program = {"model": {"extends": name}}
+    assert "can have this name" in refused(lambda: compose(Job, program=program).resolve())
+    if "\0" in name:
+        assert "zero byte" in refused(lambda: compose(Job, flags=[f"name={name}"]).resolve())
+        (tmp_path / "words.txt").write_text(f"@{name}\n")
+        assert "can have this name" in refused(lambda: expand([f"@{tmp_path}/words.txt"]))

@@ -87,6 +87,7 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
         (("optimizer=lion", "optimizer.lr=3e-3"), [HIGH_LION_RATE]),
         (("evaluation.every=40 steps", "checkpoint.every=50 steps"), [JUDGED_UNSAVED]),
         (("evaluation.every=50 steps", "checkpoint.every=70 steps"), [JUDGED_UNSAVED]),
+        (("duration=1e18 steps", "checkpoint.every=70 steps"), [JUDGED_UNSAVED]),
         (("evaluation.every=40 steps", "checkpoint.every=20 steps"), []),
         (("evaluation.every=20 steps", "checkpoint.every=40 steps"), []),
         (("evaluation.every=60 steps", "checkpoint.every=40 steps"), []),

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from setpoint.cli.program import SETPOINT, Program
 from setpoint.config import SetpointError
+from setpoint.config.files.limits import can_be_named
 
 N = TypeVar("N", int, float)
 LARGEST = 2**63 - 1
@@ -220,6 +221,9 @@ class Command:
             from setpoint.config.layers.response import expand
 
             tokens = expand(tokens)
+        for token in tokens:
+            if not can_be_named(token):  # in a file of words; the system hands over no such one
+                raise SetpointError(f"{token!r}: a zero byte is no part of an argument")
         table = {option.name: option for option in self.options}
         parsed = Arguments(self)
         at = 0

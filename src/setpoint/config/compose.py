@@ -13,7 +13,7 @@ from .base import Config
 from .copying import draft_of
 from .edit import Editor
 from .errors import Invalid, SetpointError
-from .files.limits import MAX_FILES, MAX_NESTING
+from .files.limits import MAX_FILES, MAX_NESTING, can_be_named
 from .meta import ConfigMeta
 from .origin import FILE, PROGRAM, Origin, short_name
 from .problem import ConfigError, Problem
@@ -247,6 +247,7 @@ class _Sources(Generic[C]):
             return None, []
         if not isinstance(source, str):
             return draft_of(source), []
+        _refuse_name(source)
         if preset_named(source):  # whatever lies about under the same name
             return self._preset(source), []
         if source.endswith(SUFFIXES) or os.path.isfile(source):
@@ -274,6 +275,8 @@ class _Sources(Generic[C]):
         """A file with all that it extends, in the order in which they apply."""
         from .files.read import read
 
+        if isinstance(file, str):
+            _refuse_name(file)
         document = read(file) if isinstance(file, str) else file
         if "setpoint" in document.data:
             from .migrate.document import migrated
@@ -323,6 +326,9 @@ class _Sources(Generic[C]):
         if not all(isinstance(name, str) and name for name in names):
             place = document.where(("extends",))
             raise SetpointError(f"{place}: extends must be a preset, a file, or a list of them")
+        for index, name in enumerate(cast(list[str], names)):
+            if not can_be_named(name):
+                _refuse_name(name, f"{_place(document, index)}: extends ")
         return [str(name) for name in names]
 
     def _preset(self, name: str) -> C:
@@ -340,6 +346,11 @@ class _Sources(Generic[C]):
         function = find_user_function(name)
         config = call_source(function, source, source, inside if opened else ")")
         return self._checked(config, source)
+
+
+def _refuse_name(name: str, title: str = "") -> None:
+    if not can_be_named(name):
+        raise SetpointError(f"{title}{name!r}: nothing can have this name")
 
 
 def _place(document: Document, index: int) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from .errors import Invalid, SetpointError
-from .files.limits import MAX_FILES, MAX_NESTING
+from .files.limits import MAX_FILES, MAX_NESTING, can_be_named
 from .files.plain import PlainScalar
 from .origin import FILE, Origin, Path, short_name
 
@@ -154,6 +154,8 @@ def _made(
 def _read(editor: Editor, name: str, origin: Origin, path: Path) -> tuple[Document, str]:
     from .files.read import read
 
+    if not can_be_named(name):
+        raise Invalid("is not a path: no file can have this name")
     beside = os.path.dirname(origin.label) if origin.layer == FILE else ""
     file = os.path.join(beside, os.path.expanduser(name))
     real = os.path.realpath(file)

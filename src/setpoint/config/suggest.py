@@ -85,6 +85,8 @@ def section_classes(kind: FieldType) -> list[type[Config]]:
     Returns:
         the classes, or nothing for plain values.
     """
+    if not kind.nested:
+        return []
     from .types.sections import SectionType
 
     if isinstance(kind, SectionType):

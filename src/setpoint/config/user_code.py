@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import DeclarationError, Invalid, RunError, SetpointError, UserCodeError
+from .files.limits import can_be_named
 from .origin import short_name
 from .problem import ConfigError
 
@@ -38,6 +39,8 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
     """
     import importlib
 
+    if not can_be_named(name):
+        raise SetpointError(f"{source!r}: {name!r} is not a module: nothing can have this name")
     if not name or name.startswith("."):
         wanted = "expected module:function" if ":" in source else "give one such as package.module"
         raise SetpointError(f"{source}: {name!r} is not a module; {wanted}")

@@ -44,7 +44,10 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
     """Width of the residual stream."""
 
     layers: int = field(
-        default=4, ge=1, also_called=("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        default=4,
+        ge=1,
+        le=10_000,  # what is counted layer by layer has an end
+        also_called=("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     )
     """Number of layers, each attention followed by feed-forward."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -150,15 +151,14 @@ def _seldom_saved(job: Job, updates: int) -> Iterator[Caution]:
         return
     # The last update is judged and saved in any case.
     each, period = int(judges.count), int(saves.count)
-    judged = range(each, updates, each)
-    saved = sum(step % period == 0 for step in judged)
+    judged, saved = (updates - 1) // each, (updates - 1) // math.lcm(each, period)
     multiple = period % each == 0 or each % period == 0
-    if multiple or 2 * saved >= len(judged):
+    if multiple or 2 * saved >= judged:
         return
     yield Caution(
         JUDGED_UNSAVED,
         "checkpoint.every",
-        f"the best is one that is judged and saved, and of {len(judged)} evaluations before the "
+        f"the best is one that is judged and saved, and of {judged} evaluations before the "
         f"end {saved} are of weights that are saved",
         valid=(str(judges),),
         also=("evaluation.every", "checkpoint.keep_best"),

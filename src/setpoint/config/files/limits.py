@@ -74,3 +74,25 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def can_be_named(text: str) -> bool:
+    """Whether the system can take a text: as the name of a file, a module, a user or a command.
+
+    Arguments:
+        text: as a layer gives it; bytes that are no UTF-8 stand in it as Python keeps them.
+
+    Returns:
+        False if it holds a zero byte, or what the file system's encoding cannot express.
+    """
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    from os import fsencode
+
+    try:
+        fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..errors import SetpointError
 from ..files.error import FileError
+from ..files.limits import can_be_named
 from ..files.opening import read_plain_file
 from ..origin import short_name
 from .word import Word
@@ -50,6 +51,8 @@ class _Expansion:
 
     def file(self, word: str, above: tuple[str, ...], folder: str) -> Iterator[str]:
         """The words of one file; a relative name is looked for beside the file that names it."""
+        if not can_be_named(word):
+            raise SetpointError(f"{_where(word)}{word!r}: no file can have this name")
         name = os.path.normpath(os.path.join(folder, os.path.expanduser(word[1:])))
         if word == "@":
             raise SetpointError(f"{_where(word)}'@' names no file; expected @FILE")

@@ -156,6 +156,8 @@ class StrType(FieldType):
         if isinstance(value, str) and not isinstance(value, enum.Enum):
             if not is_text(value):
                 raise Invalid(NOT_TEXT)
+            if "\0" in value:  # a text may name a file, a host or a metric
+                raise Invalid("holds a zero byte, which no path, name or variable can")
             refuse_credentials(value)
             return literal(value)
         raise self.refuse(value)

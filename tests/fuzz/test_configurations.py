@@ -1,0 +1,55 @@
+"""Whole configurations of random layers resolve or are refused in words, and at once."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections import Counter
+
+import pytest
+
+from . import configurations
+from .configurations import KINDS, Case, attempt, case_of, failure, fuzz, prepared, smaller
+
+
+def test_some_configurations() -> None:
+    run = fuzz(seed=1, start=0, cases=500)
+    assert not run.failures, "\n".join(run.failures.values())
+    assert run.cases == sum(run.count.values()) == 500
+    assert {name.partition(" ")[0] for name in run.count} == set(KINDS)
+    assert run.count["everything accepted"] and run.count["job accepted"]
+
+
+@pytest.mark.slow
+def test_many_configurations() -> None:
+    seed, report = time.time_ns() % 10**9, io.StringIO()
+    run = fuzz(seed, start=0, cases=30_000, report=report)
+    assert not run.failures, report.getvalue()
+
+
+def test_a_case_is_made_of_its_seed_and_number() -> None:
+    first = [case_of(5, number) for number in range(50)]
+    assert first == [case_of(5, number) for number in range(50)]
+    assert first != [case_of(6, number) for number in range(50)]
+
+
+def test_faults_are_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(case: Case, count: Counter[str] | None = None) -> None:
+        attempt(case, count)
+        if any("seed" in flag for flag in case.flags):
+            raise ZeroDivisionError
+        while any("dim" in flag for flag in case.flags):
+            pass
+
+    monkeypatch.setattr(configurations, "attempt", broken)
+    monkeypatch.setattr(configurations, "SECONDS", 0.05)
+    flags = ("--seed=3", "--optimizer.lr=2", "--nothing")
+    case = Case("job", "tiny", flags=flags, environ=(("SETPOINT__SEED", "1"),))
+    with prepared():
+        found = failure(case)
+        assert found is not None and "ZeroDivisionError" in found[0]
+        small = smaller(case, found[0])
+        assert (small.flags, small.environ) == (("--seed=3",), ())
+        assert small.describe() == "check (job) 'tiny' '--seed=3'"
+        hang = failure(Case("job", flags=("--model.dim=8",)))
+        assert hang is not None and "Hang" in hang[0]
