@@ -45,29 +45,55 @@ def test_golden_values_of_the_presets() -> None:
             assert text.splitlines()[0] == f"fingerprint {found}", "see `make golden`"
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
-def test_the_same_in_every_python_process_hash_seed_locale_and_timezone(version: str) -> None:
+PLACES = (("0", "C", "UTC"), ("1", "C.UTF-8", "Asia/Kathmandu"), ("2", "tr_TR.UTF-8", "EST5"))
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[2])
+def test_the_same_in_every_process_hash_seed_locale_and_timezone(
+    place: tuple[str, str, str],
+) -> None:
+    assert fingerprints(Path(sys.executable), place) == {**GOLDEN, **of_presets()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_same_in_every_python(version: str) -> None:
+    place = PLACES[VERSIONS.index(version) % len(PLACES)]
+    assert fingerprints(interpreter(version), place) == {**GOLDEN, **of_presets()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[2])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_same_in_every_python_everywhere(version: str, place: tuple[str, str, str]) -> None:
+    assert fingerprints(interpreter(version), place) == {**GOLDEN, **of_presets()}
+
+
+def interpreter(version: str) -> Path:
+    """A Python of another version; the test is skipped where there is none."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
-        python = Path(sys.executable)
-    else:
-        found = sorted(Path("/root/.pyenv/versions").glob(f"{version}.*/bin/python"))
-        other = shutil.which(f"python{version}")
-        if not found and other is None:
-            pytest.skip(f"this machine has no Python {version}")
-        python = found[-1] if found else Path(str(other))
-    places = (("0", "C", "UTC"), ("1", "C.UTF-8", "Asia/Kathmandu"), ("2", "tr_TR.UTF-8", "EST5"))
-    for seed, locale, zone in places:
-        result = subprocess.run(
-            [python, "-m", "tests.config.fingerprints"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": "src", "PYTHONHASHSEED": seed, "LC_ALL": locale,
-                 "TZ": zone, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )  # fmt: skip
-        assert result.returncode == 0, result.stderr
-        assert json.loads(result.stdout) == {**GOLDEN, **of_presets()}
+        pytest.skip("the processes above are of this Python")
+    found = sorted(Path("/root/.pyenv/versions").glob(f"{version}.*/bin/python"))
+    other = shutil.which(f"python{version}")
+    if not found and other is None:
+        pytest.skip(f"this machine has no Python {version}")
+    return found[-1] if found else Path(str(other))
+
+
+def fingerprints(python: Path, place: tuple[str, str, str]) -> dict[str, str]:
+    """What a process computes, with a hash seed, a locale and a timezone."""
+    seed, locale, zone = place
+    result = subprocess.run(
+        [python, "-m", "tests.config.fingerprints"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "src", "PYTHONHASHSEED": seed, "LC_ALL": locale,
+             "TZ": zone, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 1000, 100_000])

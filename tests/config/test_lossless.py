@@ -95,19 +95,16 @@ def _allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SETPOINT_IMPORTS", "math,collections")
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-@given(everything())
-def test_every_way_there_and_back(
-    tmp_path_factory: pytest.TempPathFactory, draft: Everything
-) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    config = resolve(draft)
-    twins = [*through_files(config, folder), *through_memory(config), through_python(config)]
-    check(config, [*twins, through_record(config, folder)], to_plain)
+@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_every_way_there_and_back(tmp_path: Path, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(everything())
+    def each(draft: Everything) -> None:
+        config = resolve(draft)
+        twins = [*through_files(config, tmp_path), *through_memory(config), through_python(config)]
+        check(config, [*twins, through_record(config, tmp_path)], to_plain)
+
+    each()
 
 
 @settings(

@@ -114,9 +114,10 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ),
         ("a: &b [*b]", "f:1:8: the anchor 'b' is used inside itself"),
         (BOMB, "f:6:10: more than 100000 keys and values, aliases written out"),
-        (
+        pytest.param(
             "a:\n" + "- x\n" * 100_000,
             "f:99999:3: more than 100000 keys and values, aliases written out",
+            marks=pytest.mark.slow,
         ),
         ("a: 1\n---\nb: 2", "f:2:1: expected the end of the file; one file is one document"),
         ("a: 1\n...\nb: 2", "f:3:1: expected the end of the file; one file is one document"),
