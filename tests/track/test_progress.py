@@ -91,3 +91,33 @@ def test_lines_and_tables_import_no_rich() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False False"
+
+
+def test_a_line_every_few_seconds_of_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 4.9, 5.0, 6.0, 10.5, 11.0, 20.0, 21.0])
+    monkeypatch.setattr("setpoint.track.progress.time.monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    progress = make_progress("lines", total_steps=3, stream=stream)
+    for done in range(0, 4000, 500):
+        progress.work("evaluating held_out, sequences", done, 3500)
+    progress.work("evaluating held_out, sequences", 0, 3500)  # another one, which begins
+    assert stream.getvalue() == (
+        "evaluating held_out, sequences: 1.50k/3.50k (43%)\n"
+        "evaluating held_out, sequences: 2.50k/3.50k (71%)\n"
+    )
+
+
+def test_a_bar_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = Terminal()
+    progress = make_progress("auto", total_steps=30, stream=stream)
+    progress.work("reading documents", 1, None)  # before training has begun
+    progress.work("tokenizing train, bytes", 0, 4000)
+    with progress:
+        progress.work("tokenizing train, bytes", 4000, 4000)
+        progress.show(Reading(10, 3.5))
+    text = stream.getvalue()
+    assert "tokenizing train, bytes" in text
+    assert text.rindex("tokenizing") < text.index("step 10/30")
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -246,8 +247,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
 ) -> None:
     job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
 
-    def poisoned(job: Job, fresh: bool) -> Parts:
-        parts = build_parts(job, fresh)
+    def poisoned(job: Job, *given: Any) -> Parts:
+        parts = build_parts(job, *given)
         inner = parts.model
         forward, calls = inner.forward, [0]
 

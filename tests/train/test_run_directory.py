@@ -154,7 +154,9 @@ def test_the_command_line_says_it_in_words(commands: Commands, tmp_path: Path) -
     before = snapshot(tmp_path)
     status, output = commands.run(tmp_path, "train", "small.toml", "--duration=2 steps")
     assert status == 2
-    assert output.startswith("error: run directory runs/small-")
+    start, error = output.split("\n", 1)
+    assert start.startswith("runs/small-") and "parameters" in start
+    assert error.startswith("error: run directory runs/small-")
     assert "Traceback" not in output
     after = snapshot(tmp_path)
     del after["output.txt"]

@@ -9,7 +9,7 @@ from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import ConfigError, Problem, SetpointError
 from setpoint.config.compose import Composition
-from setpoint.plan.preflight import preflight
+from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
@@ -69,7 +69,8 @@ def run(arguments: Arguments) -> int:
     _adopt_launcher(composition)
     draw_seed(composition.draft)
     job = composition.resolve()
-    problems = preflight(job).problems
+    report = preflight(job)
+    problems = report.problems
     if any(map(_of_the_start, problems)) and _has_checkpoints(folder or run_directory_of(job)):
         # It goes on with weights of its own, wherever those that it started from are now.
         problems = [problem for problem in problems if not _of_the_start(problem)]
@@ -79,6 +80,9 @@ def run(arguments: Arguments) -> int:
         # Whatever is asked from here on, the same command goes on without a loss.
         stop.resumable = True
         stop.watch()
+    if job.tracking.progress != "none":
+        # Importing torch takes seconds.
+        print(_start_line(job, folder or run_directory_of(job), report), flush=True)
     try:
         from setpoint.train.run import train
     except ModuleNotFoundError as error:
@@ -91,6 +95,16 @@ def run(arguments: Arguments) -> int:
 
     print_summary(job, outcome)
     return outcome.status
+
+
+def _start_line(job: Job, folder: str, report: Preflight) -> str:
+    """What is about to be trained, and where, as far as it is known without torch."""
+    count = report.facts.get("parameters")
+    facts = [f"{count:,} parameters"] if isinstance(count, int) else []
+    stored, compute = job.precision.params, job.precision.compute
+    facts.append(stored if stored == compute else f"{stored} computed in {compute}")
+    facts.append(f"device {job.parallel.device}")
+    return f"{folder}: {', '.join(facts)}, {job.duration}"
 
 
 def _of_the_start(problem: Problem) -> bool:

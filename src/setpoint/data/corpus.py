@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,9 @@ from setpoint.data.config import Data, SourceConfig
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.split import split_documents, split_position
 from setpoint.data.tokenizer import TokenArray, Tokenizer
+
+Show = Callable[[str, int, int | None], None]
+"""Told how far a piece of work is, as `setpoint.track.progress.Progress.work`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +52,12 @@ class Corpus:
 
 
 def build_corpus(
-    documents: Sequence[Document], tokenizer: Tokenizer, *, side: str, where: str = "data.sources"
+    documents: Sequence[Document],
+    tokenizer: Tokenizer,
+    *,
+    side: str,
+    where: str = "data.sources",
+    show: Show | None = None,
 ) -> Corpus:
     """Tokenize documents and lay them in a row, in the order given.
 
@@ -58,6 +66,7 @@ def build_corpus(
         tokenizer: gives ids and the separator.
         side: "train", "held_out" or the name of the text, for messages.
         where: the field that the documents come from, for messages.
+        show: told how far it is.
 
     Returns:
         the corpus.
@@ -68,8 +77,14 @@ def build_corpus(
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
     separator = np.array([tokenizer.separator], dtype=dtype)
     pieces: list[TokenArray] = [separator]
+    done, total = 0, sum(len(document.data) for document in documents)
     for document in documents:
+        if show is not None:
+            show(f"tokenizing {side}, bytes", done, total)
+        done += len(document.data)
         pieces += [_encoded(document, tokenizer, where).astype(dtype, copy=False), separator]
+    if show is not None:
+        show(f"tokenizing {side}, bytes", total, total)
     files = tuple(document.record() for document in documents)
     tokens = np.concatenate(pieces)
     return Corpus(
@@ -118,12 +133,15 @@ def build_named_corpus(
     return build_corpus(documents, tokenizer, side=name, where=where)
 
 
-def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | None]:
+def build_corpora(
+    config: Data, tokenizer: Tokenizer, show: Show | None = None
+) -> tuple[Corpus, Corpus | None]:
     """Read all sources and build both sides.
 
     Arguments:
         config: the section `data`.
         tokenizer: gives ids and the separator.
+        show: told how far it is: what is done, how much of it, and how much there is.
 
     Returns:
         the training corpus and the held-out corpus; None where nothing is held out.
@@ -131,17 +149,21 @@ def build_corpora(config: Data, tokenizer: Tokenizer) -> tuple[Corpus, Corpus | 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
     """
-    documents = list(read_sources(config))
+    documents: list[Document] = []
+    for document in read_sources(config):
+        documents.append(document)
+        if show is not None:
+            show("reading documents", len(documents), None)
     if not any(document.data for document in documents):
         raise SetpointError(_no_text(config))
     split = split_documents(documents, 0 if config.validation else config.held_out)
-    train = build_corpus(split.train, tokenizer, side="train")
+    train = build_corpus(split.train, tokenizer, side="train", show=show)
     if config.validation:
         where = "data.validation"
         return train, build_named_corpus("held_out", config.validation, tokenizer, where=where)
     if not split.held_out:
         return train, None
-    return train, build_corpus(split.held_out, tokenizer, side="held_out")
+    return train, build_corpus(split.held_out, tokenizer, side="held_out", show=show)
 
 
 def _no_text(config: Data) -> str:

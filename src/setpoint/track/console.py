@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from datetime import UTC, datetime
 from typing import TextIO
 
 
@@ -20,6 +21,15 @@ def is_terminal(stream: TextIO) -> bool:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # A closed stream.
         return False
+
+
+def now() -> str:
+    """The present time.
+
+    Returns:
+        UTC in ISO 8601, for instance `2026-11-22T16:05:09.123Z`.
+    """
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def short_count(count: float) -> str:

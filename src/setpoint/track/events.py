@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .console import now
 from .jsonl import JsonlWriter
 from .redact import without_secrets
 
@@ -35,8 +35,7 @@ class EventLog:
         Raises:
             RunError: if the disk is full or fails.
         """
-        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self._writer.write({"time": time, "event": event, **without_secrets(details)})
+        self._writer.write({"time": now(), "event": event, **without_secrets(details)})
         self._writer.sync()
 
     def close(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self, TextIO
@@ -16,7 +18,7 @@ class Reading:
 
     Arguments:
         step: optimizer updates done.
-        loss: of the last update's batch, in nats per token.
+        loss: mean over the updates since the last reading, in nats per token.
         tokens_per_second: of training alone.
         seconds_left: until the end as far as anybody can tell.
         mfu: share of the hardware's peak, between 0 and 1.
@@ -29,6 +31,22 @@ class Reading:
     seconds_left: float | None = None
     mfu: float | None = None
     fraction: float | None = None
+
+
+Work = Callable[[str, int, int | None], None]
+"""Told how far a piece of work beside the updates is, as `Progress.work` is."""
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+def no_work(what: str, done: int, total: int | None) -> None:
+    """Show nothing of a piece of work.
+
+    Arguments:
+        what: see `Progress.work`.
+        done: see `Progress.work`.
+        total: see `Progress.work`.
+    """
 
 
 class Progress:
@@ -61,6 +79,15 @@ class Progress:
             text: one line.
         """
 
+    def work(self, what: str, done: int, total: int | None) -> None:
+        """Tell how far a piece of work beside the updates is; cheap enough for every batch.
+
+        Arguments:
+            what: the work and its unit, such as `evaluating held_out, sequences`.
+            done: how much of it is done.
+            total: how much there is; None where that is not known. It is over when `done` is this.
+        """
+
     def stop(self) -> None:
         """Leave the terminal as it should be; may be called twice."""
 
@@ -88,6 +115,7 @@ class LineProgress(Progress):
     def __init__(self, total_steps: int | None, stream: TextIO) -> None:
         self.total_steps = total_steps
         self.stream = stream
+        self._work: tuple[str, float] | None = None  # what is shown, and when it last was
 
     def show(self, reading: Reading) -> None:
         """See `Progress.show`."""
@@ -96,6 +124,33 @@ class LineProgress(Progress):
     def note(self, text: str) -> None:
         """See `Progress.note`."""
         print(text, file=self.stream, flush=True)
+
+    def work(self, what: str, done: int, total: int | None) -> None:
+        """Print a line every few seconds of a long piece of work; nothing of a short one."""
+        now = time.monotonic()
+        if self._work is None or self._work[0] != what:
+            self._work = what, now
+        elif done == total:
+            self._work = None
+        elif now - self._work[1] >= SECONDS_BETWEEN_LINES:
+            self._work = what, now
+            print(work_text(what, done, total), file=self.stream, flush=True)
+
+
+def work_text(what: str, done: int, total: int | None) -> str:
+    """How far a piece of work is, in words.
+
+    Arguments:
+        what: see `Progress.work`.
+        done: see `Progress.work`.
+        total: see `Progress.work`.
+
+    Returns:
+        for instance `evaluating held_out, sequences: 128/640 (20%)`.
+    """
+    if not total:
+        return f"{what}: {short_count(done)}"
+    return f"{what}: {short_count(done)}/{short_count(total)} ({done / total:.0%})"
 
 
 def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:

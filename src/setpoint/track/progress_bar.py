@@ -6,10 +6,10 @@ import time
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from .progress import Progress, Reading, reading_parts
+from .progress import Progress, Reading, reading_parts, work_text
 
 _SECONDS_BETWEEN_STEPS = 0.1
 
@@ -34,6 +34,7 @@ class BarProgress(Progress):
         self._task = self._bar.add_task("starting", total=total_steps)
         self._reading = Reading(0)
         self._drawn = -1.0
+        self._work: tuple[str, TaskID] | None = None
 
     def start(self) -> None:
         """See `Progress.start`."""
@@ -57,9 +58,34 @@ class BarProgress(Progress):
         """See `Progress.note`."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
+    def work(self, what: str, done: int, total: int | None) -> None:
+        """Show a bar of its own below, until the work is over."""
+        now = time.monotonic()
+        over = done == total
+        if self._work is None or self._work[0] != what:
+            if over:
+                return
+            self._end_work()
+            self._bar.start()  # before training, the data is read
+            self._work = what, self._bar.add_task(what, total=total)
+        elif not over and now - self._drawn < _SECONDS_BETWEEN_STEPS:
+            return
+        self._drawn = now
+        if over:
+            self._end_work()
+        else:
+            text = work_text(what, done, total)
+            self._bar.update(self._work[1], completed=done, description=text)
+
     def stop(self) -> None:
         """See `Progress.stop`."""
+        self._end_work()
         self._bar.stop()
+
+    def _end_work(self) -> None:
+        if self._work is not None:
+            self._bar.remove_task(self._work[1])
+            self._work = None
 
     def _draw(self, reading: Reading) -> None:
         description = "  ".join(reading_parts(reading, self.total_steps))

@@ -52,6 +52,10 @@ class LoggedProgress(Progress):
         self._write(text)
         self._show(lambda inner: inner.note(text))
 
+    def work(self, what: str, done: int, total: int | None) -> None:
+        """Show it; the file keeps what stays."""
+        self._show(lambda inner: inner.work(what, done, total))
+
     def stop(self) -> None:
         """See `Progress.stop`."""
         self._show(lambda inner: inner.stop())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ from setpoint.parallel.seeds import seed_everything
 from setpoint.precision.build import build_scaler, build_weights, state_dtype, store_in
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OwnWeights
+from setpoint.track.console import short_count
+from setpoint.track.progress import Work, no_work
 from setpoint.train.companions import Companions, companions_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.datasets import build_datasets
@@ -74,7 +77,38 @@ class Parts:
     companions: Companions = field(default_factory=Companions)
 
 
-def build_parts(job: Job, fresh: bool = True) -> Parts:
+def data_line(job: Job, parts: Parts) -> str:
+    """What the data is, and how often the duration goes through it.
+
+    Arguments:
+        job: the resolved configuration.
+        parts: with the data.
+
+    Returns:
+        a line.
+    """
+    count = len(parts.train.files)
+    held_out = ""
+    if parts.held_out is not None:
+        held_out = f", {short_count(len(parts.held_out.tokens))} held out"
+    line = (
+        f"data: {count:,} document{'s' * (count != 1)}, "
+        f"{short_count(len(parts.train.tokens))} tokens to train on{held_out}"
+    )
+    # An epoch is all windows once, each of which is a sequence of a step.
+    per_epoch = parts.loader.windows_per_epoch / job.batch.global_size
+    meant: list[str] = []
+    for limit in job.duration.limits:
+        if limit.unit == "epochs":
+            meant.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")
+        elif limit.unit in ("steps", "tokens"):
+            tokens = job.batch.global_size * job.batch.sequence_length
+            steps = limit.count if limit.unit == "steps" else limit.count / tokens
+            meant.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
+    return "; ".join([line, *meant])
+
+
+def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
     """Build everything that a job needs; nothing is written.
 
     What is built works under `train.settings.settings_of(job)`, which whoever trains it opens
@@ -84,6 +118,7 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
         job: the resolved configuration.
         fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
             has weights of its own.
+        show: told how far reading the data is.
 
     Returns:
         the parts, at the start of the run.
@@ -97,7 +132,7 @@ def build_parts(job: Job, fresh: bool = True) -> Parts:
     seed_everything(job.seed)
     tokenizer = job.tokenizer.build()
     require_tokens(job.loss, tokenizer.vocab_size)
-    train, held_out = job.data.build(tokenizer=tokenizer)
+    train, held_out = job.data.build(tokenizer=tokenizer, show=show)
     if job.evaluation is not None:
         assert held_out is not None, "the configuration is refused otherwise"
         # Else it would come out at the first evaluation, when the training is paid for.

@@ -46,7 +46,11 @@ from setpoint.profile.config import Profiling
 from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
 from setpoint.train.batch import Batch, batch_sum, nearest_multiples, solve_batch
-from setpoint.train.evaluation.config import Evaluation
+from setpoint.train.evaluation.config import (
+    LONG_EVALUATION,
+    LONG_EVALUATION_MEANS,
+    Evaluation,
+)
 from setpoint.train.loss_fit import leaves_out, unfit, unknown_tokens
 from setpoint.train.suspicious import CAUTIONS, suspicious
 from setpoint.train.vocabulary_fit import UNUSED, UNUSED_MEANS, vocabulary_problems
@@ -281,6 +285,17 @@ class Job(
         from setpoint.train.evaluation.fit import judged_on
 
         return judged_on(self)
+
+    @check(
+        needs="files",
+        cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
+        when=lambda job: job.evaluation is not None and job.evaluation.may_be_long(job.batch),
+    )
+    def _check_length_of_evaluation(self) -> Iterator[Problem]:
+        """Whether an evaluation takes longer than the training between two."""
+        from setpoint.train.evaluation.fit import long_evaluation
+
+        yield from long_evaluation(self)
 
     @check(cautions=CAUTIONS)
     def _check_for_what_is_seldom_meant(self) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from setpoint.checkpoint.store import CheckpointStore
@@ -18,7 +19,7 @@ from setpoint.train.contract import check_contract, refuse_renaming
 from setpoint.train.memory import enough_memory
 from setpoint.train.naming import run_directory_of
 from setpoint.train.seed import draw_seed
-from setpoint.train.session import Outcome, Session, check_resume
+from setpoint.train.session import Outcome, Session, check_resume, progress_of
 from setpoint.train.settings import settings_of
 
 
@@ -62,13 +63,16 @@ def train(
         if directory is not None:
             refuse_renaming(str(path), accepted)
     # Everything that may be refused is refused before the first byte is written.
-    with stop or active() or StopRequest() as stop, settings_of(job):
+    with stop or active() or StopRequest() as stop, settings_of(job), ExitStack() as ending:
         stop.resumable, stop.grace = True, job.resilience.grace_period
         stop.watch()
+        shown = progress_of(job)
+        ending.callback(shown.stop)
+        fresh = not CheckpointStore(path / "checkpoints").steps
         with enough_memory(job):
-            parts = build_parts(job, fresh=not CheckpointStore(path / "checkpoints").steps)
+            parts = build_parts(job, fresh, shown.work)
         with RunDirectory.create(path) as run:
-            return Session(job, parts, run, stop, accept).run()
+            return Session(job, parts, run, stop, accept, shown).run()
 
 
 def _refuse_ranks(job: Job) -> None:

@@ -18,10 +18,10 @@ from setpoint.config.record import read_record
 from setpoint.resilience.signals import StopRequest, named
 from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
-from setpoint.track.progress import make_progress
+from setpoint.track.progress import Progress, make_progress
 from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build import Parts
+from setpoint.train.build import Parts, data_line
 from setpoint.train.callbacks.build import Surroundings, added_callbacks, build_callbacks
 from setpoint.train.callbacks.log import Tracker
 from setpoint.train.callbacks.record import RecordCallback
@@ -89,6 +89,31 @@ def check_resume(job: Job, path: Path) -> None:
         raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
 
 
+def total_steps(job: Job) -> int | None:
+    """After how many steps a run ends.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        the number; None if something else ends it.
+    """
+    steps = job.duration.in_unit("steps")
+    return None if steps is None else int(steps)
+
+
+def progress_of(job: Job) -> Progress:
+    """Choose how a run is shown.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        the progress, not yet started.
+    """
+    return make_progress(job.tracking.progress, total_steps=total_steps(job))
+
+
 class Session:
     """Prepares, runs and closes a loop in a run directory.
 
@@ -98,6 +123,7 @@ class Session:
         run: the directory, locked.
         stop: whether somebody has asked to stop.
         accept: fields and sections of what is learned that may differ from the record.
+        shown: shows the run to people; None: as the job says.
     """
 
     def __init__(
@@ -107,6 +133,7 @@ class Session:
         run: RunDirectory,
         stop: StopRequest,
         accept: Sequence[str] = (),
+        shown: Progress | None = None,
     ) -> None:
         self.job = job
         self.accept = accept
@@ -114,10 +141,8 @@ class Session:
         self.directory = run
         self.stop = stop
         self.events = EventLog(run.events)
-        steps = job.duration.in_unit("steps")
-        total = None if steps is None else int(steps)
-        shown = make_progress(job.tracking.progress, total_steps=total)
-        self.progress = LoggedProgress(shown, run.logs / "rank-0.log", total)
+        shown = shown if shown is not None else progress_of(job)
+        self.progress = LoggedProgress(shown, run.logs / "rank-0.log", total_steps(job))
         section = job.checkpoint
         self.store = CheckpointStore(
             run.checkpoints,
@@ -165,6 +190,8 @@ class Session:
         vocab_size = self.parts.tokenizer.vocab_size
         use = utilization_of(self.job, self.parts.model, vocab_size, self.parts.device)
         begun = Beginning(job, self.job, known, checkpoint and checkpoint.step, over, ended, use)
+        if not over:
+            self.progress.note(data_line(self.job, self.parts))
         keep_record(self.directory, self.parts, self.events, self.progress, begun)
         around = self.surroundings(position, state, standing, ending, use)
         callbacks, judge = build_callbacks(around)

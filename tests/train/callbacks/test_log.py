@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -45,15 +47,17 @@ def test_evaluations(tmp_path: Path, every: str, judged: list[int]) -> None:
 def test_speed_and_utilization() -> None:
     log = LogCallback([], Progress(), flops_per_token=1e6, peak_flops=1e9)
     log.logged = Position(step=10, tokens=1000, seconds=5.0)
+    log.sum, log.updates = 9.0, 3
     row = log.row(Position(step=20, tokens=2000, epochs=0.5, seconds=7.0), UPDATE)
     assert row["tokens_per_second"] == 500.0
     assert row["mfu"] == 500.0 * 1e6 / 1e9
+    assert row["mean_loss"] == 3.0
     assert (row["loss"], row["cross_entropy"], row["epoch"]) == (2.0, 1.9, 0.5)
 
 
 def test_without_a_peak_there_is_no_utilization() -> None:
     log = LogCallback([], Progress(), flops_per_token=1e6, peak_flops=None)
-    log.logged = Position()
+    log.logged, log.updates = Position(), 1
     assert log.row(Position(step=1, tokens=64, seconds=1.0), UPDATE)["mfu"] is None
 
 
@@ -69,8 +73,44 @@ def test_rows_hold_all_digits(tmp_path: Path) -> None:
 
 def test_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(small_job(tmp_path, "duration=2 steps", "tracking.progress=lines"))
-    memory, *lines = capsys.readouterr().out.splitlines()
+    data, memory, *lines = capsys.readouterr().out.splitlines()
+    assert data == (
+        "data: 36 documents, 7.24k tokens to train on, 805 held out; 2 steps are 0.0188 epochs"
+    )
     assert memory.startswith("memory: parameters ")
     assert [line.split("  ")[0] for line in lines[:2]] == ["step 1/2", "step 2/2"]
     assert lines[1].split("  ")[-1] == "0:00 left"
     assert lines[2].startswith("step 2: held-out loss ")
+
+
+def test_the_mean_since_the_last_row(tmp_path: Path) -> None:
+    each = rows(train(small_job(tmp_path / "each", "duration=10 steps")).directory)
+    losses = {row["step"]: row["loss"] for row in each if row["kind"] == "train"}
+    assert all(row["mean_loss"] == row["loss"] for row in each if row["kind"] == "train")
+    flags = ("duration=10 steps", "tracking.every=4 steps")
+    some = rows(train(small_job(tmp_path / "some", *flags)).directory)
+    found = {row["step"]: row["mean_loss"] for row in some if row["kind"] == "train"}
+    spans = {4: range(1, 5), 8: range(5, 9), 10: (9, 10)}
+    means = {end: sum(losses[step] for step in span) / len(span) for end, span in spans.items()}
+    assert found == means
+
+
+def test_a_resumed_run_writes_the_same_mean(tmp_path: Path) -> None:
+    """Its checkpoint lies between two rows."""
+    flags = ("duration=11 steps", "tracking.every=5 steps", "checkpoint.every=3 steps",
+             "checkpoint.keep=null", "checkpoint.keep_best=false")  # fmt: skip
+    job = small_job(tmp_path, *flags)
+    run = train(job).directory
+    expected = rows(run)
+    for step in (9, 11):
+        shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
+    (run / "checkpoints" / "latest").write_text("step-00000006\n")
+    assert train(job).started.step == 6
+    assert rows(run) == expected
+
+
+def test_rows_say_when(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=3 steps")).directory
+    times = [json.loads(line)["time"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(datetime.fromisoformat(time).tzinfo == UTC for time in times)
+    assert times == sorted(times)

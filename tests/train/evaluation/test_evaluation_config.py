@@ -70,7 +70,7 @@ def test_how_much_of_each_set_is_judged_on(tmp_path: Path) -> None:
     sets = f"[{{name=web, {SOURCES}}}, {{name=code, sequences=5, {SOURCES}}}]"
     section = small_job(tmp_path, f"evaluation.datasets={sets}").evaluation
     assert section is not None
-    assert [section.sequences_of(name) for name in section.names] == [12, None, 5]
+    assert [section.sequences_of(name) for name in section.names] == [12, 64, 5]
     assert [section.dataset(name) for name in section.names] == [None, *section.datasets]
 
 

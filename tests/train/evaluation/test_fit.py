@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import ConfigError
+from setpoint.config import ConfigError, resolve
 from setpoint.config.fingerprint import fingerprint
+from setpoint.config.verify import verify
 from setpoint.train.evaluation.fit import hopeless_patience, hopeless_plateau, judged_on
 from setpoint.train.run import train
 
@@ -180,6 +181,39 @@ def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
     data = f"evaluation.datasets=[{{name: web, sources: [{text}]}}]"
     found = str(judged_on(small_job(tmp_path, *ON_WEB, data)))
     assert found == (
-        'web every 3 steps, all sequences of [{"name": "text", "paths": ["a.txt", "b/*.md"], '
-        '"separator": null, "type": "text"}]'
+        'web every 3 steps, the first 64 sequences of [{"name": "text", '
+        '"paths": ["a.txt", "b/*.md"], "separator": null, "type": "text"}]'
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), None),
+        # 40 documents of 200 bytes, a fifth held out; 4 sequences of 16 tokens an update
+        (("evaluation.sequences=null", "evaluation.every=1 steps"), "up to 1.60k tokens"),
+        (("evaluation.sequences=null", "evaluation.every=9 steps"), None),
+        (("evaluation.sequences=90", "evaluation.every=1 steps"), "up to 1.44k tokens, and 64 "),
+        (("evaluation.sequences=90", "evaluation.every=64 tokens"), "takes 7.5 times as long"),
+        (("evaluation.sequences=90", "evaluation.every=1 min"), None),
+        (("evaluation.sequences=90", "evaluation.every=1 steps", "data.held_out=0.01"), None),
+    ],
+)
+def test_an_evaluation_that_takes_longer_than_the_training(
+    tmp_path: Path, flags: tuple[str, ...], words: str | None
+) -> None:
+    found = verify(small_job(tmp_path, *flags), ("files",)).cautions
+    texts = [each.message for each in found if each.code == "evaluation-longer-than-training"]
+    assert len(texts) == (words is not None)
+    assert words is None or words in texts[0]
+
+
+def test_the_size_of_files_is_known_and_that_of_others_is_not(tmp_path: Path) -> None:
+    from setpoint.data.config import Random, Stdlib, Text
+    from setpoint.data.size import source_bytes
+
+    (tmp_path / "a.txt").write_text("a" * 99)
+    assert source_bytes(resolve(Text(paths=(str(tmp_path / "*.txt"),)))) == 99
+    assert source_bytes(resolve(Text(paths=("missing.txt",)))) is None
+    assert source_bytes(resolve(Random(documents=3, length=5))) == 15
+    assert (source_bytes(resolve(Stdlib())) or 0) > 1_000_000

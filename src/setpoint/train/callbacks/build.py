@@ -79,10 +79,11 @@ def build_callbacks(around: Surroundings) -> tuple[list[Callback], JudgeCallback
         around.use.flops_per_token,
         around.use.whole_peak,
         more=lambda: experts.metrics() | parts.scaler.metrics(),
+        state=around.state,
     )
     judge = JudgeCallback(trackers, progress, around.events, around.standing)
     save = SaveCallback(
-        around.store, metrics, around.events, judge, around.state.get("metrics_offset", 0)
+        around.store, metrics, around.events, judge, log, around.state.get("metrics_offset", 0)
     )
     # What belongs to an update comes first, then what tells of it, and what keeps it comes last.
     callbacks = [experts, log, judge, save]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from setpoint.resilience.signals import Abandoned
+from setpoint.track.console import now
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import Tracker
 from setpoint.train.evaluation.config import HELD_OUT
@@ -92,7 +93,7 @@ class JudgeCallback(Callback):
         section, step = loop.job.evaluation, loop.position.step
         assert section is not None
         try:
-            self.scores = evaluate(loop.job, loop.parts, loop.stop.check)
+            self.scores = evaluate(loop.job, loop.parts, loop.stop.check, self.progress.work)
         except Abandoned:
             self.standing.due = counts
             self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
@@ -100,6 +101,7 @@ class JudgeCallback(Callback):
         self.standing.step, self.standing.due = step, None
         row = {
             "kind": "evaluation",
+            "time": now(),
             "step": step,
             "tokens": loop.position.tokens,
             **row_of(self.scores),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.train.callback import Callback
 from setpoint.train.position import is_due, share_done
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from setpoint.train.position import Position
 
 # What depends on the machine and the hour; everything else in a row is exact under resume.
-TIMING = ("seconds", "tokens_per_second", "mfu")
+TIMING = ("time", "seconds", "tokens_per_second", "mfu")
+
+
+STATE = "log"  # its name in the state of checkpoints
 
 
 class Tracker(Protocol):
@@ -38,6 +42,7 @@ class LogCallback(Callback):
         flops_per_token: operations that training on a token needs; None where unknown.
         peak_flops: operations per second that the device can do; None where unknown.
         more: gives what else belongs to a row, by name; called when one is written.
+        state: that of the checkpoint which the session goes on from.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class LogCallback(Callback):
         flops_per_token: float | None = None,
         peak_flops: float | None = None,
         more: Callable[[], dict[str, Any]] = dict,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self.trackers = trackers
         self.progress = progress
@@ -55,6 +61,17 @@ class LogCallback(Callback):
         self.more = more
         self.logged: Position | None = None
         self.pending: Update | None = None
+        # Of the losses since the last row, so that a resumed run writes the same mean.
+        known = (state or {}).get(STATE, {"sum": 0.0, "updates": 0})
+        self.sum, self.updates = float(known["sum"]), int(known["updates"])
+
+    def to_state(self) -> dict[str, float | int]:
+        """What a checkpoint keeps.
+
+        Returns:
+            what JSON can hold.
+        """
+        return {"sum": self.sum, "updates": self.updates}
 
     def start(self, loop: Loop) -> None:
         """Measure speed from where the session begins."""
@@ -63,6 +80,8 @@ class LogCallback(Callback):
     def after_update(self, loop: Loop, update: Update) -> None:
         """Write a row if one is due; the bar moves at each update."""
         at, every = loop.position, loop.job.tracking.every
+        self.sum += update.loss
+        self.updates += 1
         due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
         self.pending = None if due or every.unit == "never" else update
         if due:
@@ -84,14 +103,14 @@ class LogCallback(Callback):
         """
         at = loop.position
         row = self.row(at, update)
-        self.logged = at
+        self.logged, self.sum, self.updates = at, 0.0, 0
         for tracker in self.trackers:
             tracker.write(row)
         done = share_done(loop.job.duration, at)
         self.progress.show(
             Reading(
                 step=at.step,
-                loss=update.loss,
+                loss=row["mean_loss"],
                 tokens_per_second=row["tokens_per_second"],
                 seconds_left=at.seconds * (1 - done) / done,
                 mfu=row["mfu"],
@@ -117,10 +136,12 @@ class LogCallback(Callback):
             mfu = speed * self.flops_per_token / self.peak_flops
         return {
             "kind": "train",
+            "time": now(),
             "step": at.step,
             "tokens": at.tokens,
             "epoch": at.epochs,
             "loss": update.loss,
+            "mean_loss": self.sum / self.updates,
             "cross_entropy": update.nats,
             "grad_norm": update.grad_norm,
             "lr": update.lr,

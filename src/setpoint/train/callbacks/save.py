@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from setpoint.config.record import record_files
 from setpoint.train.averaging import evaluation_point
 from setpoint.train.callback import Callback
+from setpoint.train.callbacks.log import STATE as LOG
 from setpoint.train.evaluation.standing import STATE
 from setpoint.train.position import is_due
 from setpoint.train.state import capture
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from setpoint.track.events import EventLog
     from setpoint.track.jsonl import JsonlWriter
     from setpoint.train.callbacks.judge import JudgeCallback
+    from setpoint.train.callbacks.log import LogCallback
     from setpoint.train.loop import Loop, Update
 
 
@@ -30,6 +32,7 @@ class SaveCallback(Callback):
         metrics: the metrics file, if the run has one; its length becomes part of the checkpoint.
         events: records each save.
         judge: knows the metric of the present step, and what evaluations have come to.
+        log: knows the losses since the last row.
         metrics_offset: the length that checkpoints name while nothing is logged: where the rows
             ended that an earlier session logged.
     """
@@ -40,12 +43,14 @@ class SaveCallback(Callback):
         metrics: JsonlWriter | None,
         events: EventLog,
         judge: JudgeCallback,
+        log: LogCallback,
         metrics_offset: int = 0,
     ) -> None:
         self.store = store
         self.metrics = metrics
         self.events = events
         self.judge = judge
+        self.log = log
         self.metrics_offset = metrics_offset
         self.saved: tuple[int, int, float | None] | None = None
         self.record: dict[str, str | bytes] = {}
@@ -95,6 +100,7 @@ class SaveCallback(Callback):
             tensors, state = capture(loop.parts, loop.position, training)
             state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
             state[STATE] = self.judge.standing.to_state()
+            state[LOG] = self.log.to_state()
             metric = self.judge.metric_at(loop)
             path = self.store.save(loop.position.step, tensors, state, metric, self.record)
         self.saved = self.progress_of(loop)

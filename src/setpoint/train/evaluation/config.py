@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from setpoint.config import (
     RUNTIME,
@@ -18,7 +18,16 @@ from setpoint.config import (
 )
 from setpoint.data.config import NAME, SourceConfig
 
+if TYPE_CHECKING:
+    from setpoint.train.batch import Batch
+
 HELD_OUT = "held_out"
+LONG_EVALUATION = "evaluation-longer-than-training"
+LONG_EVALUATION_MEANS = "an evaluation takes longer than the training between two of them"
+BACKWARD = 3
+"""A token of training costs as much as three that are only read: forward 1, backward 2."""
+SEQUENCES = 64
+"""The default: every 100 updates of 8 sequences, evaluating them takes 3 % of the training."""
 Metric = Literal["loss", "perplexity", "bits_per_byte", "accuracy"]
 METRICS: tuple[str, ...] = get_args(Metric)
 
@@ -32,8 +41,8 @@ class EvaluationData(Config, role=RUNTIME):
     sources: tuple[SourceConfig, ...] = field()
     """Where its documents come from; all of them are judged on."""
 
-    sequences: int | None = field(default=None, ge=1)
-    """Sequences to judge on, the same ones each time; null: all there are."""
+    sequences: int | None = field(default=SEQUENCES, ge=1)
+    """Sequences to evaluate on, the same ones each time; null: all there are."""
 
     @check
     def _check_name(self) -> Iterator[Problem]:
@@ -88,9 +97,11 @@ class Evaluation(Config, role=RUNTIME):
     """How often; the end of training is judged as well."""
 
     sequences: int | None = field(
-        default=None, ge=1, also_called=("eval_iters", "limit_val_batches", "max_eval_samples")
+        default=SEQUENCES,
+        ge=1,
+        also_called=("eval_iters", "limit_val_batches", "max_eval_samples"),
     )
-    """Held-out sequences to judge on, the same ones each time; null: all there are."""
+    """Held-out sequences to evaluate on, the same ones each time; null: all there are."""
 
     datasets: tuple[EvaluationData, ...] = field(
         default=(), also_called=("test_datasets", "eval_datasets")
@@ -113,6 +124,24 @@ class Evaluation(Config, role=RUNTIME):
 
     baselines: bool = False
     """Show beside the result what n-gram models reach that only count the training text."""
+
+    def may_be_long(self, batch: Batch) -> bool:
+        """Whether the data must be looked at to tell if an evaluation is shorter than training.
+
+        Arguments:
+            batch: the sizes of an update.
+
+        Returns:
+            False where the numbers of sequences alone say that it is.
+        """
+        counts = [self.sequences_of(name) for name in self.names]
+        if self.every.unit not in ("steps", "tokens"):
+            return False
+        per_step = batch.global_size * batch.sequence_length
+        between = self.every.count * (per_step if self.every.unit == "steps" else 1)
+        if None in counts:
+            return True
+        return sum(count or 0 for count in counts) * batch.sequence_length > BACKWARD * between
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ import torch
 
 from setpoint.config import RunError
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.evaluation import evaluation_batches, evaluation_windows
 from setpoint.data.windows import Batch
 from setpoint.model.mode import evaluating
 from setpoint.precision.autocast import compute_in
+from setpoint.track.progress import Work, no_work
 from setpoint.train.averaging import evaluation_point
 from setpoint.train.build import Parts
 from setpoint.train.config import Job
@@ -21,13 +22,19 @@ from setpoint.train.evaluation.score import Score, Scores
 from setpoint.train.objective import Count
 
 
-def evaluate(job: Job, parts: Parts, between: Callable[[], None] = lambda: None) -> Scores:
+def evaluate(
+    job: Job,
+    parts: Parts,
+    between: Callable[[], None] = lambda: None,
+    show: Work = no_work,
+) -> Scores:
     """Judge the model on all data sets, the same sequences of each at each call.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
         parts: the objects of the job; nothing of their state changes.
         between: called before each batch; what it raises ends the evaluation.
+        show: told how far it is.
 
     Returns:
         the scores.
@@ -39,7 +46,7 @@ def evaluate(job: Job, parts: Parts, between: Callable[[], None] = lambda: None)
     assert section is not None and parts.held_out is not None
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
         return {
-            name: score(job, parts, corpus, section.sequences_of(name), between)
+            name: score(job, parts, corpus, section.sequences_of(name), between, name, show)
             for name, corpus in {HELD_OUT: parts.held_out, **parts.judged}.items()
         }
 
@@ -50,6 +57,8 @@ def score(
     corpus: Corpus,
     sequences: int | None,
     between: Callable[[], None] = lambda: None,
+    name: str = HELD_OUT,
+    show: Work = no_work,
 ) -> Score:
     """Judge the model as it stands on one text.
 
@@ -59,6 +68,8 @@ def score(
         corpus: the text.
         sequences: how many to judge on, from the start; None: all.
         between: called before each batch; what it raises ends the evaluation.
+        name: of the text.
+        show: told how far it is.
 
     Returns:
         the score.
@@ -67,7 +78,11 @@ def score(
         RunError: none of the targets counts.
     """
     assert job.evaluation is not None
-    nats, right, tokens, size = 0.0, 0, 0, 0
+    nats, right, tokens, size, done = 0.0, 0, 0, 0, 0
+    total = evaluation_windows(corpus, job.batch.sequence_length)
+    total = total if sequences is None else min(total, sequences)
+    what = f"evaluating {name}, sequences"
+    show(what, 0, total)
     for batch in evaluation_batches(
         corpus,
         sequence_length=job.batch.sequence_length,
@@ -85,6 +100,8 @@ def score(
         nats += float(judged.nats)
         tokens += count.tokens
         size += _bytes(corpus, batch, count)
+        done += len(batch.inputs)
+        show(what, done, total)
     if not tokens or not size:
         raise RunError(
             f"none of the targets of {corpus.side} counts (tokens: {tokens}, bytes: {size}): "

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import RUNTIME, Config, Problem, resolve
+from setpoint.config import RUNTIME, Caution, Config, Problem, resolve
 from setpoint.config.data import json_value, same
 from setpoint.config.types.containers import items_of
 from setpoint.optim.config import Plateau
-from setpoint.train.evaluation.config import METRICS, Best
+from setpoint.track.console import short_count
+from setpoint.train.evaluation.config import BACKWARD, HELD_OUT, LONG_EVALUATION, METRICS, Best
 
 if TYPE_CHECKING:
     from setpoint.config.types.base import FieldType
+    from setpoint.data.config import Data, SourceConfig
     from setpoint.train.config import Job
 
 
@@ -73,6 +76,81 @@ def evaluation_problems(job: Job) -> Iterator[Problem]:
                 hint="Remove it.",
             )
             return
+
+
+def long_evaluation(job: Job) -> Iterator[Caution]:
+    """Look for evaluations that take longer than the training between two of them.
+
+    Arguments:
+        job: the configuration, with every value determined.
+
+    Returns:
+        the finding, if there is one.
+    """
+    found = needed_tokens(job)
+    assert job.evaluation is not None
+    if found is None or found[0] <= BACKWARD * found[1]:
+        return
+    tokens, between = found
+    least = math.ceil(tokens / BACKWARD / (job.batch.global_size * job.batch.sequence_length))
+    sequences = max(int(0.1 * BACKWARD * between / job.batch.sequence_length), 1)
+    yield Caution(
+        LONG_EVALUATION,
+        "evaluation.sequences",
+        f"an evaluation reads up to {short_count(tokens)} tokens, and {short_count(between)} are "
+        f"trained on between two; reading costs a third of training, so that evaluating takes "
+        f"{tokens / BACKWARD / between:.1f} times as long",
+        valid=(str(sequences),),
+        also=("evaluation.every",),
+        hint=f"{sequences} sequences take a tenth of the time; evaluations as long as the "
+        f"training are {least} steps apart.",
+    )
+
+
+def needed_tokens(job: Job) -> tuple[float, float] | None:
+    """Estimate what an evaluation costs beside the training between two of them.
+
+    Arguments:
+        job: the configuration, with every value determined.
+
+    Returns:
+        tokens of an evaluation, at most, and of the training; None where the period does not say,
+        or a data set of unknown size is evaluated whole.
+    """
+    section, batch = job.evaluation, job.batch
+    if section is None or section.every.unit not in ("steps", "tokens"):
+        return None
+    per_step = batch.global_size * batch.sequence_length
+    between = section.every.count * (per_step if section.every.unit == "steps" else 1)
+    total = 0.0
+    for name in section.names:
+        size = _held_out_tokens(job.data) if name == HELD_OUT else None
+        given = section.dataset(name)
+        if given is not None:
+            size = _tokens(given.sources)
+        sequences = section.sequences_of(name)
+        if sequences is not None:
+            most = sequences * batch.sequence_length
+            size = most if size is None else min(size, most)
+        if size is None:
+            return None
+        total += size
+    return total, between
+
+
+def _held_out_tokens(data: Data) -> float | None:
+    if data.validation:
+        return _tokens(data.validation)
+    whole = _tokens(data.sources)
+    return None if whole is None else whole * data.held_out
+
+
+def _tokens(sources: Iterable[SourceConfig]) -> float | None:
+    """How many tokens sources hold at most, where a token is a byte; None where nobody knows."""
+    from setpoint.data.size import source_bytes
+
+    sizes = [source_bytes(source) for source in sources]
+    return None if None in sizes else float(sum(size or 0 for size in sizes))
 
 
 def hopeless_patience(job: Job) -> str | None:
