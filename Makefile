@@ -5,6 +5,7 @@
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys
 # make slow     the long forms of some tests
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
+# make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
 # make bench    measure against peers; `make bench-config` only what needs no torch,
 #               `make bench-model` only models, `make bench-train` only training loops
 # make clean    remove what these targets made, but for runs/
@@ -19,6 +20,8 @@
 
 PYTHON ?= python3
 FUZZ_SECONDS ?= 60
+FUZZ_CASES ?= 100000
+FUZZ_SEED ?= 0
 TORCH_INDEX ?=
 PROCESSES ?= 2
 TORCH := 2.13.0
@@ -32,7 +35,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test lint golden coverage slow fuzz bench clean
+.PHONY: bench-config bench-model bench-train demo test lint golden coverage slow fuzz fuzz-configs bench clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -52,6 +55,9 @@ slow: $(VENV)/.dev
 
 fuzz: $(VENV)/.fuzz
 	@$(BIN)/python -m tests.fuzz.coverage_guided --seconds $(FUZZ_SECONDS)
+
+fuzz-configs: $(VENV)/.dev
+	@$(BIN)/python -m tests.fuzz.configurations --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
 
 lint: $(VENV)/.dev
 	@failed=0; \

@@ -185,3 +185,13 @@ def test_a_key_called_remove_is_refused_everywhere() -> None:
 
     with pytest.raises(Exception, match="takes keys out"):
         Holder(labels={"remove": {"a": 1}})
+
+
+def test_what_is_to_be_removed_may_be_anything() -> None:
+    class Outer(Config):
+        many: tuple[Root, ...] = ()
+
+    for gone in ({}, [{}], 3, None, [["x"]]):
+        program = {"many": [{"labels": {"remove": gone}}]}
+        (problem,) = problems_of(lambda p=program: compose(Outer, program=p).resolve())
+        assert problem.path == "many.0.labels.remove"

@@ -1,6 +1,6 @@
 """Whole configurations of random and hostile layers: each resolves or is refused in words.
 
-    python -m tests.fuzz.configurations [--cases 10000] [--seed 0] [--start 0]
+    python -m tests.fuzz.configurations [--cases 10000] [--seed 0] [--start 0] [--only KIND]
 
 `make fuzz-configs` runs this. A case is made of its seed and number alone, so that it can be made
 again; one that fails is made smaller, and printed with the command that tries it again.
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from setpoint.cli.main import main as command_line
 from setpoint.config.base import Config
@@ -58,7 +58,7 @@ from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
 
 from ..config.everything import Everything
-from .hostile import EDITS, FILES, KEYS, NUMBERS, QUANTITIES, REFERENCES, SOURCES, TEXTS
+from .hostile import DRAWS, EDITS, FILES, KEYS, NUMBERS, QUANTITIES, REFERENCES, SOURCES, TEXTS
 
 SECONDS = 2.0
 """Of processor time that a case may take."""
@@ -179,17 +179,19 @@ class Maker:
 
     Arguments:
         random: where its choices come from.
+        kinds: how many there are of each kind, of all of them.
     """
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, kinds: dict[str, int]) -> None:
         self.random = random
+        self.kinds = kinds
         self.pick = random.choice
         # Of the values, how many are hostile: a case of nothing else is refused at its first word.
         self.hostile = random.choice([0.02, 0.2, 0.5])
 
     def case(self) -> Case:
         """A case of any kind."""
-        kind = self.random.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = self.random.choices(list(self.kinds), list(self.kinds.values()))[0]
         root = ROOTS.get(kind, Job if kind == "cli" else Everything)
         few = self.random.randrange
         case = Case(
@@ -378,6 +380,23 @@ class Maker:
             text = text[:at] + piece + text[at + self.random.randrange(3) :]
         return form, text
 
+    def table(self) -> dict[str, Any]:
+        """The table of a sweep, as a file has it."""
+        count = self.pick([1, 2, 3, "1e18", 10**30, -1, *NUMBERS])
+        draws = {self.path(Job)[0]: self.pick(DRAWS) for _ in range(2)}
+        axes = {self.path(Job)[0]: [self.text(None), self.data(1)] for _ in range(2)}
+        parts: dict[str, Any] = {
+            "grid": axes,
+            "zip": {path: self.data(1) if count == 3 else [1, 2] for path in axes},
+            "points": [{path: values[0]} for path, values in axes.items()],
+            "random": {"count": count, "seed": self.pick([0, count]), "axes": draws},
+            "product": [{"grid": axes}, {"random": {"count": 2, "axes": draws}}],
+            "chain": [{"grid": axes}, self.data()],
+            "search": {"trials": count, "objective": self.pick(TEXTS), "axes": draws},
+            self.pick(KEYS): self.data(),
+        }
+        return {key: parts[key] for key in self.random.sample(sorted(parts), 2)}
+
     def command(self, case: Case) -> Case:
         """A call of the program, with what a command line and an environment can hold."""
         name = self.pick(
@@ -386,6 +405,12 @@ class Maker:
         name = self.pick([name, name, name, "sweep"])
         hostile = self.random.random() < self.hostile
         source = self.pick([*SOURCES, *TEXTS] if hostile else ["tiny", "exp.toml"])
+        files: tuple[tuple[str, str], ...] = ()
+        if not hostile and self.random.random() < 0.4:
+            form, text = self.file(Job)
+            if name == "sweep":
+                form, text = "json", _written("json", {"extends": "tiny", "sweep": self.table()})
+            files, source = ((form, text),), f"case0.{form}"
         words = [name, *([self.path(Job)[0]] if name == "why" else []), source]
         words += ["tiny"] if name == "diff" else []
         words += ["--dry-run"] if name == "sweep" else []
@@ -396,7 +421,7 @@ class Maker:
             words.append(self.pick(["--json", "--plan", "--help", "--all", "--schema"]))
         words += case.flags
         words += self.axis(Job) if name == "sweep" else []
-        return Case("cli", words=tuple(map(_as_word, words)), environ=case.environ)
+        return Case("cli", files=files, words=tuple(map(_as_word, words)), environ=case.environ)
 
 
 def _parsed(text: str) -> Any:
@@ -423,9 +448,9 @@ def _written(form: str, values: dict[str, Any]) -> str:
     return json.dumps(values, default=str)
 
 
-def case_of(seed: int, number: int) -> Case:
-    """The case of a seed and a number."""
-    return Maker(Random(f"{seed}:{number}")).case()
+def case_of(seed: int, number: int, only: str | None = None) -> Case:
+    """The case of a seed and a number, perhaps of one kind."""
+    return Maker(Random(f"{seed}:{number}"), KINDS if only is None else {only: 1}).case()
 
 
 # --- Trying them ----------------------------------------------------------------------------------
@@ -493,6 +518,8 @@ def _compose(case: Case, root: type[Config], modifiers: tuple[str, ...]) -> Comp
 
 def _command(case: Case) -> str:
     environ = {_as_word(k).replace("=", ""): _as_word(v) for k, v in case.environ}
+    for at, (form, text) in enumerate(case.files):
+        Path(f"case{at}.{form}").write_text(text, encoding="utf-8", errors="surrogatepass")
     kept, streams = dict(os.environ), (sys.stdout, sys.stderr)
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     os.environ.update(environ)
@@ -595,12 +622,15 @@ class Run:
     times: Counter[str] = field(default_factory=Counter)
 
 
-def fuzz(seed: int, start: int, cases: int, report: Any = None) -> Run:
+def fuzz(
+    seed: int, start: int, cases: int, report: TextIO | None = None, only: str | None = None
+) -> Run:
     """Try many cases.
 
     Arguments:
         seed, start: the first case.
         cases: how many there are.
+        only: the only kind of `KINDS`.
         report: a stream for what is found, and for the counts after each 10,000 cases.
 
     Returns:
@@ -617,7 +647,7 @@ def fuzz(seed: int, start: int, cases: int, report: Any = None) -> Run:
         for number in range(start, start + cases):
             if number % 500 == 0:
                 faulthandler.dump_traceback_later(STUCK, exit=report is not None)
-            case, before = case_of(seed, number), time.process_time()
+            case, before = case_of(seed, number, only), time.process_time()
             found = failure(case, run.count)
             run.slowest = max(run.slowest, time.process_time() - before)
             run.cases += 1
@@ -628,6 +658,7 @@ def fuzz(seed: int, start: int, cases: int, report: Any = None) -> Run:
                     small = smaller(case, name)
                     lines = "".join(traceback.format_exception(error)[-6:])
                     again = f"--seed {seed} --start {number} --cases 1"
+                    again += f" --only {only}" if only else ""
                     run.failures[name] = f"{name}\n{again}\n{small.describe()}\n{lines}"
                     say(f"FOUND {ascii(run.failures[name])[1:-1]}".replace("\\n", "\n"))
             if run.cases % 10_000 == 0:
@@ -650,10 +681,11 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
+    parser.add_argument("--only", choices=KINDS, help="all kinds if none is named")
     given = parser.parse_args()
     gc.set_threshold(20_000)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    run = fuzz(given.seed, given.start, given.cases, sys.stdout)
+    run = fuzz(given.seed, given.start, given.cases, sys.stdout, given.only)
     print(f"{run.cases} cases of seed {given.seed}, slowest {run.slowest:.2f} s of processor time")
     for name, times in sorted(run.count.items()):
         print(f"  {times:8} {name}")

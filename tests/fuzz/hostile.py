@@ -38,13 +38,20 @@ TEXTS = (
     "\ud800.x", ".x", "x.", "a..b", "float32", "bfloat16", "float8", "RED", "circle", "square",
     "import", "adamw", "cosine", "auto", "sk-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "https://a:b@c", "a.toml", "deep.yaml", "nul\x00.toml", "\ud800.toml", "x.json", "tiny",
-    "smoke", "tiny(", "tiny()", "smoke(steps=1e308)", "smoke(steps=\x00)", "HEAD:tiny", "\x00:x",
+    "smoke", "tiny(", "tiny()", "smoke(steps=1e308)", "smoke(steps=\x00)", "nosuch:tiny", "\x00:x",
     "{type: circle}", "{type: square, parts: [{size: 3}]}", "{extends: part.toml}",
     "{extends: [a\x00b]}", "[{extends: part.toml}]",
     "{type = import, target = collections.OrderedDict, a = 1}", "uniform(1,2)", "choice(1,2)",
-    "loguniform(0, 1)", "range(0, 1e308, 1)", "int(1, 10)", "a,b", "1,2,3", ",", "x,,y",
+    "log_uniform(0, 1)", "range(0, 1e308, 1)", "int(1, 10)", "a,b", "1,2,3", ",", "x,,y",
     "{type: import, target: math.sqrt}", "{type: import, target: a\x00b.c}",
     "{type: import, target: 1}",
+)
+DRAWS = (
+    "uniform(1, 2)", "uniform(2, 1)", "uniform(0, 1e308)", "uniform(-1e308, 1e308)", "int(1, 3)",
+    "int(1, 1e30)", "log_uniform(0, 1)", "log_uniform(1e-300, 1e300)", "choice(1, 2)", "choice()",
+    "range(0, 1e308, 1)", "uniform(nan, 1)", "uniform(1", "normal(0, 1)", "int(0.5, 1)",
+    "uniform()",
+    "int(1, 10, step=1e-300)", "uniform(0, 1, step=5e-324)", "log_int(1, 1e18)", "int(-1e18, 1e18)",
 )
 EDITS = (
     "append", "extend", "insert.0", "insert.-1", "0", "0", "-1", "a", "one", "first",
@@ -59,7 +66,7 @@ KEYS = (
 SOURCES = (
     "part.toml", "loop.toml", "missing.toml", "a\x00b.toml", "\ud800.toml", 'a' * 5000 + '.toml',
     "tiny", "nosuch", "tiny(x=1)", "tiny(\x00)", ".", "..", "/", "", " ", "math:sqrt", "no:such",
-    "a\x00b:c", "\ud800:c", ":", "x:", ":y", "json:nosuch", "HEAD:tiny", "\x00", "~\x00/x.toml",
+    "a\x00b:c", "\ud800:c", ":", "x:", ":y", "json:nosuch", "nosuch:tiny", "\x00", "~\x00/x.toml",
     "dir", "~nobody/x.toml", "dir.toml", "bin.json", "deep.yaml", "@tiny", "-", "--x", "x/y",
     'e' * 300,
 )

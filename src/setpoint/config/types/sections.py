@@ -252,7 +252,7 @@ def _added_to(usual: dict[str, object], entries: Mapping[str, object]) -> dict[s
     gone = entries.get(REMOVE, ())
     names = cast(list[object], gone) if isinstance(gone, list | tuple) else [gone]
     for name in names:
-        if name not in usual:
+        if not isinstance(name, str) or name not in usual:
             raise Invalid(f"has no item {str(name)!r} to remove", tuple(usual)).inside(REMOVE)
     rest = {key: item for key, item in entries.items() if key != REMOVE}
     return {**{key: item for key, item in usual.items() if key not in names}, **rest}
