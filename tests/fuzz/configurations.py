@@ -34,11 +34,13 @@ from setpoint.cli.main import main as command_line
 from setpoint.config.base import Config
 from setpoint.config.compose import Composition, compose
 from setpoint.config.errors import SetpointError
+from setpoint.config.field import FieldInfo
 from setpoint.config.field import field as declared
 from setpoint.config.files.plain import PlainScalar, guess
 from setpoint.config.files.read import parse
 from setpoint.config.fingerprint import fingerprint
 from setpoint.config.layers.flow import parse_flow
+from setpoint.config.origin import COMMAND_LINE, Origin
 from setpoint.config.record import minimal_toml, record_files
 from setpoint.config.suggest import section_classes
 from setpoint.config.sweep.flags import read_command_line
@@ -141,14 +143,14 @@ class Case:
 
 
 @functools.cache
-def places(root: type[Config]) -> list[tuple[tuple[str, ...], FieldType]]:
+def places(root: type[Config]) -> list[tuple[tuple[str, ...], FieldInfo]]:
     """The paths of a root's fields, in all variants, four levels deep."""
-    found: dict[tuple[str, ...], FieldType] = {}
+    found: dict[tuple[str, ...], FieldInfo] = {}
 
     def visit(cls: type[Config], path: tuple[str, ...]) -> None:
         for name, info in cls.__setpoint__.fields.items():
             here = (*path, name)
-            found.setdefault(here, info.type)
+            found.setdefault(here, info)
             if len(here) < 4:
                 listed = _plain(info.type).is_container()
                 for inner in section_classes(info.type):
@@ -159,10 +161,10 @@ def places(root: type[Config]) -> list[tuple[tuple[str, ...], FieldType]]:
 
 
 @functools.cache
-def standing(root: type[Config]) -> list[tuple[tuple[str, ...], FieldType]]:
+def standing(root: type[Config]) -> list[tuple[tuple[str, ...], FieldInfo]]:
     """The paths of a root's fields as they stand by default."""
     return [
-        ((*map(str, path), name), info.type)
+        ((*map(str, path), name), info)
         for path, section in sections(root())
         for name, info in type(section).__setpoint__.fields.items()
     ]
@@ -172,6 +174,19 @@ def _plain(kind: FieldType) -> FieldType:
     while isinstance(kind, OptionalType):
         kind = kind.inner
     return kind
+
+
+Place = tuple[str, FieldType | None, FieldInfo | None]
+"""A path, the type of what stands there, and its field."""
+
+
+def _fits(kind: FieldType, info: FieldInfo | None, text: str) -> bool:
+    """Whether a type, and a field with its range, take a text."""
+    try:
+        _ = (info or kind).read(PlainScalar(text), Origin(COMMAND_LINE))
+    except SetpointError:
+        return section_classes(kind) != []  # a part of it may fit what is there
+    return True
 
 
 class Maker:
@@ -206,7 +221,9 @@ class Maker:
             return replace(case, files=(), flags=(*case.flags, *self.axis(root)))
         if few(4) == 0:
             made = (self.path(root) for _ in range(few(2) + 1))
-            plain = ((p, self.data(few(3)) if few(2) else _parsed(self.text(k))) for p, k in made)
+            plain = (
+                (p, self.data(few(3)) if few(2) else _parsed(self.text(k, i))) for p, k, i in made
+            )
             pairs = tuple(plain)
             case = replace(case, program=pairs)
         if few(20) == 0:
@@ -221,11 +238,12 @@ class Maker:
         """Something to start from; nothing that names a function that does anything."""
         return self.pick([*SOURCES, *TEXTS])
 
-    def path(self, root: type[Config]) -> tuple[str, FieldType | None]:
+    def path(self, root: type[Config]) -> Place:
         """A field, mostly; an item of it, sometimes; nonsense, seldom."""
         if self.random.random() < 0.1 * self.hostile:
-            return self.pick([*KEYS, *TEXTS]), None
-        path, kind = self.pick((standing if self.random.random() < 0.85 else places)(root))
+            return self.pick([*KEYS, *TEXTS]), None, None
+        path, info = self.pick((standing if self.random.random() < 0.85 else places)(root))
+        kind = info.type
         parts, plain = list(path), _plain(kind)
         chance = self.random.random() * 0.5 / self.hostile
         container = isinstance(plain, SequenceType | TupleType | MappingType | FreeType)
@@ -234,7 +252,7 @@ class Maker:
             if chance < 0.15:
                 parts.append(self.pick(KEYS))
             inner = plain.parts()
-            return ".".join(parts), inner[0] if inner else None
+            return ".".join(parts), inner[0] if inner else None, None
         if chance < 0.03:
             parts.append(self.pick(KEYS))
         elif chance < 0.06:
@@ -242,18 +260,23 @@ class Maker:
         elif chance < 0.1:
             at = self.random.randrange(len(parts))
             parts[at] = parts[at][:-1] if chance < 0.08 else parts[at].upper()
-        return ".".join(parts), kind
+        return ".".join(parts), kind, info
 
-    def text(self, kind: FieldType | None) -> str:
+    def text(self, kind: FieldType | None, info: FieldInfo | None = None) -> str:
         """A value as a text, half of the time one that may fit."""
         chance = self.random.random()
         if kind is not None and chance >= self.hostile:
-            fitting = self.fitting(_plain(kind))
-            if fitting is not None:
-                return fitting
+            for _ in range(4):
+                fitting = self.fitting(_plain(kind))
+                if fitting is not None and _fits(kind, info, fitting):
+                    return fitting
         if self.random.random() < 0.2:
             return self.pick(NUMBERS) + self.pick(["", "", " steps", "e5", "\0", " "])
         return self.pick(self.pick([NUMBERS, TEXTS, TEXTS, REFERENCES, QUANTITIES]))
+
+    def value(self, kind: FieldType | None, info: FieldInfo | None) -> Any:
+        """A value as a file or a program has it, where `text` gives its text."""
+        return _parsed(self.text(kind, info))
 
     def fitting(self, kind: FieldType) -> str | None:
         """A value that a type may take."""
@@ -292,9 +315,9 @@ class Maker:
 
     def flag(self, root: type[Config]) -> list[str]:
         """One override, in one of its forms."""
-        path, kind = self.path(root)
+        path, kind, info = self.path(root)
         text, form = (
-            self.text(kind),
+            self.text(kind, info),
             self.random.randrange(20 if self.random.random() < 0.1 else 18),
         )
         if form < 8:
@@ -309,18 +332,17 @@ class Maker:
 
     def axis(self, root: type[Config]) -> list[str]:
         """An override of several values."""
-        path, kind = self.path(root)
-        values = [self.text(kind) for _ in range(self.random.randint(1, 3))]
+        path, kind, info = self.path(root)
+        values = [self.text(kind, info) for _ in range(self.random.randint(1, 3))]
         return [f"--{path}={','.join(values)}"]
 
     def variable(self, root: type[Config]) -> tuple[str, str]:
         """One variable."""
-        path, kind = self.path(root)
+        path, kind, info = self.path(root)
         name = path.replace(".", self.pick(["__", "__", "__", "_"]))
         name = self.pick([str.upper, str.upper, str])(name)
-        return self.pick(["SETPOINT__", "SETPOINT__", "setpoint__", "SETPOINT_"]) + name, self.text(
-            kind
-        )
+        prefix = self.pick(["SETPOINT__"] * 8 + ["setpoint__", "SETPOINT_"])
+        return prefix + name, self.text(kind, info)
 
     def data(self, depth: int = 2) -> Any:
         """A value as a file or a program has it."""
@@ -360,13 +382,13 @@ class Maker:
         """A file, whose text is sometimes damaged."""
         values: dict[str, Any] = {}
         for _ in range(self.random.randrange(5)):
-            path, kind = self.path(root)
+            path, kind, info = self.path(root)
             parts, node = path.split("."), values
             for part in parts[:-1]:
                 inner = node.setdefault(part, {})
                 node = inner if isinstance(inner, dict) else node
             fits = self.random.random() > 0.6 * self.hostile
-            node[parts[-1]] = self.text(kind) if fits else self.data()
+            node[parts[-1]] = self.text(kind, info) if fits else self.data()
             if fits:
                 node[parts[-1]] = _parsed(node[parts[-1]])
         if self.random.random() < 0.2 * self.hostile:
@@ -404,7 +426,11 @@ class Maker:
         )
         name = self.pick([name, name, name, "sweep"])
         hostile = self.random.random() < self.hostile
-        source = self.pick([*SOURCES, *TEXTS] if hostile else ["tiny", "exp.toml"])
+        source = self.pick(
+            [*SOURCES, *TEXTS]
+            if hostile
+            else ["tiny", "exp.toml" if name == "sweep" else "plain.toml"]
+        )
         files: tuple[tuple[str, str], ...] = ()
         if not hostile and self.random.random() < 0.4:
             form, text = self.file(Job)
@@ -418,7 +444,7 @@ class Maker:
             if self.random.random() < 0.2 * self.hostile:
                 words += [option, self.pick([*SOURCES, *TEXTS, *NUMBERS])]
         if self.random.random() < 0.1:
-            words.append(self.pick(["--json", "--plan", "--help", "--all", "--schema"]))
+            words.append(self.pick(["--json", "--plan", "--help", "--all", "--list"]))
         words += case.flags
         words += self.axis(Job) if name == "sweep" else []
         return Case("cli", files=files, words=tuple(map(_as_word, words)), environ=case.environ)

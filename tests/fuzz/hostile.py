@@ -77,5 +77,6 @@ FILES = {
     "deep.yaml": "free: " + "{a: " * 40 + "1" + "}" * 40 + "\n",
     "circle.json": '{"type": "circle", "part": {"extends": "part.toml"}}\n',
     "old.toml": "setpoint = {schema = 1}\nseed = 3\n",
+    "plain.toml": 'extends = "tiny"\nseed = 3\n',
     "exp.toml": 'extends = "tiny"\nseed = 3\n[sweep]\ngrid = {seed = [1, 2]}\n',
 }
