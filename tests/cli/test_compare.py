@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
 
-from setpoint.cli.compare import COMMAND, run
+from setpoint.cli.compare import COMMAND, MOST, run
 
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -40,6 +41,27 @@ def test_the_table(runs: CommandLine) -> None:
         runs.ok("compare small.toml"),
     ]
     compare("cli/compare", "\n".join(texts))
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(runs: CommandLine) -> None:
+    for folder in ("a", "b"):
+        shutil.copytree(runs.folder / "runs", runs.folder / folder / "runs")
+    found = json.loads(runs.ok("compare a/runs b/runs/r0 runs --json"))["runs"]
+    labels = [row["run"] for row in found]
+    assert len(set(labels)) == len(labels) == 7
+    assert {"a/runs/r0", "b/runs/r0", "a/runs/r1"} <= set(labels)
+
+
+def test_what_differs_beyond_a_bound_is_left_out_and_named(runs: CommandLine) -> None:
+    record(runs.folder / "runs/x", "llama3-tiny")
+    text, notes = runs("compare runs").out, runs("compare runs").err
+    assert "more values differ: " in notes and "--all shows them" in notes
+    assert len(text.splitlines()[0].split()) == 1 + MOST + 4  # run, values, usual metrics
+    whole = runs("compare runs --all")
+    assert "more values differ" not in whole.err
+    assert len(whole.out.splitlines()[0].split()) > 1 + MOST + 4
+    sorted_by = runs("compare runs --sort model.rope_base --csv").out.splitlines()[0]
+    assert "model.rope_base" in sorted_by
 
 
 def test_json_stands_alone(runs: CommandLine) -> None:
@@ -86,11 +108,11 @@ class Terminal(io.StringIO):
 
 
 def test_a_narrow_terminal(runs: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = runs.ok("compare small.toml tiny")
+    wide = runs.ok("compare small.toml tiny --all")
     assert max(map(len, wide.splitlines())) > 200
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert runs.ok("compare small.toml tiny") == wide
+    assert runs.ok("compare small.toml tiny --all") == wide
     for width in (60, 30):
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setattr(sys, "stdout", Terminal())

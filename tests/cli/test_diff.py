@@ -104,6 +104,20 @@ def test_many_as_a_table(cli: CommandLine) -> None:
     assert cli.ok("diff small.toml small.toml small.toml") == ""
 
 
+def test_many_with_origins(cli: CommandLine) -> None:
+    record(cli.folder / "first", "small.toml", "--optimizer.lr=0.5")
+    answer = cli("diff small.toml first tiny --origins --role identity")
+    assert answer.status == 1
+    lines = answer.out.splitlines()
+    at = lines.index("optimizer.lr  (identity)")
+    assert [line.split()[:2] for line in lines[at + 1 : at + 4]] == [
+        ["small.toml", "0.01"],
+        ["first", "0.5"],
+        ["tiny", "0.003"],
+    ]
+    assert "command line --optimizer.lr" in lines[at + 2] and "preset tiny" in lines[at + 3]
+
+
 def test_many_for_machines(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml", "--schedule=constant", "--optimizer.lr=0.5")
     answer = cli(f"diff small.toml {run} {run} --json --role identity")

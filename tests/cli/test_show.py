@@ -18,7 +18,7 @@ OVERRIDES = (
 FORMS = [
     f"--format {suffix} {options}".strip()
     for suffix in ("toml", "yaml", "json")
-    for options in ("", "--minimal", "--origins", "--minimal --origins")
+    for options in ("", "--all", "--minimal", "--origins", "--minimal --origins")
     # JSON has no comments: with --origins it holds two objects.
     if suffix != "json" or "--origins" not in options
 ]
@@ -41,6 +41,17 @@ def test_origins(cli: CommandLine) -> None:
     compare("cli/show_origins", text)
     for line in text.splitlines():
         assert "=" not in line or "  # " in line
+
+
+def test_nulls_that_are_defaults_are_left_out(cli: CommandLine) -> None:
+    """A null that differs from its default stays; JSON holds all."""
+    text = cli.ok("show small.toml --evaluation null --optimizer.clip_norm null")
+    found = [line for line in text.splitlines() if "null" in line]
+    assert found == ['evaluation = "null"', 'clip_norm = "null"']
+    assert cli.ok("show small.toml --all").count("null") > 20
+    assert json.loads(cli.ok("show small.toml --json"))["experiment"] is None
+    assert "contradict" in cli.refused("show small.toml --all --minimal")
+    assert "no effect" in cli.refused("show small.toml --all --format python")
 
 
 def test_minimal_holds_only_what_differs(cli: CommandLine) -> None:

@@ -173,14 +173,34 @@ def test_remarks_come_once_for_all_points_that_have_them(cli: CommandLine) -> No
     assert json.loads(cli.ok(line))["dropped"][0]["points"] == ["schedule=constant"]
 
 
-def test_a_misspelt_objective_stops_the_search(cli: CommandLine) -> None:
-    line = "sweep small.toml --duration '2 steps' --optimizer.lr 'log_uniform(1e-4, 1)' --search 3"
-    answer = cli(f"{line} --objective evaluation.held_out_los")
+SEARCH = "sweep small.toml --duration '2 steps' --optimizer.lr 'log_uniform(1e-4, 1)' --search 3"
+
+
+@pytest.mark.parametrize(
+    ("objective", "meant"),
+    [
+        ("evaluation.heldout_loss", "evaluation.held_out_loss"),
+        ("evaluation.held_out_los.min", "evaluation.held_out_loss"),
+        ("held_out_losss", "evaluation.held_out_loss"),
+        ("evaluation.web_loss", ""),
+        ("train.los", "train.loss"),
+    ],
+)
+def test_a_wrong_objective_is_found_before_the_first_trial(
+    cli: CommandLine, objective: str, meant: str
+) -> None:
+    said = cli.refused(f"{SEARCH} --objective {objective}")
+    assert "is no metric of this job" in said and "evaluation.held_out_perplexity" in said
+    assert f"Did you mean {meant}?" in said or not meant
+
+
+def test_an_objective_that_no_run_has_stops_the_search(cli: CommandLine) -> None:
+    # Rows of training may have columns that the configuration does not tell.
+    answer = cli(f"{SEARCH} --objective train.zebra")
     assert answer.status == 1 and answer.out.count(" starts") == 1
-    assert "Did you mean evaluation.held_out_loss?" in answer.err
     assert [point["status"] for point in record(cli)["points"]] == ["finished"]
-    assert "trials before  0" in cli.ok(f"{line} --dry-run")
-    assert "trials before  1" in cli.ok(f"{line} --objective evaluation.held_out_los --dry-run")
+    assert "trials before  0" in cli.ok(f"{SEARCH} --dry-run")
+    assert "trials before  1" in cli.ok(f"{SEARCH} --objective train.zebra --dry-run")
 
 
 def test_a_run_that_cannot_be_resumed_is_shown_whole(cli: CommandLine) -> None:

@@ -11,11 +11,14 @@ from setpoint.cli.sources.table import open_table
 from setpoint.cli.style import table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import SetpointError
+from setpoint.config.difference import ABSENT
 from setpoint.report.fit import fitted
 from setpoint.report.series import Plot, Series
 from setpoint.report.table import Table
 from setpoint.sweep.compare import Entry, cell_of, comparison, differing, entries, read_metrics
 from setpoint.sweep.metrics import MetricPath, require
+
+MOST = 10  # values of the configuration beside one another that people can read
 
 COMMAND = Command(
     "compare",
@@ -32,6 +35,7 @@ COMMAND = Command(
         Option("--chart", "Draw the first metric in the terminal as well."),
         Option("--plot", "Draw the first metric into a .png or .svg file as well.", "FILE"),
         Option("--x", "Draw over this value or metric instead of the steps.", "COLUMN"),
+        Option("--all", f"Show all values that differ, also where they are more than {MOST}."),
         Option("--csv", "Print comma-separated values."),
         JSON,
         IMPORT,
@@ -72,6 +76,8 @@ def run(arguments: Arguments) -> int:
     elif arguments.has("--csv"):
         print(result.to_csv(value_text), end="")
     else:
+        if not arguments.has("--all"):
+            _bound(result, shown, order, notes)
         _print(result, notes)
     if plot is not None:
         _draw(plot, arguments)
@@ -80,6 +86,25 @@ def run(arguments: Arguments) -> int:
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
     return 0
+
+
+def _bound(result: Table, shown: list[Entry], order: str | None, notes: list[str]) -> None:
+    """Leave out values that few runs have, where jobs differ in more than can be read."""
+    kept = () if order is None else (result.columns[result.index(order)],)
+    values = [
+        at
+        for at, name in enumerate(result.columns)
+        if name not in kept and any(name in entry.values for entry in shown)
+    ]
+    # What most runs have comes first; what they all have tells them apart best.
+    values.sort(key=lambda at: sum(row[at] is ABSENT for row in result.rows))
+    gone = sorted(values[MOST:])
+    if not gone:
+        return
+    names = [result.columns[at] for at in gone]
+    rest = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    notes.append(f"{len(gone)} more values differ: {', '.join(names[:6])}{rest}; --all shows them")
+    result.drop(gone)
 
 
 def _print(result: Table, notes: list[str]) -> None:

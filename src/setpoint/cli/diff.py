@@ -20,7 +20,7 @@ from setpoint.cli.sources.table import open_table
 from setpoint.cli.style import bold, dim, table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import SetpointError
-from setpoint.config.difference import ABSENT, Difference, difference_of
+from setpoint.config.difference import difference_of
 from setpoint.config.recorded import ROLES
 from setpoint.config.role import Role
 from setpoint.config.table import Entry, Row, Table, compare
@@ -47,6 +47,7 @@ COMMAND = Command(
             "--role", "Compare only identity, budget or runtime fields.", "ROLE", True, tuple(ROLES)
         ),
         Option("--ignore", "Leave a field or section out.", "PATH", True),
+        Option("--origins", "Print origins of three or more sources, in place of a table."),
         WITH,
         FILE,
         IMPORT,
@@ -58,6 +59,7 @@ COMMAND = Command(
         ("setpoint diff tiny tiny --optimizer.lr 1e-3", "what an override changes, in the end"),
         ("setpoint diff HEAD~1:tiny tiny", "what the last commit changed in a preset"),
         ("setpoint diff runs/a runs/b runs/c --role identity", "in what runs differ, as a table"),
+        ("setpoint diff runs/a runs/b runs/c --origins", "the same, each value with its origin"),
     ],
     positional=(2, sys.maxsize),
 )
@@ -90,8 +92,8 @@ def run(arguments: Arguments) -> int:
 
         print(json.dumps([_facts(row, sources) for row in rows], indent=2))
     else:
-        pairs = [] if many else [difference_of(row) for row in rows]
-        for line in render_table(rows, sources) if many else render(pairs, *sources):
+        as_table = many and not arguments.has("--origins")
+        for line in render_table(rows, sources) if as_table else render(rows, sources):
             print(line)
     return 1 if rows else 0
 
@@ -138,30 +140,27 @@ def _facts(row: Row, sources: list[str]) -> object:
     return {"path": row.path, "role": row.role.name, "sides": sides}
 
 
-def render(found: list[Difference], left: str, right: str) -> list[str]:
-    """The differences of two sources as lines for people.
+def render(rows: list[Row], sources: list[str]) -> list[str]:
+    """The differences of a few sources as lines for people, with origins.
 
     Arguments:
-        found: the differences.
-        left, right: the names of the two sides.
+        rows: the fields in which they differ.
+        sources: the names of the sources.
 
     Returns:
-        three lines for each difference, aligned.
+        for each field its name and a line for each source, aligned.
     """
-    left, right = _told_apart([left, right])
-    width = max(len(left), len(right))
+    names = _told_apart(sources)
+    width = max(map(len, names))
     lines: list[str] = []
-    for item in found:
-        lines.append(bold(item.path) + dim(f"  ({item.role.name})"))
-        sides = (
-            (left, _text(item.left), item.left_origin),
-            (right, _text(item.right), item.right_origin),
-        )
+    for row in rows:
+        lines.append(bold(row.path) + dim(f"  ({row.role.name})"))
+        texts = [_cell(entry) for entry in row.entries]
         # One long value shall not push the other's origin off the screen.
-        column = max((len(text) for _, text, _ in sides if len(text) <= 40), default=0)
-        for name, text, origin in sides:
-            line = f"  {name:<{width}}  {text:<{column}}" + dim(f"  {origin}" if origin else "")
-            lines.append(line.rstrip())
+        column = max((len(text) for text in texts if len(text) <= 40), default=0)
+        for name, text, entry in zip(names, texts, row.entries, strict=True):
+            origin = dim(f"  {entry.origin}") if entry is not None and entry.origin else ""
+            lines.append(f"  {name:<{width}}  {text:<{column}}{origin}".rstrip())
     return lines
 
 
@@ -198,7 +197,3 @@ def _told_apart(sources: list[str]) -> list[str]:
 
 def _cell(entry: Entry | None) -> str:
     return ABSENT_TEXT if entry is None else value_text(entry.value)
-
-
-def _text(value: object) -> str:
-    return ABSENT_TEXT if value is ABSENT else value_text(value)

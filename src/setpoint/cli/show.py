@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from setpoint.cli.command import (
     FILE,
     IMPORT,
@@ -26,10 +28,12 @@ COMMAND = Command(
     "SOURCE [OVERRIDES]",
     "Print every value of a configuration with all layers merged and everything derived, in a\n"
     "form that can be saved and used as a SOURCE again. Python is what differs from the defaults,\n"
-    "as a function for SOURCE module:function." + "\n" + SOURCE_HELP,
+    "as a function for SOURCE module:function. Fields that are null by default and that nothing\n"
+    "has set are left out, except in JSON and with --all." + "\n" + SOURCE_HELP,
     [
         Option("--origins", "Print beside each value where it comes from."),
         Option("--minimal", "Print only what differs from the defaults."),
+        Option("--all", "Print fields that are null by default, too."),
         Option(
             "--format",
             "toml (the default), yaml, json, or python (a preset function).",
@@ -69,11 +73,17 @@ def run(arguments: Arguments) -> int:
         raise SetpointError(f"--json and --format {chosen} contradict each other; give one")
     if arguments.has("--origins") and chosen == "python":
         raise SetpointError("--origins has no effect with --format python, which has no comments")
+    if arguments.has("--all") and arguments.has("--minimal"):
+        raise SetpointError("--all and --minimal contradict each other; give one")
+    if arguments.has("--all") and chosen == "python":
+        raise SetpointError("--all has no effect with --format python, which holds differences")
     schema = arguments.value("--schema")
     if schema is not None:
         _expect_schema(schema, chosen, arguments.has("--origins"))
     config = open_source(arguments.source, arguments).resolve()
     data = to_minimal(config) if arguments.has("--minimal") else to_plain(config)
+    if chosen in ("toml", "yaml") and not (arguments.has("--all") or arguments.has("--minimal")):
+        data = _without_nulls(data, to_minimal(config))
     comments = None
     if arguments.has("--origins"):
         comments = {leaf.path: leaf.describe_origin() for leaf in leaves(config)}
@@ -102,6 +112,23 @@ def run(arguments: Arguments) -> int:
         text = SCHEMA_LINES[chosen].format(schema) + text
     print(text, end="")
     return 0
+
+
+def _without_nulls(data: dict[str, Any], minimal: object) -> dict[str, Any]:
+    """Values without those that are null and need not be written for it.
+
+    Arguments:
+        data: a whole section in plain data.
+        minimal: what differs from the defaults in it.
+    """
+    differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
+    return {
+        key: _without_nulls(cast(dict[str, Any], value), differs.get(key))
+        if isinstance(value, dict)
+        else value
+        for key, value in data.items()
+        if value is not None or key in differs
+    }
 
 
 def _expect_schema(schema: str, chosen: str, origins: bool) -> None:

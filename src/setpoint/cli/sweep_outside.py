@@ -10,11 +10,10 @@ from setpoint.config.sweep.points import ResolvedPoint
 from setpoint.config.sweep.report import points_in_words, together
 from setpoint.config.walk import dropped
 from setpoint.plan.preflight import preflight
-from setpoint.sweep.metrics import MetricPath
+from setpoint.sweep.metrics import EVALUATION, MetricPath, unmeasured
 from setpoint.train.config import Job
 
 C = TypeVar("C", bound=Config)
-EVALUATION = "evaluation"
 
 
 class Remark:
@@ -121,4 +120,6 @@ class JobOutside(Outside[Job]):
             reason = f"is null, so that the objective {EVALUATION}.{wanted.column} is not measured"
             hint = "Search for another metric, such as --objective train.loss, or evaluate."
             problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
+        elif wanted is not None and (wrong := unmeasured(job, wanted)) is not None:
+            problems.append(wrong)
         return problems, list(report.cautions)

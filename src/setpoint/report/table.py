@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from setpoint.config import SetpointError
@@ -52,6 +52,17 @@ class Table:
         raise SetpointError(
             f"the table has no column {name!r}.{meant} Columns: {', '.join(self.columns)}"
         )
+
+    def drop(self, places: Collection[int]) -> None:
+        """Take columns out.
+
+        Arguments:
+            places: their indices.
+        """
+        kept = [at for at in range(len(self.columns)) if at not in places]
+        self.columns = [self.columns[at] for at in kept]
+        self.headings = [self.headings[at] for at in kept]
+        self.rows = [[row[at] for at in kept] for row in self.rows]
 
     def sort(self, name: str, reverse: bool = False) -> None:
         """Sort the rows; those without a number or text come last, either way.

@@ -18,6 +18,7 @@ from setpoint.track.run_directory import is_run_directory
 from .metrics import MetricPath, Metrics, require
 from .point_record import is_point
 from .record import NAME, read_record_of
+from .task import WAITING
 
 WHERE = ("name", "experiment", "workspace")
 """Fields that say where a run lies, which its label does as well."""
@@ -57,7 +58,31 @@ def entries(words: Sequence[str], notes: list[str]) -> list[Entry]:
     for word in words:
         for entry in _entries(word, notes):
             found.setdefault(entry.source, entry)
+    _tell_apart(list(found.values()))
     return list(found.values())
+
+
+def _tell_apart(found: Sequence[Entry]) -> None:
+    """Put the folders before labels that several runs have, as far as they differ."""
+    for label in {entry.label for entry in found}:
+        same = [entry for entry in found if entry.label == label]
+        if len(same) == 1:
+            continue
+        parts = [Path(entry.source).parts for entry in same]
+        for length in range(2, max(map(len, parts)) + 1):
+            texts = [Path(*each[-length:]).as_posix() for each in parts]
+            if len(set(texts)) == len(same):
+                break
+        for entry, text in zip(same, texts, strict=True):
+            # A point is named by its settings, which its folder does not repeat.
+            entry.label = text if Path(label).name == Path(entry.source).name else f"{text}/{label}"
+
+
+def _without_run(point: Mapping[str, Any]) -> str:
+    """Why a point has no run directory, or none with a record."""
+    if point["status"] == WAITING:
+        return "not started yet"
+    return f"{point['status']}: {point.get('reason') or 'its run directory is gone'}"
 
 
 def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
@@ -70,7 +95,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
             if is_run_directory(run):
                 yield Entry(point["name"], str(run), run)
             else:
-                notes.append(f"{point['name']}: {point['status']}, there is no run at {run}")
+                notes.append(f"{point['name']}: {_without_run(point)} ({run})")
     elif is_point(path):
         yield Entry(word, word, None)
     elif is_run_directory(path):

@@ -231,10 +231,10 @@ def reason_of(task: Task, status: int) -> str:
     except OSError as error:
         return f"exit status {status}; {task.log} cannot be read: {error.strerror}"
     if status in (PREEMPTED, INTERRUPTED):
-        return "stopped; the same command goes on"
+        return task.saved_in_words()
     if status < 0:
         names = {each.value: each.name for each in signal.Signals}
-        return f"killed by {names.get(-status, f'signal {-status}')}"
+        return f"killed by {names.get(-status, f'signal {-status}')}; {task.saved_in_words()}"
     lines = text.rpartition(AGAIN)[2].splitlines()
     errors = [number for number, line in enumerate(lines) if line.startswith(ERROR)]
     if errors:

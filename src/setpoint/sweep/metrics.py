@@ -7,13 +7,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.config import SetpointError
+from setpoint.config import Problem, SetpointError
+from setpoint.config.added import added_sections
 from setpoint.config.suggest import nearest
 from setpoint.track.jsonl import read_jsonl
+from setpoint.train.config import Job
+from setpoint.train.evaluation.config import METRICS as METRIC
 
 METRICS = "metrics.jsonl"
 REDUCTIONS = ("last", "min", "max", "mean")
 STEP = "step"
+EVALUATION = "evaluation"
+# Columns that every row of training has.
+TRAINED = ("loss", "cross_entropy", "grad_norm", "lr", "tokens", "epoch", "seconds",
+           "tokens_per_second", "mfu")  # fmt: skip
 
 
 class MetricPath(NamedTuple):
@@ -152,6 +159,51 @@ class Metrics:
                 elif is_number(value):
                     found[f"{row.get('kind')}.{column}"] = value
         return found
+
+
+def measured(job: Job) -> list[str]:
+    """The metrics that a run of a job will have, as far as its configuration tells.
+
+    Arguments:
+        job: the resolved configuration.
+
+    Returns:
+        `KIND.COLUMN`, evaluation first. Rows of training may have more columns, such as those of
+        experts and of callbacks of the user's own.
+    """
+    section = job.evaluation
+    names = () if section is None else section.names
+    scores = [f"{EVALUATION}.{name}_{metric}" for name in names for metric in (*METRIC, "tokens")]
+    return [*scores, *(f"train.{column}" for column in TRAINED)]
+
+
+def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
+    """What is wrong with an objective that a run of a job would not have.
+
+    Arguments:
+        job: the resolved configuration.
+        wanted: the objective.
+
+    Returns:
+        the problem; None for a metric that there will be, or may be.
+    """
+    known = measured(job)
+    name = wanted.column if wanted.kind is None else f"{wanted.kind}.{wanted.column}"
+    if name in known or (wanted.kind is None and any(k.endswith(f".{name}") for k in known)):
+        return None
+    own = bool(added_sections(job))  # whose callbacks may write rows of their own
+    columns = [each.partition(".")[2] for each in known]
+    close = nearest(name, known, 1, likeness=0.75)
+    close = close or [known[columns.index(c)] for c in nearest(wanted.column, columns, 1, 0.75)]
+    if (own or wanted.kind in (None, "train")) and not close:
+        return None
+    return Problem(
+        "objective",
+        f"{name} is no metric of this job",
+        valid=known,
+        hint=f"Did you mean {close[0]}?" if close else "",
+        value=name,
+    )
 
 
 def require(path: str, runs: Iterable[Metrics]) -> MetricPath:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import SetpointError
 from setpoint.config.sweep.points import ResolvedPoint, mapping_of
 from setpoint.train.naming import run_directory_of
@@ -67,6 +68,17 @@ class Task:
         except SetpointError as error:
             self.metrics = {}
             self.reason = str(error)
+
+    def saved_in_words(self) -> str:
+        """What is left of its run where it was stopped.
+
+        Returns:
+            at which step it goes on, or that it starts again.
+        """
+        newest = max(list_checkpoints(self.run / "checkpoints"), default=0)
+        if newest:
+            return f"saved at step {newest}; the same command goes on"
+        return "nothing saved yet; the same command starts it again"
 
     def plan(self) -> str:
         """What would happen with it.
