@@ -220,7 +220,7 @@ class Command:
         if any(token.startswith("@") for token in tokens):
             from setpoint.config.layers.response import expand
 
-            tokens = expand(tokens)
+            tokens = expand(tokens, self._takes_section)
         for token in tokens:
             if not can_be_named(token):  # in a file of words; the system hands over no such one
                 raise SetpointError(f"{token!r}: a zero byte is no part of an argument")
@@ -264,6 +264,13 @@ class Command:
             self._source_on_standard_input(parsed)
             self._count(parsed.positional, parsed.overrides)
         return parsed
+
+    def _takes_section(self, word: str) -> bool:
+        """Whether a word is a flag such as `--model`, whose value may be that of a preset."""
+        from setpoint.config.layers.flags import is_section
+
+        name = word.removeprefix("--").replace("-", "_")
+        return word.startswith("--") and is_section(self.program.root, tuple(name.split(".")))
 
     def _source_on_standard_input(self, parsed: Arguments) -> None:
         """`-` stands for a source that arrives there, also where no source is given."""

@@ -303,9 +303,13 @@ class Editor:
                 origin,
                 path,
                 lambda values, place: self._assign(section, info, values, place, path),
+                lambda preset: self._take_from_preset(section, info, preset, origin, path),
             )
             inner = self._section(section, info, kind, origin, path, tag_of(entries))
             self.merge_section(inner, fields_in(entries), origin, path)
+            return
+        if isinstance(kind, SectionType) and isinstance(value, str) and value.startswith("@"):
+            self._take_from_preset(section, info, value, origin, path)
             return
         named = isinstance(value, str) and value != "null" and "${" not in value
         if isinstance(kind, SectionType) and (named or isinstance(value, int | float)):
@@ -336,6 +340,19 @@ class Editor:
             held = cast(dict[object, object], current)
             value = {**held, **cast(Mapping[object, object], value)}
         self._put(section, info, cast(object, value), origin, path)
+
+    def _take_from_preset(
+        self, section: Config, info: FieldInfo, text: str, origin: Origin, path: Path
+    ) -> None:
+        from .preset_section import remember_replaced, section_of_preset
+
+        fresh = section_of_preset(self, text, path)
+        current: Any = self.current(section, info)
+        if isinstance(current, Config):
+            remember_replaced(self.root, current, path, origin, text)
+            if fresh is not None:
+                switch(self.root, current, fresh)
+        section.store(info.name, info.read(fresh, origin), origin)
 
     def _put(
         self, section: Config, info: FieldInfo, value: object, origin: Origin, path: Path
@@ -460,6 +477,7 @@ class Editor:
         origin: Origin,
         path: Path,
         put: Callable[[dict[str, object], Origin], None],
+        put_preset: Callable[[str], None] | None = None,
     ) -> None:
         """Put what the files hold that a section extends onto it.
 
@@ -468,6 +486,7 @@ class Editor:
             origin: where that comes from.
             path: the section's path.
             put: puts the fields of a file, with the file as their origin.
+            put_preset: puts the section of a preset there.
         """
         if EXTENDS not in values:
             return
@@ -475,7 +494,7 @@ class Editor:
             raise Invalid("a record is read without any other file").inside(EXTENDS)
         from .fragment import put_fragments
 
-        put_fragments(self, values[EXTENDS], origin, path, put)
+        put_fragments(self, values[EXTENDS], origin, path, put, put_preset)
 
     def current(self, section: Config, info: FieldInfo) -> Any:
         """What stands in a field before the edit.

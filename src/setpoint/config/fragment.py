@@ -28,6 +28,7 @@ def put_fragments(
     origin: Origin,
     path: Path,
     put: Callable[[dict[str, object], Origin], None],
+    put_preset: Callable[[str], None] | None = None,
 ) -> None:
     """Read the files that a section extends, and put each onto the section as it comes.
 
@@ -37,8 +38,15 @@ def put_fragments(
         origin: the layer that names them.
         path: the section's path.
         put: puts the fields that a file holds onto the section, with the file as their origin.
+        put_preset: puts the section of a preset there; None where no preset has one, as in a list.
     """
     for name in _names(editor, names, origin, path):
+        if name.startswith("@") and put_preset is not None:
+            try:
+                put_preset(name)
+            except Invalid as error:
+                editor.report((*path, "extends"), name, origin, error)
+            continue
         try:
             document, real = _read(editor, name, origin, path)
         except SetpointError as error:

@@ -17,6 +17,13 @@ from ..helpers import problems_of
 from ..sample import Job
 
 
+def test_the_preset_of_a_section_is_no_response_file() -> None:
+    takes = {"--model"}.__contains__
+    assert expand(["--model", "@big", "--x"], takes) == ["--model", "@big", "--x"]
+    with pytest.raises(SetpointError, match="no such response file"):
+        expand(["--model=a", "@big"], takes)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

@@ -6,8 +6,10 @@ from ..base import Config
 from ..data import json_value
 from ..docs import class_help, field_help
 from ..field import MISSING, FieldInfo
+from ..types.base import FieldType
+from ..types.containers import OptionalType
 from ..types.sections import SectionType
-from .shape import Schema, either
+from .shape import PRESET, Schema, either
 from .values import FREE, Values
 
 EXTENDS = "extends"
@@ -45,6 +47,21 @@ class Definitions:
         if fresh and only is None:
             target["required"] = ["type"]
         return either(target, {"enum": tags}) if tags else target
+
+    def place(self, kind: FieldType, schema: Schema) -> Schema:
+        """The schema of a field, for whose value a reference or a preset's section may stand.
+
+        Arguments:
+            kind: the field's type.
+            schema: of the value itself.
+
+        Returns:
+            the schema.
+        """
+        schema = self.values.with_reference(kind, schema)
+        parts = kind.parts() if isinstance(kind, OptionalType) else (kind,)
+        sections = any(isinstance(part, SectionType) for part in parts)
+        return either(schema, PRESET) if sections else schema
 
     def free(self) -> Schema:
         """The schema of the area whose keys are the user's own.
@@ -96,7 +113,7 @@ class Definitions:
             the schema.
         """
         value = self.values.of(info.type, info.bounds, info.item_bounds)
-        schema = dict(self.values.with_reference(info.type, value))
+        schema = dict(self.place(info.type, value))
         text = field_help(cls, info.name)
         if text:
             schema["description"] = text

@@ -15,6 +15,9 @@ REFERENCE: Schema = {"type": "string", "pattern": r"^\s*\$\{[\s\S]*\}\s*$"}
 TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{[\s\S]*\}"}
 """A text with references in it."""
 
+PRESET: Schema = {"type": "string", "pattern": r"^@."}
+"""The section of a preset."""
+
 LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
 """A text that holds `${` as it is."""
 

@@ -219,6 +219,19 @@ def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
         editor.set(flag.path, flag.value, flag.origin.applied())
 
 
+def is_section(cls: type[Config], path: tuple[str, ...]) -> bool:
+    """Whether a path names a section, or one that may stand there.
+
+    Arguments:
+        cls: the class of the root.
+        path: the names in one spelling.
+
+    Returns:
+        True for `("model",)`.
+    """
+    return any(_holds(kind, SectionType) for kind in _kinds(cls, path))
+
+
 def _path(name: str) -> tuple[str, ...]:
     return tuple(name.split("."))
 

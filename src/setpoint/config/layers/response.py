@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import SetpointError
 from ..files.error import FileError
@@ -18,12 +18,15 @@ MAX_NESTING = 8  # files that name one another
 MAX_WORDS = 100_000  # in all
 
 
-def expand(words: Sequence[str]) -> list[str]:
+def expand(
+    words: Sequence[str], takes_section: Callable[[str], bool] = lambda word: False
+) -> list[str]:
     """Put the words of response files in the place of their names.
 
     Arguments:
         words: of a command line. One that begins with `@` names a file; in `name=@text` it does
             not begin the word, and nothing is read.
+        takes_section: whether a word is a flag of a section, so that `@NAME` behind it is a preset.
 
     Returns:
         all words; those of files are `Word`s.
@@ -31,17 +34,20 @@ def expand(words: Sequence[str]) -> list[str]:
     Raises:
         SetpointError: for a file that cannot be read, names itself, or breaks a limit.
     """
-    return list(_Expansion().words(words, (), os.curdir))
+    return list(_Expansion(takes_section).words(words, (), os.curdir))
 
 
 class _Expansion:
-    def __init__(self) -> None:
+    def __init__(self, takes_section: Callable[[str], bool]) -> None:
+        self.takes_section = takes_section
         self.files = 0
         self.count = 0
 
     def words(self, words: Sequence[str], above: tuple[str, ...], folder: str) -> Iterator[str]:
+        before = ""
         for word in words:
-            if word.startswith("@"):
+            flag, before = before, word
+            if word.startswith("@") and not (len(word) > 1 and self.takes_section(flag)):
                 yield from self.file(word, above, folder)
                 continue
             self.count += 1

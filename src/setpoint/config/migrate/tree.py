@@ -193,7 +193,7 @@ class Tree:
             if inner is None:
                 inner = node[part] = {}
             elif isinstance(inner, str):
-                inner = node[part] = {"type": inner}
+                inner = node[part] = {"extends" if inner.startswith("@") else "type": inner}
             node = inner
         node[path[-1]] = value
 

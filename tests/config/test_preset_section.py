@@ -1,0 +1,110 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from setpoint.config import Config, ConfigError, field, preset, registry
+from setpoint.config.base import chain_of
+from setpoint.config.compose import compose
+from setpoint.config.json_schema.document import json_schema
+from setpoint.config.record import record_files
+from setpoint.config.walk import dropped
+
+from .helpers import problems_of
+
+
+class Model(Config):
+    dim: int = 8
+    layers: int = 1
+
+
+class Net(Model, type="net"):
+    heads: int = 1
+
+
+class Lin(Model, type="lin"):
+    pass
+
+
+class Run(Config):
+    name: str = "run"
+    model: Model = field(factory=Lin)
+    extra: Lin | None = None
+
+
+class Stranger(Config):
+    model: Model = field(factory=Lin)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(registry.presets, "_present", {})
+    monkeypatch.chdir(tmp_path)
+
+    @preset
+    def big(dim: int = 64) -> Run:
+        return Run(name="big", model=Net(dim=dim, heads=4))
+
+    @preset
+    def foreign() -> Stranger:
+        return Stranger()
+
+    yield
+
+
+def test_a_section_of_a_preset_from_every_layer() -> None:
+    Path("a.toml").write_text('model = "@big"\n')
+    Path("b.toml").write_text('[model]\nextends = "@big(dim=32)"\nlayers = 3\n')
+    runs = [
+        compose(Run, "a.toml"),
+        compose(Run, environ={"SETPOINT__MODEL": "@big"}),
+        compose(Run, flags=["--model", "@big"]),
+        compose(Run, flags=["model.extends=@big"]),
+        compose(Run, program={"model": "@big"}),
+    ]
+    for run in runs:
+        config = run.resolve()
+        assert config.model == Net(dim=64, heads=4) and config.name == "run"
+        (origin, _) = chain_of(config.model, "dim")[-1]
+        assert origin.describe(("model", "dim")).startswith("preset big (")
+        assert "test_preset_section.py:" in origin.describe(("model", "dim"))
+    assert compose(Run, "b.toml").resolve().model == Net(dim=32, heads=4, layers=3)
+
+
+def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -> None:
+    Path("a.toml").write_text("[model]\ndim = 5\n")
+    config = compose(Run, "a.toml", flags=["--model.layers", "7", "--model", "@big"]).resolve()
+    assert config.model == Net(dim=64, heads=4, layers=7)
+    assert list(dropped(config)) == [
+        "model.dim = 5, from a.toml:2:1: model = @big replaces the section"
+    ]
+    for name, text in record_files(config).items():
+        (tmp_path / name).write_text(text)
+    for source in (tmp_path, tmp_path / "config.toml"):
+        assert compose(Run, source).resolve().model == config.model
+    assert compose(Run, flags=["extra=@big", "extra.dim=3"]).resolve().extra == Lin(dim=3)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("@bigg", "names no preset"),
+        ("@", "names no preset"),
+        ("@big(dim=x)", "is not a whole number"),
+        ("@foreign", "gives a Stranger, not a Run"),
+    ],
+)
+def test_what_is_no_section_of_a_preset(value: str, words: str) -> None:
+    (problem,) = problems_of(lambda: compose(Run, flags=[f"model={value}"]).resolve())
+    assert problem.path == "model" and words in problem.message
+    if value == "@bigg":
+        assert problem.hint == "Did you mean big?" and "big" in problem.valid
+
+
+def test_only_a_section_takes_one() -> None:
+    assert compose(Run, flags=["name=@big"]).resolve().name == "@big"
+    schema = jsonschema.Draft202012Validator(json_schema(Run))
+    assert schema.is_valid({"model": "@big"}) and not schema.is_valid({"model": "big"})
+    with pytest.raises(ConfigError):
+        compose(Run, flags=["model=big"]).resolve()
