@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,10 @@ SOURCE = ROOT / "src"
 
 # Before any test imports torch: idle threads of OpenMP sleep instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Shells start what runs in the background with Ctrl-C ignored, which programs under test inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Times differ too much between machines for a deadline. Unattended runs always try the same
 # examples, so that a failure comes from a change; at a desk every run tries new ones.
