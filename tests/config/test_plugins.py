@@ -82,6 +82,28 @@ def test_its_sections_too(installed: Path) -> None:
     assert "sloth" in listed.stdout and "napping" in listed.stdout, listed.stderr
 
 
+def test_records_know_what_is_installed(installed: Path) -> None:
+    program = (
+        "from setpoint.config.compose import compose\n"
+        "from setpoint.config.record import record_files\n"
+        "from setpoint.train.config import Job\n"
+        "import os\n"
+        "os.mkdir('run')\n"
+        "config = compose(Job, 'sloth', flags=['--lab.level=3']).resolve()\n"
+        "for name, text in record_files(config).items():\n"
+        "    open(f'run/{name}', 'w').write(text)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(installed)}
+    subprocess.run([sys.executable, "-c", program], cwd=installed, env=environ, check=True)
+    for words in ("show run --minimal", "check run", "fingerprint run", "diff run tiny", "schema"):
+        done = run(installed, *words.split())
+        assert done.returncode == (1 if "diff" in words else 0), done.stderr
+        assert ("sloth" in done.stdout) == (words not in ("check run", "fingerprint run"))
+    (installed / "lab_plugin.py").write_text("import nowhere_to_be_found")
+    done = run(installed, "show", "run")
+    assert done.returncode == 2 and "nowhere_to_be_found" in done.stderr
+
+
 def test_it_is_not_imported_where_nothing_asks_for_it(installed: Path) -> None:
     (installed / "lab_plugin.py").write_text("raise SystemExit('imported')")
     assert run(installed, "check", "tiny").returncode == 0

@@ -8,13 +8,13 @@ from typing import Any
 
 from setpoint.cli.command import IMPORT, JSON, Arguments, Command
 from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.notes import load_what_can_be_loaded
 from setpoint.cli.source import prepare
 from setpoint.cli.style import bold, dim, table, wrapped
 from setpoint.cli.value import plain
 from setpoint.config import Config, SetpointError
 from setpoint.config.docs import class_help, field_help
 from setpoint.config.field import FieldInfo
-from setpoint.config.plugins import load_plugins
 from setpoint.config.registry import modifiers, parameters_of, presets, summary
 from setpoint.config.suggest import did_you_mean, schema, section_classes
 from setpoint.config.tags import known_tags
@@ -54,7 +54,7 @@ def run(arguments: Arguments) -> int:
     root = arguments.command.program.root
     prepare(arguments)
     if not arguments.command.program.is_own:
-        _load_what_can_be_loaded()
+        load_what_can_be_loaded()
     refuse_misspelt_options(arguments, ())
     words = [*arguments.positional, *arguments.overrides]
     kind = words[0] if words else None
@@ -95,18 +95,6 @@ def run(arguments: Arguments) -> int:
             else table([[_cell(cell) for cell in row.values()] for row in rows])
         )
     return 0
-
-
-def _load_what_can_be_loaded() -> None:
-    """Load the plugins; one that is broken hides nothing but what it would have brought."""
-    import sys
-
-    from setpoint.cli.style import styled
-
-    broken: list[SetpointError] = []
-    load_plugins(broken)
-    for error in broken:
-        print(f"{styled('warning:', '1;33', sys.stderr)} {error}", file=sys.stderr)
 
 
 def _cell(value: Any) -> str:

@@ -6,6 +6,7 @@ import os
 
 from setpoint.cli.command import IMPORT, Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.notes import load_what_can_be_loaded
 from setpoint.cli.program import INFERENCE, TRAINING, Program
 from setpoint.cli.source import prepare
 from setpoint.config import SetpointError
@@ -60,6 +61,7 @@ def run(arguments: Arguments) -> int:
             f"configurations, whatever is set in one"
         )
     prepare(arguments)
+    load_what_can_be_loaded()
     table, program = None, arguments.command.program
     kind = arguments.value("--job") or "training"
     if kind not in JOBS:

@@ -18,8 +18,8 @@ from .integrity import AS_BEFORE
 from .literal import LiteralText, escaped
 from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Path, Recorded
 from .plain import to_minimal, to_plain
-from .problem import ConfigError
-from .recorded import CONFIG, HEADER, ORIGINS, ROLES, load_record
+from .problem import ConfigError, Problem
+from .recorded import CONFIG, HEADER, ORIGINS, ROLES, Record, load_record
 from .recorded import is_record as is_record
 from .reference import Reference, may_refer
 from .role import IDENTITY
@@ -109,29 +109,42 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
     """
     record = load_record(root, folder)
     recorded = record.origins
-    derived = {key for key, entry in recorded.items() if entry["layers"][-1]["layer"] == DERIVED}
-    origin = Origin(RECORD, folder, record.find)
-    draft = root()
-    editor = Editor(draft, whole=True)
-    editor.merge(_without(record.values, derived, ""), origin)
+    editor = _merged(root, record, folder)
+    broken: list[SetpointError] = []
+    if editor.problems:
+        from .plugins import load_plugins
+
+        # What is installed here is not what a record imports: it is known in every command.
+        if load_plugins(broken):
+            editor = _merged(root, record, folder)
+    draft = cast(C, editor.root)
     if editor.problems:
         modules: Any = record.header.get("modules")
         names = map(str, cast(list[Any], modules) if isinstance(modules, list) else ())
         # What is shown may be pasted into a shell, so that it must be names and nothing else.
         wanted = [name for name in names if all(map(str.isidentifier, name.split(".")))]
         missing = [name for name in wanted if name not in sys.modules]
-        if missing:
+        if missing and not broken:
             raise SetpointError(
                 f"{folder}: the record uses config classes of {', '.join(missing)}; records are "
                 f"data and import nothing, so name what is to be imported: "
                 f"{' '.join(f'--import {module}' for module in missing)}"
             )
-        raise ConfigError(editor.problems)
+        raise ConfigError([*editor.problems, *(Problem("", str(error)) for error in broken)])
     for leaf in leaves(draft):
         if leaf.chain and leaf.key in recorded:
             info = _field_at(draft, leaf.path)
             leaf.chain[:] = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1], info)
     return draft, {**record.header, "notes": record.notes}
+
+
+def _merged(root: type[Config], record: Record, folder: str) -> Editor:
+    """The recorded values in a new draft, but for the derived ones."""
+    layers = {key: entry["layers"][-1]["layer"] for key, entry in record.origins.items()}
+    derived = {key for key, layer in layers.items() if layer == DERIVED}
+    editor = Editor(root(), whole=True)
+    editor.merge(_without(record.values, derived, ""), Origin(RECORD, folder, record.find))
+    return editor
 
 
 def recorded_differences(folder: str, config: Config) -> list[Difference]:
