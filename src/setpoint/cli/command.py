@@ -366,9 +366,10 @@ def own_source_help(program: Program) -> str:
     Returns:
         a paragraph of its manuals.
     """
+    prefix = program.root.__setpoint__.environment_prefix
     return f"""
 SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a
 record, or module:function; without one the defaults are taken. OVERRIDES set fields: --a.b 1,
 --a.b=1 and a.b=1 mean the same, and a later one beats an earlier one. Layers, later beats earlier:
-defaults, preset, files, environment (SETPOINT__A__B=1), modifiers of --with, overrides. SOURCE
+defaults, preset, files, environment ({prefix}__A__B=1), modifiers of --with, overrides. SOURCE
 `-` is a file on standard input; `@args.txt` stands for the words in that file."""

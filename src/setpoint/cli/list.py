@@ -217,6 +217,8 @@ def _field(path: str, info: FieldInfo) -> dict[str, Any]:
     for bounds in (info.bounds, info.item_bounds):
         if bounds:
             row["range"] = bounds.describe() + (" each" if bounds is info.item_bounds else "")
+    if info.environment is not None:
+        row["environment"] = info.environment
     row["role"] = info.role.name if info.role else "identity"
     row["help"] = field_help(info.owner, info.name)
     return row
@@ -253,6 +255,8 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
         facts = [row["type"], *(word for word in ("required", "derived") if word in row)]
         if "range" in row:
             facts.append(row["range"])
+        if "environment" in row:
+            facts.append(f"environment {row['environment']}")
         if "default" in row:
             facts.append(f"default {_default(row['default'])}")
         facts.append(row["role"])

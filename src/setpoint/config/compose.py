@@ -207,9 +207,12 @@ def _merge(
         close = nearest(problem.path, HEADERS, 1)
         if close and problem.message.startswith("unknown key"):
             problem.hint = f"Did you mean {close[0]}?"
+    declared: Mapping[str, Origin] = {}
     if environ is not None:
-        from .layers.environment import apply_environment
+        from .layers.environment import apply_declared, apply_environment, declared_in
 
+        declared = declared_in(environ)
+        apply_declared(editor, environ, declared)
         apply_environment(editor, environ)
     if modifiers:
         from .layers.modifiers import apply_modifiers
@@ -222,6 +225,10 @@ def _merge(
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
     editor.answer()
+    if environ is not None and declared:
+        from .layers.environment import apply_declared
+
+        apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
     draft = cast(C, editor.root)
     return Composition(draft, label, editor.problems, editor.failed, sweep, sources.notes)

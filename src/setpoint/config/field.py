@@ -144,6 +144,7 @@ class FieldInfo:
         also_called: what other systems call this field; answered with its name, never taken for it.
         values_also_called: what other systems call its values, by value; answered likewise.
         before: what a run had before this field existed, in plain data; MISSING for the first ones.
+        environment: the variable that may give the value.
     """
 
     __slots__ = (
@@ -154,6 +155,7 @@ class FieldInfo:
         "bounds",
         "constant",
         "derived",
+        "environment",
         "factory",
         "item_bounds",
         "name",
@@ -178,6 +180,7 @@ class FieldInfo:
         also_called: Sequence[str] = (),
         before: object = MISSING,
         values_also_called: Mapping[str, Sequence[str]] | None = None,
+        environment: str | None = None,
     ) -> None:
         # The default as it stands in the class, and whether that, or what the factory makes, is
         # known to be what the field would have read.
@@ -197,6 +200,7 @@ class FieldInfo:
         )
         self.before = before
         self.values_also_called = values_also_called or {}
+        self.environment = environment
         self.name = ""
         self.annotation: object = None
         self.owner: type = object
@@ -233,6 +237,10 @@ class FieldInfo:
             from .types.compiler import compile_field
 
             self._type = compile_field(self)
+            if self.environment is not None:
+                from .misdeclared import refuse_environment
+
+                refuse_environment(self, self._type)
         return self._type
 
     def initial(self) -> Any:
@@ -338,6 +346,7 @@ def field(
     also_called: Sequence[str] = (),
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
 ) -> T: ...
 @overload
 def field(
@@ -352,6 +361,7 @@ def field(
     also_called: Sequence[str] = (),
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
 ) -> T: ...
 @overload
 def field(
@@ -370,6 +380,7 @@ def field(
     also_called: Sequence[str] = (),
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
 ) -> Any: ...
 def field(
     *,
@@ -389,6 +400,7 @@ def field(
     also_called: Sequence[str] = (),
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
 
@@ -406,6 +418,9 @@ def field(
             plain data. While it has this value it is not in the fingerprint, so that older runs
             keep theirs.
         values_also_called: the same for its values, as in `{"cuda": ("gpu",)}`.
+        environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
+            below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
+            which name their variable themselves.
 
     Returns:
         a marker that the config class replaces; typed as the field's value for type checkers.
@@ -423,6 +438,7 @@ def field(
         also_called,
         before,
         values_also_called,
+        environment,
     )
 
 

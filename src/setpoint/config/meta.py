@@ -19,6 +19,8 @@ versioned: list[Any] = []
 SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
 # The names of the fields that were added later; see `field(before=...)`.
 newer: set[str] = set()
+# The variables that some field declares; see `field(environment=...)`.
+environmental: set[str] = set()
 ROLES = (type(None), Role)
 RESERVED = frozenset(
     {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
@@ -41,6 +43,7 @@ class ClassInfo:
         "cls",
         "deads",
         "derives",
+        "environment_prefix",
         "fields",
         "migrations",
         "other_names",
@@ -63,6 +66,8 @@ class ClassInfo:
         self.migrations: str | None = None
         # The module that registers the presets and modifiers that come with it.
         self.presets: str | None = None
+        # What the environment variables of a root begin with, before two underscores.
+        self.environment_prefix = "SETPOINT"
         # The module with what the root answers to names of other systems.
         self.other_names: str | None = None
         self.fields: dict[str, FieldInfo] = {}
@@ -107,6 +112,7 @@ class ConfigMeta(type):
         migrations: str | None = None,
         presets: str | None = None,
         other_names: str | None = None,
+        environment_prefix: str | None = None,
     ) -> Any:
         """Make a config class.
 
@@ -121,6 +127,8 @@ class ConfigMeta(type):
             presets: the module that registers the presets and modifiers of a root, imported when
                 a configuration of it is composed; inherited.
             other_names: the module with the table `OTHER_NAMES`, see that module; inherited.
+            environment_prefix: what the variables of a root begin with: `"MYAPP"` for
+                `MYAPP__SEED`; SETPOINT if not given; inherited.
 
         Returns:
             the class.
@@ -151,10 +159,18 @@ class ConfigMeta(type):
             info.schema = inherited[0].__setpoint__.schema
             info.migrations = inherited[0].__setpoint__.migrations
             info.presets = inherited[0].__setpoint__.presets
+            info.environment_prefix = inherited[0].__setpoint__.environment_prefix
             info.other_names = inherited[0].__setpoint__.other_names
         info.schema = info.schema if schema is None else schema
         info.migrations = migrations or info.migrations
         info.presets = presets or info.presets
+        if environment_prefix is not None:
+            if not _is_variable(environment_prefix) or not environment_prefix.strip("_"):
+                raise DeclarationError(
+                    f"{name}: environment_prefix={environment_prefix!r} cannot begin a variable; "
+                    f"give a name such as 'MYAPP', for MYAPP__SEED"
+                )
+            info.environment_prefix = environment_prefix.rstrip("_").upper()
         info.other_names = other_names or info.other_names
         if migrations is not None:
             versioned.append(cls)
@@ -174,6 +190,8 @@ class ConfigMeta(type):
             info.fields[key] = declared
             if declared.before is not MISSING:
                 newer.add(key)
+            if declared.environment is not None:
+                environmental.add(declared.environment)
         _collect_hooks(info, namespace)
         alike = len({key.lower() for key in info.fields}) < len(info.fields)
         hidden = any(hasattr(base, key) for base in bases for key in fields)
@@ -200,6 +218,7 @@ class ConfigMeta(type):
         migrations: str | None = None,
         presets: str | None = None,
         other_names: str | None = None,
+        environment_prefix: str | None = None,
     ) -> None:
         super().__init__(name, bases, namespace)
 
@@ -268,6 +287,7 @@ def wrong_field(info: FieldInfo) -> bool:
         or not (isinstance(info.tags, tuple) and isinstance(info.also_called, tuple))
         or (factory is not None and (info.written is not MISSING or not callable(factory)))
         or (bounds is not None and not bounds.possible)
+        or not (info.environment is None or _is_variable(info.environment))
         or (items is not None and not items.possible)
     )
 
@@ -289,6 +309,10 @@ def wrong_class(namespace: Mapping[str, Any], tag: object, role: object, owner: 
         or "__init__" in namespace
         or "__post_init__" in namespace
     )
+
+
+def _is_variable(name: object) -> bool:
+    return isinstance(name, str) and name.isascii() and name.isidentifier()
 
 
 def _is_tag(tag: str) -> bool:

@@ -41,7 +41,33 @@ def field_fault(info: FieldInfo) -> str:
                 if (limit := getattr(bounds, word)) is not None
             ]
             return f"no value can be in the range {', '.join(given)}"
+    if not (isinstance(info.environment, str) and info.environment.isidentifier()):
+        return f"environment={info.environment!r} is no name of a variable, such as 'WANDB_PROJECT'"
     return "cannot be declared like this"
+
+
+def refuse_environment(info: FieldInfo, kind: Any) -> None:
+    """Refuse a variable for a field that cannot be read from one text.
+
+    Arguments:
+        info: a field declared with `environment=`.
+        kind: its type.
+
+    Raises:
+        DeclarationError: for secrets and sections.
+    """
+    from .suggest import section_classes
+
+    if kind.is_secret():
+        raise DeclarationError(
+            f"{info.full_name}: a secret names its variable itself, as in 'env:NAME', so that "
+            f"environment={info.environment!r} has no place here"
+        )
+    if section_classes(kind):
+        raise DeclarationError(
+            f"{info.full_name}: environment={info.environment!r} gives one value, and a section "
+            f"has several; declare it on fields of the section"
+        )
 
 
 def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> str:

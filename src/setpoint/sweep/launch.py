@@ -13,8 +13,9 @@ from datetime import datetime
 from types import FrameType
 from typing import IO, Any
 
-from setpoint.config.layers.environment import PREFIX
+from setpoint.config.layers.environment import prefix_of
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
+from setpoint.train.config import Job
 
 from .point_record import write_point
 from .task import FAILED, FINISHED, RUNNING, STOPPED, Task
@@ -197,7 +198,8 @@ def environment(variables: Mapping[str, str], jobs: int) -> dict[str, str]:
     Returns:
         the variables without those that set fields, which the point's record has already.
     """
-    found = {k: v for k, v in variables.items() if not k.upper().startswith(PREFIX)}
+    prefix = prefix_of(Job)
+    found = {k: v for k, v in variables.items() if not k.upper().startswith(prefix)}
     if jobs > 1:
         found.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))
     return found

@@ -37,7 +37,7 @@ def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
 
 def test_the_order_does_not_depend_on_the_environment() -> None:
     names = ["SETPOINT__B__C", "SETPOINT__A", "setpoint__b", "SETPOINT__B__TYPE"]
-    orders = [list(variables(dict.fromkeys(n, ""))) for n in (names, names[::-1])]
+    orders = [list(variables(dict.fromkeys(n, ""), "SETPOINT__")) for n in (names, names[::-1])]
     assert orders[0] == orders[1]
     assert [name for name, _ in orders[0]] == [
         "SETPOINT__A", "SETPOINT__B__TYPE", "setpoint__b", "SETPOINT__B__C",

@@ -6,7 +6,7 @@ import os
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.source import open_source, prepare, root_of
-from setpoint.config.layers.environment import PREFIX
+from setpoint.config.layers.environment import prefix_of
 from setpoint.config.table import Table, leaf_table, recorded_table
 
 from .kind import RECORDED, kind_of
@@ -44,4 +44,5 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
 
 def _is_changed(arguments: Arguments) -> bool:
     given = any(arguments.has(name) for name in LAYERS)
-    return given or bool(arguments.overrides) or any(key.startswith(PREFIX) for key in os.environ)
+    prefix = prefix_of(arguments.command.program.root)
+    return given or bool(arguments.overrides) or any(key.startswith(prefix) for key in os.environ)

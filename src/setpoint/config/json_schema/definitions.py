@@ -115,6 +115,8 @@ class Definitions:
         value = self.values.of(info.type, info.bounds, info.item_bounds)
         schema = dict(self.place(info.type, value))
         text = field_help(cls, info.name)
+        if info.environment is not None:
+            text = f"{text}\n\nThe variable {info.environment} may give it, too.".strip()
         if text:
             schema["description"] = text
         if not info.type.nested and not info.derived:

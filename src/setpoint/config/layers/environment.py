@@ -5,20 +5,84 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from ..base import Config, value_or_missing
+from ..base import Config, chain_of, value_or_missing
 from ..edit import EXTENDS, Editor
 from ..errors import Invalid
 from ..files.plain import PlainScalar
 from ..items import EDITS, names_of, unwrapped
+from ..meta import environmental
 from ..origin import ENVIRONMENT, Origin
+from ..reference import may_refer
+from ..sharing import bind
 from ..suggest import section_classes
 from ..tags import TAG
 from ..types.base import FieldType
 from ..types.containers import REMOVE, MappingType, SequenceType, TupleType
 from ..types.sections import SectionType
+from ..walk import dotted, sections
 
-PREFIX = "SETPOINT__"
-NEARLY = "SETPOINT_"
+Declared = Mapping[str, Origin]  # the variables that fields declare, as layers
+
+
+def prefix_of(root: type[Config]) -> str:
+    """What the variables of a root begin with.
+
+    Arguments:
+        root: the class of the configuration.
+
+    Returns:
+        `SETPOINT__`, or that of `environment_prefix=` with two underscores.
+    """
+    return f"{root.__setpoint__.environment_prefix}__"
+
+
+def declared_in(environ: Mapping[str, str]) -> Declared:
+    """The variables at hand that some field declares.
+
+    Arguments:
+        environ: usually `os.environ`.
+
+    Returns:
+        an origin for each that is not empty.
+    """
+    names = sorted(environmental & environ.keys())
+    return {name: Origin(ENVIRONMENT, name) for name in names if environ[name]}
+
+
+def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declared) -> None:
+    """Put the values of variables that fields declare into all sections of a draft.
+
+    Called before the variables with the prefix, and again at the end for the sections that later
+    layers have made: there a value goes below those of later layers.
+
+    Arguments:
+        editor: the draft; a value that does not fit becomes a problem.
+        environ: usually `os.environ`.
+        declared: from `declared_in`.
+    """
+    if not declared:
+        return
+    for path, section in list(sections(editor.root)):
+        for name, info in type(section).__setpoint__.fields.items():
+            origin = declared.get(info.environment or "")
+            if origin is None or any(given is origin for given, _ in chain_of(section, name)):
+                continue
+            if dotted((*path, name)) in editor.failed:
+                continue
+            value = PlainScalar(environ[origin.label])
+            try:
+                stored = info.read(value, origin)
+            except Invalid as error:
+                editor.report((*path, name), value, origin, error)
+                continue
+            chain = chain_of(section, name)
+            later = [at for at, (given, _) in enumerate(chain) if given.order > origin.order]
+            if later:
+                chain.insert(later[0], (origin, stored))
+            else:
+                section.store(name, stored, origin)
+            if may_refer(stored):
+                bind(editor.root)
 
 
 def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
@@ -33,9 +97,10 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
             variable means.
         environ: usually `os.environ`; files such as `.env` are not read.
     """
+    prefix = prefix_of(type(editor.root))
     first: dict[tuple[str, ...], str] = {}
     later: list[tuple[str, tuple[str, ...]]] = []
-    for name, written in variables(environ):
+    for name, written in variables(environ, prefix):
         origin, value = Origin(ENVIRONMENT, name), PlainScalar(environ[name])
         try:
             path = _spelled(editor.root, written)
@@ -56,8 +121,8 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
         value, origin = PlainScalar(environ[name]), Origin(ENVIRONMENT, name)
         editor.set_tag(path[1], value, origin, unless=lambda other: other.layer == ENVIRONMENT)
     for name in environ:
-        if name.upper().startswith(NEARLY) and not name.upper().startswith(PREFIX):
-            _refuse_single_underscores(editor, name)
+        if name.upper().startswith(prefix[:-1]) and not name.upper().startswith(prefix):
+            _refuse_single_underscores(editor, name, prefix)
 
 
 def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
@@ -115,14 +180,15 @@ def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin
         if problem.message.startswith("unknown key"):
             meant = _meant(type(editor.root), "_".join(path).split("_"))
             if meant is not None and meant != path:
-                problem.hint = f"Did you mean {PREFIX}{'__'.join(meant).upper()}?"
+                prefix = prefix_of(type(editor.root))
+                problem.hint = f"Did you mean {prefix}{'__'.join(meant).upper()}?"
 
 
-def _refuse_single_underscores(editor: Editor, name: str) -> None:
+def _refuse_single_underscores(editor: Editor, name: str, prefix: str) -> None:
     """A variable that would set a field with the right underscores must not pass unseen."""
-    path = _meant(type(editor.root), name[len(NEARLY) :].lower().split("_"))
+    path = _meant(type(editor.root), name[len(prefix) - 1 :].lower().split("_"))
     if path is not None:
-        right = PREFIX + "__".join(path).upper()
+        right = prefix + "__".join(path).upper()
         error = Invalid(
             f"two underscores stand before each name: {name} sets nothing",
             hint=f"Did you mean {right}? If {name} is for another program, unset it here.",
@@ -149,17 +215,18 @@ def _meant(cls: type[Config], words: Sequence[str]) -> tuple[str, ...] | None:
     return None
 
 
-def variables(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The variables that are meant for the configuration, shallow paths first.
 
     Arguments:
         environ: usually `os.environ`.
+        prefix: what they begin with.
 
     Returns:
         pairs of the variable's name and the path it stands for, as it is written.
     """
-    names = [name for name in environ if name.upper().startswith(PREFIX)]
-    paths = {name: tuple(name[len(PREFIX) :].split("__")) for name in names}
+    names = [name for name in environ if name.upper().startswith(prefix)]
+    paths = {name: tuple(name[len(prefix) :].split("__")) for name in names}
 
     def depth(name: str) -> tuple[int, str]:
         # A variable that chooses a variant must come before those that set its fields.

@@ -1,0 +1,117 @@
+"""Variables that a field declares, and prefixes of roots of one's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from setpoint.cli.list import field_rows
+from setpoint.config import Config, ConfigError, Secret, field, modifier, registry
+from setpoint.config.base import chain_of
+from setpoint.config.compose import compose
+from setpoint.config.errors import DeclarationError
+from setpoint.config.json_schema.document import json_schema
+from setpoint.config.record import record_files
+
+from ..helpers import problems_of
+
+
+class Tracker(Config):
+    project: str | None = field(default=None, environment="K2_PROJECT")
+    rank: int = field(default=0, environment="K2_RANK", ge=0)
+
+
+class Silent(Tracker, type="silent"):
+    pass
+
+
+class Web(Tracker, type="web"):
+    url: str = "x"
+
+
+class App(Config, environment_prefix="MyApp"):
+    tracker: Tracker = field(factory=Silent)
+    more: tuple[Tracker, ...] = ()
+    off: Silent | None = None
+
+
+ENVIRON = {"K2_PROJECT": "paper", "K2_RANK": "3"}
+
+
+def origins(config: Config, name: str) -> list[str]:
+    return [origin.describe((name,)) for origin, _ in chain_of(config, name)]
+
+
+def test_a_declared_variable_lies_below_the_variables_of_the_prefix(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('tracker.project = "file"\n')
+    config = compose(App, str(file), environ=ENVIRON).resolve()
+    assert (config.tracker.project, config.tracker.rank) == ("paper", 3)
+    assert origins(config.tracker, "project")[1:] == ["environment variable K2_PROJECT"]
+    more = {**ENVIRON, "MYAPP__TRACKER__PROJECT": "mine", "SETPOINT__TRACKER__PROJECT": "no"}
+    config = compose(App, str(file), environ=more, flags=["tracker.rank=5"]).resolve()
+    assert (config.tracker.project, config.tracker.rank) == ("mine", 5)
+    assert origins(config.tracker, "project")[1:] == [
+        "environment variable K2_PROJECT",
+        "environment variable MYAPP__TRACKER__PROJECT",
+    ]
+    assert compose(App, environ={"K2_PROJECT": ""}).resolve().tracker.project is None
+    assert compose(App).resolve().tracker.project is None  # nothing is read that is not given
+    layers = json.loads(record_files(config)["origins.json"])["tracker.project"]["layers"]
+    assert layers[1]["origin"] == "environment variable K2_PROJECT"
+
+
+def test_sections_of_later_layers_get_it_below_what_these_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "modifiers", {})
+
+    @modifier
+    def seen(app: App) -> App:
+        assert app.tracker.project == "paper"
+        return app
+
+    flags = ["--off.rank", "7", "--more", "[{type: web, rank: 9}]", "--tracker", "web"]
+    config = compose(App, environ=ENVIRON, modifiers=["seen"], flags=flags).resolve()
+    assert config.off is not None and (config.off.rank, config.off.project) == (7, "paper")
+    assert origins(config.off, "rank") == [
+        "environment variable K2_RANK",
+        "command line --off.rank",
+    ]
+    assert (config.more[0].rank, config.more[0].project) == (9, "paper")
+    assert config.tracker == Web(project="paper", rank=3)
+
+
+def test_a_declared_variable_that_does_not_fit() -> None:
+    (problem,) = problems_of(lambda: compose(App, environ={"K2_RANK": "-1"}).resolve())
+    assert (problem.path, problem.origin) == ("tracker.rank", "environment variable K2_RANK")
+    (problem,) = problems_of(lambda: compose(App, environ={"MYAPP_OFF_RANK": "1"}).resolve())
+    assert problem.hint.startswith("Did you mean MYAPP__OFF__RANK?")
+    with pytest.raises(ConfigError, match="MYAPP__TRAKER"):
+        compose(App, environ={"MYAPP__TRAKER": "1"}).resolve()
+
+
+def test_help_and_schema_say_it() -> None:
+    row = next(row for row in field_rows(App) if row["path"] == "tracker.project")
+    assert row["environment"] == "K2_PROJECT"
+    assert "The variable K2_PROJECT may give it" in json.dumps(json_schema(App))
+
+
+def test_what_cannot_be_declared() -> None:
+    for name in ("", "A-B", 3):
+        with pytest.raises(DeclarationError, match="is no name of a variable"):
+            type(Config)("Wrong", (Config,), {
+                "__annotations__": {"x": int}, "x": field(default=1, environment=name),
+                "__module__": __name__, "__qualname__": "Wrong",
+            })  # fmt: skip
+
+    class Hidden(Config):
+        token: Secret | None = field(default=None, environment="TOKEN")
+
+    with pytest.raises(DeclarationError, match="a secret names its variable itself"):
+        compose(Hidden, flags=["token=env:X"]).resolve()
+
+    with pytest.raises(DeclarationError, match="environment_prefix='a b'"):
+
+        class _Wrong(Config, environment_prefix="a b"):
+            pass
