@@ -8,13 +8,13 @@ from typing import Any
 
 from setpoint.cli.command import IMPORT, JSON, Arguments, Command
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.cli.notes import load_what_can_be_loaded
 from setpoint.cli.source import prepare
 from setpoint.cli.style import bold, dim, table, wrapped
 from setpoint.cli.value import plain
 from setpoint.config import Config, SetpointError
 from setpoint.config.docs import class_help, field_help
 from setpoint.config.field import FieldInfo
+from setpoint.config.plugins import load_plugins
 from setpoint.config.registry import modifiers, parameters_of, presets, summary
 from setpoint.config.suggest import did_you_mean, schema, section_classes
 from setpoint.config.tags import known_tags
@@ -95,6 +95,18 @@ def run(arguments: Arguments) -> int:
             else table([[_cell(cell) for cell in row.values()] for row in rows])
         )
     return 0
+
+
+def load_what_can_be_loaded() -> None:
+    """Load the plugins of installed packages; one that is broken is told and hides only itself."""
+    import sys
+
+    from setpoint.cli.style import styled
+
+    broken: list[SetpointError] = []
+    load_plugins(broken)
+    for error in broken:
+        print(f"{styled('warning:', '1;33', sys.stderr)} {error}", file=sys.stderr)
 
 
 def _cell(value: Any) -> str:

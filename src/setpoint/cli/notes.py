@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sequence
 
 from setpoint.cli.style import styled
-from setpoint.config import SetpointError
-from setpoint.config.plugins import load_plugins
 from setpoint.config.problem import Caution
 
 
@@ -31,11 +29,3 @@ def print_cautions(cautions: Sequence[Caution]) -> None:
         print(
             f"{styled('caution:', '1;33', sys.stderr)} {caution.render().lstrip()}", file=sys.stderr
         )
-
-
-def load_what_can_be_loaded() -> None:
-    """Load the plugins of installed packages; one that is broken is told and hides only itself."""
-    broken: list[SetpointError] = []
-    load_plugins(broken)
-    for error in broken:
-        print(f"{styled('warning:', '1;33', sys.stderr)} {error}", file=sys.stderr)

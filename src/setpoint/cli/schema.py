@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from setpoint.cli.command import IMPORT, Arguments, Command, Option
+from setpoint.cli.list import load_what_can_be_loaded
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.cli.notes import load_what_can_be_loaded
 from setpoint.cli.program import INFERENCE, TRAINING, Program
 from setpoint.cli.source import prepare
 from setpoint.config import SetpointError
