@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from setpoint.config import SetpointError
 from setpoint.config.fingerprint import fingerprint
 from setpoint.train.naming import run_directory_of
 
@@ -25,3 +28,12 @@ def test_only_identity_gives_another_directory(tmp_path: Path) -> None:
         assert run_directory_of(small_job(tmp_path, *base, flag)) == first
     for flag in ("seed=2", "model.layers=2", "user.note=x", "data.held_out=0.3"):
         assert run_directory_of(small_job(tmp_path, *base, flag)) != first
+
+
+@pytest.mark.parametrize("flag", ["name", "experiment", "workspace"])
+def test_a_directory_that_no_system_can_make_is_refused(tmp_path: Path, flag: str) -> None:
+    for text in ("a" * 300, "a/" * 3000 if flag == "workspace" else "b" * 4000):
+        job = small_job(tmp_path, f"{flag}={text}")
+        with pytest.raises(SetpointError, match="at most 255 bytes") as caught:
+            run_directory_of(job)
+        assert len(str(caught.value)) < 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from setpoint.config import SetpointError
@@ -21,7 +22,7 @@ def require_empty(section: Export) -> None:
     Raises:
         SetpointError: if it is a file, or a directory that is not empty.
     """
-    path = Path(section.path).expanduser()
+    path = Path(os.path.expanduser(section.path))
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         kind = "is not empty" if path.is_dir() else "is a file"
         raise SetpointError(f"export.path: {path} {kind}; give a new or empty directory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def pass_problems(job: Inference) -> Iterator[Problem]:
         return
     if profiling is not None:
         yield from place_problems(profiling, job.parallel)
-        if job.output is None and not profiling.directory.expanduser().is_absolute():
+        if job.output is None and not os.path.isabs(os.path.expanduser(profiling.directory)):
             yield Problem(
                 "profiling.directory",
                 "is a folder in the directory of the results, and none is given",

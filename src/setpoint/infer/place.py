@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -46,7 +47,7 @@ def find_weights(path: str, which: int | str | None = None, *, weights: bool = F
         if place.kind == "huggingface":
             return Place("huggingface", place.directory)
         return _checkpoint(place.directory)
-    run = Path(path).expanduser()
+    run = Path(os.path.expanduser(path))
     if not is_record(str(run)) or not (run / "checkpoints").is_dir() or find_checkpoint(run):
         raise SetpointError(
             f"{path} is no run, so weights.checkpoint = {which} has no effect; leave it out"

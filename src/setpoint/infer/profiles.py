@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class Profiles:
         Returns:
             the passes, and for each cycle its files or what is lost.
         """
-        output = None if output is None else output.expanduser()
+        output = None if output is None else Path(os.path.expanduser(output))
         rows: list[dict[str, Any]] = []
         for cycle in self.cycles:
             files = {"trace": cycle.trace, "table": cycle.table_path, "snapshot": cycle.snapshot}
@@ -80,8 +81,8 @@ def folder_of(job: Inference) -> Path:
     """
     assert job.profiling is not None
     if job.output is None:
-        return job.profiling.directory.expanduser()
-    return traces_of(job.profiling, job.output.expanduser())
+        return Path(os.path.expanduser(job.profiling.directory))
+    return traces_of(job.profiling, Path(os.path.expanduser(job.output)))
 
 
 def _name(path: Path, output: Path | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from setpoint.config import ConfigError
@@ -40,7 +41,7 @@ def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
     if problems:
         raise ConfigError(problems)
     # All that may be refused is refused before anything is computed.
-    output = None if job.output is None else Path(job.output).expanduser()
+    output = None if job.output is None else Path(os.path.expanduser(job.output))
     if output is not None:
         require_place(output, job)
     if job.export is not None:

@@ -110,5 +110,5 @@ def traces_of(section: Profiling, run: Path) -> Path:
     Returns:
         the folder, in which each rank has one of its own.
     """
-    folder = section.directory.expanduser()
+    folder = Path(os.path.expanduser(section.directory))
     return folder / run.resolve().name if folder.is_absolute() else run / folder

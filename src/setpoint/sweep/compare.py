@@ -8,10 +8,12 @@ from typing import Any
 
 from setpoint.config import SetpointError
 from setpoint.config.difference import ABSENT
+from setpoint.config.files.limits import can_be_path
 from setpoint.config.origin import DERIVED
 from setpoint.config.sweep.naming import labels
 from setpoint.config.table import Table as Values
 from setpoint.config.table import compare
+from setpoint.config.types.base import shown_plain
 from setpoint.report.table import Table
 from setpoint.track.run_directory import is_run_directory
 
@@ -87,6 +89,8 @@ def _without_run(point: Mapping[str, Any]) -> str:
 
 def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
     path = Path(word)
+    if not can_be_path(word):
+        raise SetpointError(f"{shown_plain(word)}: nothing can have this name")
     if (path / NAME).is_file():
         for point in read_record_of(path):
             # The folder may have been moved, or copied, with all that is in it.

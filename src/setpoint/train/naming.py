@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 
+from setpoint.config.errors import SetpointError
+from setpoint.config.files.limits import MAX_NAME, MAX_PATH, can_be_path
 from setpoint.config.fingerprint import SHORT, fingerprint
+from setpoint.config.types.base import shown_plain
 from setpoint.train.config import Job
 
 
@@ -24,4 +27,11 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
     # The record keeps the workspace as it was written, so that it fits another home, too.
     workspace = os.path.expanduser(job.workspace)
     parts = [workspace, job.experiment or "", f"{job.name}-{(digest or fingerprint(job))[:SHORT]}"]
-    return os.path.join(*[part for part in parts if part])
+    path = os.path.join(*[part for part in parts if part])
+    if not can_be_path(path):
+        raise SetpointError(
+            f"the run directory, workspace/experiment/name-fingerprint, cannot be called "
+            f"{shown_plain(path)}: a name has at most {MAX_NAME} bytes, and a path {MAX_PATH}; "
+            f"shorten the field workspace, experiment or name"
+        )
+    return path

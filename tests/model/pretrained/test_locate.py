@@ -27,3 +27,9 @@ def test_what_is_no_model_is_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
             load_pretrained(name)
         told.append(f"{name}:\n{caught.value}\n")
     compare("model/pretrained_not_found", "\n".join(told))
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000, "~nobody-at-all/model"])
+def test_names_that_lead_nowhere_are_told(name: str) -> None:
+    with pytest.raises(SetpointError):
+        locate_here(name)

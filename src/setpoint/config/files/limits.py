@@ -26,6 +26,11 @@ TOO_LONG = f"a number of {{}} digits is refused; at most {MAX_DIGITS} are read"
 HALF_PAIR = "the text holds half a surrogate pair, which is no character"
 
 
+# Bytes of a path and of each of its parts; Linux takes 4096, and something is put below it.
+MAX_PATH = 4000
+MAX_NAME = 255
+
+
 def too_large(size: int, format: Format) -> str:
     """Why a file of so many bytes is not read.
 
@@ -96,3 +101,20 @@ def can_be_named(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def can_be_path(text: str) -> bool:
+    """Whether a text can be the path of a file or folder on the systems that there are.
+
+    Arguments:
+        text: as a layer gives it.
+
+    Returns:
+        False if it cannot be named at all, or if it or a part of it is too long.
+    """
+    if not can_be_named(text):
+        return False
+    from os import fsencode
+
+    data = fsencode(text)
+    return len(data) < MAX_PATH and all(len(part) <= MAX_NAME for part in data.split(b"/"))

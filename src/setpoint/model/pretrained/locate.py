@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.config.files.limits import can_be_path
 from setpoint.config.recorded import ORIGINS
+from setpoint.config.types.base import shown_plain
 from setpoint.hub.fetch import split_hub_id
 from setpoint.model.pretrained.hub import fetch
 
@@ -64,7 +67,9 @@ def locate_here(name: str) -> Place | None:
     Raises:
         SetpointError: if it is neither a directory with a model nor an id.
     """
-    path = Path(name).expanduser()
+    if not can_be_path(name):
+        raise SetpointError(f"{shown_plain(name)}: nothing can have this name")
+    path = Path(os.path.expanduser(name))
     if (path / MANIFEST).is_file() or not path.is_dir():
         checkpoint = _checkpoint(path)
         if checkpoint is not None:

@@ -71,7 +71,7 @@ def save_pretrained(
     if not isinstance(model, nn.Module):
         model = load_pretrained(model)
     model = getattr(model, "_orig_mod", model)  # as torch.compile wraps it
-    wanted, target = weight_dtype(dtype), Path(path).expanduser()
+    wanted, target = weight_dtype(dtype), Path(os.path.expanduser(path))
     if max_shard_size < 1:
         raise SetpointError(f"max_shard_size = {max_shard_size} must be at least 1 byte")
     _require_room(target, overwrite)
