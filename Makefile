@@ -1,5 +1,6 @@
 # make demo     train the preset `tiny` and let it write
-# make test     the tests
+# make test     the tests, in two processes: at most six minutes on two cores
+# make quick    those of the configuration and of what needs no run: under a minute
 # make lint     style, formatting and types
 # make golden   show what has changed in the resolved presets and their losses, and write it down
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys
@@ -24,6 +25,8 @@ FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 0
 TORCH_INDEX ?=
 PROCESSES ?= 2
+QUICK := $(addprefix tests/,config data loss optim plan report resilience sweep track \
+  test_golden.py test_layers.py test_structure.py)
 TORCH := 2.13.0
 
 VENV := .venv
@@ -35,7 +38,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test lint golden coverage slow fuzz fuzz-configs bench clean
+.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow fuzz fuzz-configs bench clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -49,6 +52,10 @@ demo: $(VENV)/.train
 
 test: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+
+quick: $(VENV)/.dev
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal \
+	  -m "not slow and not process" $(QUICK)
 
 slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m slow

@@ -54,6 +54,15 @@ class SourceFile:
         return self.module if is_package else self.module.rpartition(".")[0]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts processes, before marks are selected by."""
+    for item in items:
+        starts = hasattr(getattr(item, "module", None), "subprocess")
+        if starts or "forks" in getattr(item, "fixturenames", ()):
+            item.add_marker("process")
+
+
 @pytest.fixture(scope="session")
 def source_files() -> dict[str, SourceFile]:
     """All modules of the package by name."""
