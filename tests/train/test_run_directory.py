@@ -34,7 +34,7 @@ def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     }  # fmt: skip
     for name in ("config.json", "origins.json", "config.toml"):
         assert (run / "checkpoints/step-00000006" / name).read_bytes() == (run / name).read_bytes()
-    names = ["start", "save", "memory", "save", "save", "end"]
+    names = ["start", "memory", "save", "save", "end"]
     assert [event["event"] for event in events(run)] == names
     environment = json.loads((run / "environment.json").read_text())
     for side in ("train", "held_out"):

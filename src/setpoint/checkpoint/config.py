@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Period, field
+from setpoint.config import RUNTIME, Config, Period, Problem, check, field
 
 
 class Checkpoint(Config, role=RUNTIME):
@@ -21,7 +22,14 @@ class Checkpoint(Config, role=RUNTIME):
             "checkpoint_interval",
         ),
     )
-    """How often a checkpoint is saved; the start, the end and Ctrl-C are saved in any case."""
+    """How often a checkpoint is saved on the way; Ctrl-C and SIGTERM save one in any case."""
+    at_start: bool = False
+    """Whether the state before the first step is saved as well."""
+    last: Literal["full", "weights", "none"] = field(
+        default="full", also_called=("save_only_model", "save_last", "last_save_model_only")
+    )
+    """What is saved at the end of the run: everything; the weights alone, which can be used and not
+    trained longer; or nothing."""
     keep: int | None = field(
         default=2,
         ge=1,
@@ -36,7 +44,7 @@ class Checkpoint(Config, role=RUNTIME):
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
     """Whether the checkpoint that evaluation.best selects stays too, under the name `best`: by
     default the one with the lowest held-out loss among those that were judged and saved."""
-    resume: Literal["auto", "never", "must"] = field(
+    resume: Literal["auto", "never", "must", "restart"] = field(
         default="auto",
         also_called=(
             "resume_from_checkpoint",
@@ -46,4 +54,16 @@ class Checkpoint(Config, role=RUNTIME):
         ),
     )
     """`auto` goes on from the newest whole checkpoint if there is one, `must` refuses to start
-    without one, `never` refuses a run directory that holds one."""
+    without one, `never` refuses a run directory that holds one. `restart` is `auto`, but where a
+    run has trained and its checkpoints are gone it starts over, with its metrics kept beside as
+    `metrics.1.jsonl`; the others refuse that."""
+
+    @check
+    def _check_last(self) -> Iterator[Problem]:
+        if self.every.unit == "last_step" and self.last != "full":
+            yield Problem(
+                "every",
+                f"last_step contradicts last = {self.last}, which says what is saved then",
+                valid=("never",),
+                also=("last",),
+            )

@@ -143,4 +143,6 @@ def first_week() -> Iterable[Operation]:
     return [
         Added("data.validation", []),
         Added("resilience.grace_period", 120.0, role=RUNTIME),
+        Added("checkpoint.at_start", True, role=RUNTIME),
+        Added("checkpoint.last", "full", role=RUNTIME),
     ]

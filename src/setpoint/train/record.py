@@ -96,7 +96,7 @@ def keep_record(
         progress.note(line)
     # Before the record changes: after a kill in between, the difference would be lost.
     events.write(
-        "start" if begun.resumed_at is None else "resume",
+        "resume",
         step=begun.resumed_at or 0,
         **start,
         accepted=[difference.to_json() for difference in kept],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,48 @@ def check_resume(job: Job, path: Path) -> None:
         path: the directory, which need not exist.
 
     Raises:
-        SetpointError: if there are checkpoints and must be none, or the other way round.
+        SetpointError: if there are checkpoints and must be none, or the other way round; or if
+            what was trained there is gone.
     """
-    steps = CheckpointStore(path / "checkpoints").steps
-    if job.checkpoint.resume == "never" and steps:
+    steps, resume = CheckpointStore(path / "checkpoints").steps, job.checkpoint.resume
+    if resume == "never" and steps:
         raise SetpointError(
             f"checkpoint.resume = never, but {path} holds checkpoints; choose another --name, or "
             f"--checkpoint.resume auto to go on"
         )
-    if job.checkpoint.resume == "must" and not steps:
+    if resume == "must" and not steps:
         raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
+    gone = None if steps or resume == "restart" else what_is_gone(path)
+    if gone is not None:
+        raise SetpointError(
+            f"{path} {gone}, so that there is nothing to go on from. --checkpoint.resume restart "
+            f"trains it again from step 0 and keeps its metrics beside; another --name makes a run "
+            f"of its own"
+        )
+
+
+def what_is_gone(path: Path) -> str | None:
+    """Whether a run without checkpoints has trained what is not to be overwritten.
+
+    Arguments:
+        path: its directory, which need not exist.
+
+    Returns:
+        what it had come to, in words; None for a run that never saved anything on its way: it was
+        killed before its first checkpoint, and starts again.
+    """
+    log = path / "events.jsonl"
+    rows = read_jsonl(log, damaged=[]) if log.exists() else []
+    starts = [number for number, row in enumerate(rows) if row.get("event") == "restart"]
+    rows = rows[starts[-1] :] if starts else rows
+    saves = [row for row in rows if row.get("event") == "save"]
+    ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
+    if ends:
+        kept = "its checkpoints are gone" if saves else "it saved none (checkpoint.last = none)"
+        return f"finished at step {ends[-1].get('step')}, and {kept}"
+    if saves:
+        return f"was trained to step {saves[-1].get('step')}, and its checkpoints are gone"
+    return None
 
 
 def total_steps(job: Job) -> int | None:
@@ -178,6 +211,8 @@ class Session:
                 f"the checkpoints of {self.directory.path} went away while the run was being set "
                 f"up, and without them it has no weights to go on with; run it again to start over"
             )
+        if checkpoint is None and known is not None:
+            self.start_again()
         position, state = self.go_on(checkpoint)
         standing, differs = standing_of(self.job, self.parts, state)
         over = is_over(self.job.duration, position)
@@ -242,6 +277,25 @@ class Session:
         self.parts.companions = companions_in(checkpoint.path) or self.parts.companions
         self.store.set_aside_after(checkpoint.step)
         return position, checkpoint.state
+
+    def start_again(self) -> None:
+        """Begin a run anew that has a record and no checkpoint."""
+        path = self.directory.path
+        gone = what_is_gone(path)
+        if gone is None:
+            self.progress.note(f"{path} has no checkpoint yet: it starts again at step 0")
+            return
+        metrics, to = self.directory.metrics, None
+        if metrics.exists():
+            to = next(
+                place
+                for number in count(1)
+                if not (place := metrics.with_name(f"metrics.{number}.jsonl")).exists()
+            )
+            metrics.rename(to)
+        kept = f"; its metrics are kept as {to.name}" if to is not None else ""
+        self.progress.note(f"{path} {gone}: it starts over at step 0{kept}")
+        self.events.write("restart", step=0, metrics=to and to.name)
 
     def surroundings(
         self,

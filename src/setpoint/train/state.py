@@ -12,13 +12,16 @@ from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
 from setpoint.checkpoint.rng import capture_rng, restore_rng
 from setpoint.checkpoint.weights import load_weights
-from setpoint.config import RunError
+from setpoint.config import RunError, SetpointError
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
 from setpoint.train.averaging import TRAINING, go_on_from
 from setpoint.train.build import Parts
 from setpoint.train.config import Job
-from setpoint.train.position import Position
+from setpoint.train.position import Position, is_over
+
+WEIGHTS_ONLY = "weights_only"
+"""What the state of a checkpoint says that no run goes on from."""
 
 Tensors = dict[str, Mapping[str, Tensor]]
 
@@ -76,6 +79,16 @@ def restore(job: Job, parts: Parts, checkpoint: Checkpoint) -> Position:
         SetpointError: if the checkpoint belongs to another model, optimizer or data.
     """
     state = checkpoint.state
+    if state.get(WEIGHTS_ONLY):
+        position = Position(**state["position"])
+        if not is_over(job.duration, position):
+            raise SetpointError(
+                f"{checkpoint.path} holds the weights alone (checkpoint.last = weights), and no "
+                f"run goes on from these. Move it away to go on from the checkpoint before it, if there "
+                f"is one, or train a run of its own that starts from them"
+            )
+        load_weights(parts.model, checkpoint)
+        return position
     # The loader refuses other data before anything has been changed.
     parts.loader.load_state_dict(state["loader"])
     load_weights(parts.model, checkpoint)

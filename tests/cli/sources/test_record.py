@@ -51,7 +51,7 @@ def run(cli: CommandLine, trained: list[Path], tmp_path_factory: pytest.TempPath
 
 def test_each_checkpoint_says_what_held_when_it_was_saved(cli: CommandLine, run: str) -> None:
     names = {path.name for path in (cli.folder / run / "checkpoints").iterdir()}
-    steps = {"step-00000000", "step-00000002", "step-00000004"}
+    steps = {"step-00000002", "step-00000004"}
     assert names == {*steps, "latest", "best"}
     for step in steps:
         files = {path.name for path in (cli.folder / run / "checkpoints" / step).iterdir()}
@@ -83,8 +83,8 @@ def test_a_checkpoint_that_was_taken_away_from_its_run(cli: CommandLine, run: st
 
 def test_weights_of_a_checkpoint_write(cli: CommandLine, run: str) -> None:
     options = "--prompt a --max-tokens 4 --temperature 0"
-    early = cli.ok(f"generate {run}/checkpoints/step-00000000 {options}")
-    assert early == cli.ok(f"generate {run} --checkpoint 0 {options}")
+    early = cli.ok(f"generate {run}/checkpoints/step-00000002 {options}")
+    assert early == cli.ok(f"generate {run} --checkpoint 2 {options}")
     late = cli.ok(f"generate {run}/checkpoints/latest {options}")
     assert late == cli.ok(f"generate {run} --checkpoint latest {options}")
     refused = cli.refused(f"generate {run}/checkpoints/latest --checkpoint 2 {options}")

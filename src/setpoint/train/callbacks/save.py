@@ -9,8 +9,8 @@ from setpoint.train.averaging import evaluation_point
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import STATE as LOG
 from setpoint.train.evaluation.standing import STATE
-from setpoint.train.position import is_due
-from setpoint.train.state import capture
+from setpoint.train.position import is_due, is_over
+from setpoint.train.state import WEIGHTS_ONLY, capture
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.store import CheckpointStore
@@ -56,26 +56,31 @@ class SaveCallback(Callback):
         self.record: dict[str, str | bytes] = {}
 
     def start(self, loop: Loop) -> None:
-        """Save the initial state of a new run.
-
-        A kill before the first period then loses nothing that was logged.
-        """
+        """Save the initial state of a new run on wish, and what was made up for."""
         self.saved = self.progress_of(loop)
         # Weights mean something only with the configuration they were trained with, so that each
         # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
         self.record = {**record_files(loop.job), **loop.parts.companions}
-        if loop.position.step == 0 or self.judge.made_up:
+        if (loop.position.step == 0 and loop.job.checkpoint.at_start) or self.judge.made_up:
             self.save(loop)
 
     def after_update(self, loop: Loop, update: Update) -> None:
         """Save if it is due."""
-        if is_due(loop.job.checkpoint.every, loop.before, loop.position, loop.last):
+        section = loop.job.checkpoint
+        due = is_due(section.every, loop.before, loop.position, loop.last)
+        if due and (section.last == "full" or not loop.last):
             self.save(loop)
 
     def finish(self, loop: Loop) -> None:
         """Save what has not been saved yet, be it a row or a score of the last step."""
-        if self.saved != self.progress_of(loop):
-            self.save(loop)
+        if self.saved == self.progress_of(loop):
+            return
+        over = loop.ended is not None or is_over(loop.job.duration, loop.position)
+        finished = over and self.judge.standing.due is None
+        last = loop.job.checkpoint.last if finished else "full"
+        if last != "none":
+            self.save(loop, weights_only=last == "weights")
+        loop.stop.busy = False
 
     def progress_of(self, loop: Loop) -> tuple[int, int, float | None]:
         """What a checkpoint would hold now that the last one may lack.
@@ -89,11 +94,12 @@ class SaveCallback(Callback):
         offset = self.metrics.offset if self.metrics else self.metrics_offset
         return loop.position.step, offset, self.judge.metric_at(loop)
 
-    def save(self, loop: Loop) -> None:
+    def save(self, loop: Loop, weights_only: bool = False) -> None:
         """Save the present state.
 
         Arguments:
             loop: at its present position.
+            weights_only: whether the run shall not go on from it.
         """
         loop.stop.saving = True
         with evaluation_point(loop.parts) as training:
@@ -101,8 +107,11 @@ class SaveCallback(Callback):
             state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
             state[STATE] = self.judge.standing.to_state()
             state[LOG] = self.log.to_state()
+            if weights_only:
+                tensors, state[WEIGHTS_ONLY] = {"model": tensors["model"]}, True
             metric = self.judge.metric_at(loop)
             path = self.store.save(loop.position.step, tensors, state, metric, self.record)
         self.saved = self.progress_of(loop)
-        self.events.write("save", step=loop.position.step, checkpoint=path.name)
+        part = {"part": "weights"} if weights_only else {}
+        self.events.write("save", step=loop.position.step, checkpoint=path.name, **part)
         loop.stop.saving = loop.stop.busy = False

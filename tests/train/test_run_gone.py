@@ -1,0 +1,115 @@
+"""Runs without checkpoints: killed before the first, or whose checkpoints were taken away."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.train.loop import Loop, Update
+from setpoint.train.run import train
+
+from .small import assert_same_run, events, rows, small_job, snapshot
+
+SHORT = ("duration=6 steps", "checkpoint.every=5")
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_nothing_is_saved_on_the_way_unless_asked(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=6 steps", "checkpoint.every=never")).directory
+    assert [event["step"] for event in events(run, "save")] == [6]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    oracle = train(small_job(tmp_path, *SHORT), tmp_path / "oracle").directory
+    real = Loop.update
+
+    def killed(loop: Loop) -> Update:
+        if loop.position.step == 4:
+            raise Killed
+        return real(loop)
+
+    monkeypatch.setattr(Loop, "update", killed)
+    with pytest.raises(Killed):
+        train(small_job(tmp_path, *SHORT), tmp_path / "run")
+    assert len([row for row in rows(tmp_path / "run") if row["kind"] == "train"]) == 4
+    monkeypatch.setattr(Loop, "update", real)
+    again = train(small_job(tmp_path, *SHORT, "tracking.progress=lines"), tmp_path / "run")
+    assert (again.status, again.started.step) == (0, 0)
+    assert f"{tmp_path / 'run'} has no checkpoint yet: it starts again at step 0" in (
+        capsys.readouterr().out
+    )
+    assert [event["step"] for event in events(again.directory, "resume")] == [0]
+    assert_same_run(again.directory, oracle)
+
+
+@pytest.mark.parametrize("resume", ["auto", "never"])
+@pytest.mark.parametrize(
+    ("flags", "stopped", "words"),
+    [
+        (SHORT, False, "finished at step 6, and its checkpoints are gone"),
+        (SHORT, True, "was trained to step 5, and its checkpoints are gone"),
+        (
+            (*SHORT[:1], "checkpoint.every=never", "checkpoint.last=none"),
+            False,
+            "finished at step 6, and it saved none (checkpoint.last = none)",
+        ),
+    ],
+)
+def test_what_was_trained_is_not_overwritten_in_silence(
+    tmp_path: Path, resume: str, flags: tuple[str, ...], stopped: bool, words: str
+) -> None:
+    run = train(small_job(tmp_path, *flags)).directory
+    shutil.rmtree(run / "checkpoints")
+    if stopped:
+        text = (run / "events.jsonl").read_text()
+        end = text.index("\n", text.index('"save"')) + 1
+        (run / "events.jsonl").write_text(text[:end])
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        train(small_job(tmp_path, *flags, f"checkpoint.resume={resume}"))
+    assert str(caught.value) == (
+        f"{run} {words}, so that there is nothing to go on from. --checkpoint.resume restart "
+        f"trains it again from step 0 and keeps its metrics beside; another --name makes a run of "
+        f"its own"
+    )
+    assert snapshot(run) == before
+
+
+def test_it_starts_over_where_that_is_asked_for(tmp_path: Path) -> None:
+    again = (*SHORT, "checkpoint.resume=restart")
+    run = train(small_job(tmp_path, *again)).directory
+    for number in (1, 2):
+        # With checkpoints it is as any other run.
+        assert train(small_job(tmp_path, *again)).started.step == 6
+        shutil.rmtree(run / "checkpoints")
+        before = (run / "metrics.jsonl").read_bytes()
+        assert train(small_job(tmp_path, *again)).started.step == 0
+        assert (run / f"metrics.{number}.jsonl").read_bytes() == before
+        (event, *_) = events(run, "restart")[number - 1 :]
+        assert event["metrics"] == f"metrics.{number}.jsonl"
+        assert [row["step"] for row in rows(run) if row["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
+    flags = ("checkpoint.every=never", "checkpoint.last=weights", "schedule.horizon_steps=6")
+    outcome = train(small_job(tmp_path, "duration=6 steps", *flags))
+    run = outcome.directory
+    (folder,) = (run / "checkpoints").glob("step-*")
+    assert {path.name for path in folder.glob("*.safetensors")} == {"model.safetensors"}
+    assert events(run, "save")[-1]["part"] == "weights"
+    again = train(small_job(tmp_path, "duration=6 steps", *flags))
+    assert (again.status, again.ended.step) == (0, 6)
+    for one, two in zip(
+        again.parts.model.parameters(), outcome.parts.model.parameters(), strict=True
+    ):
+        assert one.equal(two)
+    with pytest.raises(SetpointError, match="holds the weights alone"):
+        train(small_job(tmp_path, "duration=8 steps", *flags))
