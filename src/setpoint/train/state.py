@@ -84,8 +84,8 @@ def restore(job: Job, parts: Parts, checkpoint: Checkpoint) -> Position:
         if not is_over(job.duration, position):
             raise SetpointError(
                 f"{checkpoint.path} holds the weights alone (checkpoint.last = weights), and no "
-                f"run goes on from these. Move it away to go on from the checkpoint before it, if there "
-                f"is one, or train a run of its own that starts from them"
+                f"run goes on from these. Move it away to go on from the checkpoint before it, if "
+                f"there is one, or train a run of its own that starts from them"
             )
         load_weights(parts.model, checkpoint)
         return position
