@@ -27,6 +27,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
         "compile.options={max_autotune: true, triton: {autotune_cublasLt: true, cudagraphs: true}}",
         "deterministic=true",
     ),
+    "activations that are dropped twice": (
+        "compile.backend=eager", "model.dropout=0.1", "memory.activation_checkpointing=full",
+    ),
     "a limit of nothing": ("compile.recompile_limit=0",),
     "another system's name": ("compile.memory_policy=default",),
     "a switch": ("compile.enable=true",),
@@ -50,6 +53,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ("compile.options.max_autotune=true",),
         ("compile.options={max_autotune: false}", "deterministic=true"),
         ("compile.mode=reduce-overhead", "deterministic=true"),
+        ("compile.backend=eager", "model.dropout=0", "memory.activation_checkpointing=full"),
+        ("compile.backend=aot_eager", "model.dropout=0.1", "memory.activation_checkpointing=full"),
     ],
 )
 def test_what_is_taken(tmp_path: Path, flags: tuple[str, ...]) -> None:

@@ -45,7 +45,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "experts by a loop": ("model.moe={experts=4, packed=false, router={type=sigmoid_top_k}}",),
     "latent": (LATENT,),
     "windows": ("model.attention_pattern=[sliding, full]", "model.sliding_window=4"),
-    # The backend that is called eager would drop other activations the second time.
+    # The backend eager would drop other activations the second time, and is refused.
     "checkpointing": ("memory.activation_checkpointing=full", "compile.backend=aot_eager"),
     "deterministic": ("deterministic=true",),
     "all sizes": ("compile.dynamic=true",),

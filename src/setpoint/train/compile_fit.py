@@ -42,6 +42,16 @@ def compile_problems(job: Job) -> Iterator[Problem]:
             valid=("null", "default"),
             also=("parallel.device",),
         )
+    dropped = [name for name in ("dropout", "attention_dropout") if getattr(job.model, name, 0)]
+    if section.backend == "eager" and job.memory.activation_checkpointing is not None and dropped:
+        # Measured: gradients off by half to all of their size, and no error.
+        yield Problem(
+            "compile.backend",
+            "eager gives wrong gradients with activation checkpointing and dropout: what is "
+            "recomputed drops other activations than the forward pass did",
+            valid=("inductor", "aot_eager"),
+            also=("memory.activation_checkpointing", *(f"model.{name}" for name in dropped)),
+        )
     if job.deterministic:
         yield from _measuring(section.mode, section.options.dump())
 
