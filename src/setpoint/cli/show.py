@@ -86,9 +86,13 @@ def run(arguments: Arguments) -> int:
         data = _without_nulls(data, to_minimal(config))
     comments = None
     if arguments.has("--origins"):
-        comments = {leaf.path: leaf.describe_origin() for leaf in leaves(config)}
+        from setpoint.config.entries import entries_of
+
+        shown = [each for leaf in leaves(config) for each in entries_of(config, leaf) or [leaf]]
+        comments = {leaf.path: leaf.describe_origin() for leaf in shown}
         if chosen == "json":
-            origins = {leaf.key: leaf.describe_origin() for leaf in leaves(config)}
+            every = [*leaves(config), *shown]
+            origins = {leaf.key: leaf.describe_origin() for leaf in every}
             data = {"config": data, "origins": origins}
     if schema is not None and chosen == "json":
         data = {"$schema": schema, **data}

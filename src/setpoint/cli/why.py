@@ -20,6 +20,7 @@ from setpoint.cli.style import bold, dim, wrapped
 from setpoint.cli.value import plain, value_text
 from setpoint.config import Config, SetpointError
 from setpoint.config.compose import SUFFIXES
+from setpoint.config.entries import entries_of
 from setpoint.config.registry import presets
 from setpoint.config.walk import Leaf, leaves
 
@@ -55,6 +56,9 @@ def run(arguments: Arguments) -> int:
     name = _by_index(config, path.replace("-", "_"))
     every = list(leaves(config))
     found = [leaf for leaf in every if leaf.key == name or leaf.key.startswith(f"{name}.")]
+    if not found:  # an entry of a mapping, whose key is as it was written
+        entries = (entry for leaf in every for entry in entries_of(config, leaf))
+        found = [entry for entry in entries if entry.key in (name, path)]
     if not found:
         raise SetpointError(
             f"this configuration has no value {path!r}. {_meant(program, name, every)}"
@@ -124,6 +128,9 @@ def _meant(program: Program, name: str, every: list[Leaf]) -> str:
 
     for leaf in every:
         if name.startswith(f"{leaf.key}."):
+            if isinstance(leaf.value, dict) and leaf.value:
+                held = [f"{leaf.key}.{key}" for key in leaf.value]
+                return f"{leaf.key} has {', '.join(held)}.{did_you_mean(name, held, ' ')}"
             where = f"{value_text(leaf.value)} ({leaf.describe_origin()})"
             return f"{leaf.key} is {where}, with nothing inside."
     section = name.rpartition(".")[0]
@@ -195,6 +202,8 @@ def _help(config: Config, leaf: Leaf) -> str:
             node = node[part]
         else:
             node = node.get(part) if isinstance(node, dict) else None
+    if isinstance(node, dict) and len(leaf.path) > 1:  # an entry of a mapping
+        return _help(config, Leaf(leaf.path[:-1], None, leaf.role, []))
     if not isinstance(node, Config):
         return ""  # in the user area, where keys are free
     info = type(node).__setpoint__.fields[str(leaf.path[-1])]

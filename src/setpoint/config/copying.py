@@ -215,11 +215,14 @@ def _copy(config: C, memo: Copies, lazy: bool, source: Config | None) -> C:
             put(copy, name, value)
         elif isinstance(value, Config | tuple | list | dict | Free):
             changed = last_change(cast(object, value))
+            before = value.before if isinstance(value, CheckedDict) else None
             below = getattr(source, name, None) if source is not None else None
             memo.foreign = memo.foreign or not (frozen or below is value or _is_own(value))
             value = _own(info.type, value, memo, lazy, below)
             put(copy, name, value)
             if changed is not None:
+                if chain and before is not None:
+                    chain[-1] = (chain[-1][0], before)
                 chain.append((changed, value))
             elif chain:
                 chain[-1] = (chain[-1][0], value)

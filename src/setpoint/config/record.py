@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any, TypeVar, cast
 
 from .base import Chain, Config
 from .data import json_value, same
 from .difference import ABSENT, Difference
 from .edit import Editor
+from .entries import entries_of, field_at, layer_text
 from .errors import Invalid, SetpointError
 from .field import FieldInfo
 from .fingerprint import as_before, fingerprint
 from .integrity import AS_BEFORE
-from .literal import LiteralText, escaped
-from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Path, Recorded
+from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorded
 from .plain import to_minimal, to_plain
 from .problem import ConfigError, Problem
 from .recorded import CONFIG, HEADER, ORIGINS, ROLES, Record, load_record
 from .recorded import is_record as is_record
-from .reference import Reference, may_refer
+from .reference import may_refer
 from .role import IDENTITY
-from .sharing import item_at
 from .types.base import shown_plain
 from .user_code import importable_name
 from .walk import Leaf, leaves, sections
@@ -57,6 +55,9 @@ def record_files(config: Config) -> dict[str, str]:
             "role": leaf.role.name,
             "layers": _layers(leaf),
         }
+        entries = entries_of(config, leaf)
+        if entries:
+            entry["entries"] = {str(each.path[-1]): _layers(each) for each in entries}
         if leaf.role is IDENTITY and as_before(config, leaf):
             entry[AS_BEFORE] = True
         chains[leaf.key] = entry
@@ -78,7 +79,10 @@ def minimal_toml(config: Config) -> str:
     """
     from .files.write_toml import write
 
-    comments = {leaf.path: _comment(leaf) for leaf in leaves(config) if leaf.chain}
+    touched = (leaf for leaf in leaves(config) if leaf.chain)
+    comments = {
+        each.path: _comment(each) for leaf in touched for each in entries_of(config, leaf) or [leaf]
+    }
     return write(to_minimal(config), comments)
 
 
@@ -133,7 +137,7 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
         raise ConfigError([*editor.problems, *(Problem("", str(error)) for error in broken)])
     for leaf in leaves(draft):
         if leaf.chain and leaf.key in recorded:
-            info = _field_at(draft, leaf.path)
+            info = field_at(draft, leaf.path)
             leaf.chain[:] = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1], info)
     return draft, {**record.header, "notes": record.notes}
 
@@ -188,7 +192,7 @@ def _foreign_modules(config: Config) -> list[str]:
 def _layers(leaf: Leaf) -> list[dict[str, object]]:
     """The layers that touched a value as a record has them; the last has the value itself."""
     layers: list[dict[str, object]] = [
-        {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": _text(value)}
+        {"layer": origin.layer, "origin": origin.describe(leaf.path), "value": layer_text(value)}
         for origin, value in leaf.chain
     ] or [{"layer": DEFAULT, "origin": DEFAULT}]
     layers[-1]["value"] = json_value(leaf.value)
@@ -213,13 +217,6 @@ def _chain(layers: Sequence[Mapping[str, Any]], value: object, info: FieldInfo |
     return chain
 
 
-def _field_at(root: Config, path: Path) -> FieldInfo | None:
-    node: Any = root
-    for part in path[:-1]:
-        node = getattr(node, str(part)) if isinstance(node, Config) else item_at(node, part)
-    return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Config) else None
-
-
 def _without(values: Mapping[str, Any], derived: set[str], prefix: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
@@ -238,24 +235,3 @@ def _without(values: Mapping[str, Any], derived: set[str], prefix: str) -> dict[
             ]
         result[key] = value
     return result
-
-
-def _text(value: object) -> object:
-    if isinstance(value, Config):
-        return type(value).__setpoint__.tag or type(value).__name__
-    dump = getattr(value, "dump", None)
-    if callable(dump):
-        return dump()
-    if isinstance(value, tuple | list):
-        return [_text(item) for item in cast(Sequence[object], value)]
-    if isinstance(value, dict):
-        return {key: _text(item) for key, item in cast(dict[str, object], value).items()}
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, LiteralText):
-        return escaped(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Reference):
-        return value.text
-    return escaped(getattr(value, "pattern", None) or str(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -179,6 +180,9 @@ def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin
     for problem in editor.problems[found:]:
         if problem.message.startswith("unknown key"):
             meant = _meant(type(editor.root), "_".join(path).split("_"))
+            close = re.fullmatch(r"Did you mean ([\w.]+)\?", problem.hint)
+            if meant is None and close is not None:  # a field, in the case of the variable
+                meant = tuple(close[1].split("."))
             if meant is not None and meant != path:
                 prefix = prefix_of(type(editor.root))
                 problem.hint = f"Did you mean {prefix}{'__'.join(meant).upper()}?"

@@ -109,15 +109,23 @@ class CheckedDict(dict[str, Any]):
         kind: the mapping's type.
     """
 
-    __slots__ = ("changed", "kind")
+    __slots__ = ("before", "changed", "kind")
 
     def __init__(self, items: Mapping[str, Any], kind: MappingType) -> None:
         super().__init__(items)
         self.kind = kind
         self.changed: Origin | None = None
+        # What the layer that gave the mapping had in it, once it has been changed in place.
+        self.before: dict[str, Any] | None = None
+
+    def _touch(self) -> Origin:
+        if self.changed is None:
+            self.before = dict(self)
+        self.changed = origin = outside_origin()
+        return origin
 
     def __setitem__(self, key: str, value: object) -> None:
-        self.changed = origin = outside_origin()
+        origin = self._touch()
         try:
             name = self.kind.check_key(key)
         except Invalid as error:
@@ -141,22 +149,22 @@ class CheckedDict(dict[str, Any]):
         return self[key]
 
     def __delitem__(self, key: str) -> None:
-        self.changed = outside_origin()
+        self._touch()
         super().__delitem__(key)
 
     def pop(self, key: str, *default: Any) -> Any:
         """Take a key out, with the arguments of `dict.pop`."""
-        self.changed = outside_origin()
+        self._touch()
         return super().pop(key, *default)
 
     def popitem(self) -> tuple[str, Any]:
         """Take the last key out."""
-        self.changed = outside_origin()
+        self._touch()
         return super().popitem()
 
     def clear(self) -> None:
         """Take all keys out."""
-        self.changed = outside_origin()
+        self._touch()
         super().clear()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
