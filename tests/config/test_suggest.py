@@ -173,8 +173,7 @@ def test_what_is_suggested_exists() -> None:
 
     every = {path for path, _ in schema(Training)}
     for flag, hint in {
-        "train.seed=3": "Did you mean seed or data.sources.seed or "
-        "evaluation.datasets.sources.seed?",
+        "train.seed=3": "Did you mean seed or data.sources.seed or data.validation.seed?",
         "trainer.precision=16": "Did you mean precision?",
         "trainer.foo=3": "",
         "dataloader_num_corkers=2": "",

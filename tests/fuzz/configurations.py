@@ -56,6 +56,7 @@ from setpoint.config.types.containers import (
 )
 from setpoint.config.types.special import FreeType
 from setpoint.config.walk import sections
+from setpoint.infer.config import Inference
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
 
@@ -84,10 +85,11 @@ def _part(name: str, fields: list[str]) -> type[Config]:
 
 _NAMES = list(Everything.__setpoint__.fields)
 PARTS = {
-    f"part{at}": _part(f"Part{at}", ["whole", *(n for n in _NAMES[at::6] if n != "whole")])
-    for at in range(6)
+    f"part{at}": _part(f"Part{at}", ["whole", *(n for n in _NAMES[at::12] if n != "whole")])
+    for at in range(12)
 }
-ROOTS: dict[str, type[Config]] = {"everything": Everything, "job": Job, **PARTS}
+LARGE = {"everything": Everything, "job": Job, "inference": Inference}
+ROOTS: dict[str, type[Config]] = {**LARGE, **PARTS}
 FITTING = {
     "import path": ("math.sqrt", "collections:OrderedDict.fromkeys"),
     "secret": ("env:X", "file:/x"),
@@ -98,8 +100,9 @@ FITTING = {
     "number format": ("float32", "bf16"),
 }
 """Values of types that only few words fit, by what their description says."""
-KINDS = {**dict.fromkeys(PARTS, 13), "everything": 14, "job": 5, "sweep": 2, "cli": 1}
-"""How many of a hundred cases there are of each kind."""
+RARE = {"everything": 8, "job": 4, "inference": 2, "sweep": 2, "cli": 1}
+KINDS = {**dict.fromkeys(PARTS, 10), **RARE}
+"""How often each kind comes."""
 
 
 class Hang(BaseException):
@@ -230,6 +233,9 @@ class Maker:
             case = replace(case, source=self.source())
         elif kind == "job" and few(2):
             case = replace(case, source="tiny")
+        elif kind == "inference":  # which needs something to do
+            needed = ("--weights.path=x", "--export.path=y")
+            case = replace(case, flags=(*needed, *case.flags))
         if few(40) == 0:
             case = replace(case, modifiers=(self.pick([*TEXTS, *SOURCES]),))
         return case

@@ -8,7 +8,7 @@ from typing import Any
 from ..base import Config
 from ..meta import versioned
 from ..origin import Path
-from ..suggest import classes_at, schema, section_classes
+from ..suggest import classes_at, section_classes
 from ..walk import dotted
 from .chain import chain
 from .operation import Operation, filled
@@ -120,7 +120,16 @@ def _today(operations: list[Operation], first: Operation, old: str, path: str) -
 
 def _holds(root: type[Config], cls: type[Config]) -> bool:
     """Whether a section of a class can stand anywhere below a root."""
-    return cls is root or any(cls in section_classes(info.type) for _, info in schema(root))
+    seen, waiting = {root}, [root]
+    while waiting:
+        here = waiting.pop()
+        if here is cls:
+            return True
+        for info in here.__setpoint__.fields.values():
+            below = set(section_classes(info.type)) - seen
+            seen |= below
+            waiting.extend(below)
+    return False
 
 
 def _exists(root: type[Config], path: Path) -> bool:
