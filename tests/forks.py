@@ -25,15 +25,15 @@ SECONDS = 300
 SETPOINT = str(Path(sys.executable).with_name("setpoint"))
 MODULES = ("setpoint.train.run", "setpoint.train.summary", "setpoint.cli.train")
 
-# Started by a shell in the place of `python` and `setpoint`, and by a sweep for its points. Modules
-# get a real process: they may inherit more than the three standard streams.
+# Started by a shell in the place of `python` and `setpoint`, and by a sweep for its points. What
+# torch starts gets a real process: it inherits more than the three standard streams.
 STAND_IN = """\
 #!{python} -ISE
 import json, os, socket, sys
 words = sys.argv[1:]
 if os.path.basename(sys.argv[0]) == "setpoint":
     words = [{setpoint!r}, *words]
-elif words[:1] in ([], ["-m"]) or words[:2] == ["-P", "-m"] and words[2] != "setpoint.cli.main":
+elif "torch" in next((word for word in words if word not in ("-P", "-m")), "torch"):
     os.execv({python!r}, [{python!r}, *words])
 request = {{
     "words": words, "folder": os.getcwd(), "environment": dict(os.environ),

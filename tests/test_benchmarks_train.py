@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from .forks import Forks
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 NAMES = ("model", "support", "train")
 # Lightning is not among what the tests need; `make bench-train` runs its sides.
@@ -76,9 +78,12 @@ def test_a_speed_without_equal_loss_is_void(load: Any, capsys: Any) -> None:
     assert loops.furthest([1.0], [1.0, 2.0]) == math.inf
 
 
-def test_a_whole_comparison_of_two_processes(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_comparison_of_two_processes(
+    load: Any, monkeypatch: pytest.MonkeyPatch, forks: Forks
+) -> None:
     loops = load("train.loops")
     monkeypatch.chdir(BENCHMARKS)
+    monkeypatch.setattr(sys, "executable", f"{forks.programs}/python")
     monkeypatch.setitem(loops.STEPS, "dust", 2)
     monkeypatch.setattr(loops, "misses", lambda *_: False)  # of two updates each
     given = ["--models", "dust", "--precisions", "fp32", "--blocks", "2", "--sides", "bare"]
