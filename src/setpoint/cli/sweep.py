@@ -11,6 +11,7 @@ from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.style import bold, dim, styled, table
 from setpoint.cli.sweep_points import Prepared, prepare
 from setpoint.config import RunError
+from setpoint.config.layers.environment import prefix_of
 from setpoint.config.sweep.points import LIMIT
 from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE
@@ -89,12 +90,12 @@ def carry_out(prepared: Prepared, arguments: Arguments) -> int:
         prepared.require_packages()
     record = SweepRecord(prepared.folder, prepared.source, prepared.duplicates)
     try:
-        return _launch(prepared, record, jobs, screen)
+        return _launch(prepared, record, jobs, screen, prefix_of(arguments.command.program.root))
     finally:
         record.close()
 
 
-def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen) -> int:
+def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen, prefix: str) -> int:
     tasks, details = prepared.tasks, dict[str, Any]()
 
     def changed(task: Task) -> None:
@@ -108,7 +109,7 @@ def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen) 
     record.write(tasks, **details)
     screen.begin(tasks)
     try:
-        with Launcher(jobs, changed, prepared.command, prepared.imports) as launcher:
+        with Launcher(jobs, changed, prepared.command, prepared.imports, prefix) as launcher:
             if search is None:
                 launcher.run([task for task in tasks if task.status != FINISHED])
             else:

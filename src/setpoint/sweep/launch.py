@@ -13,9 +13,7 @@ from datetime import datetime
 from types import FrameType
 from typing import IO, Any
 
-from setpoint.config.layers.environment import prefix_of
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
-from setpoint.train.config import Job
 
 from .point_record import write_point
 from .task import FAILED, FINISHED, RUNNING, STOPPED, Task
@@ -40,6 +38,7 @@ class Launcher:
         changed: called when a point starts or ends.
         command: makes the command of a point, given it and the modules it needs.
         imports: modules that the user named; each point imports them as well.
+        prefix: of the variables that set fields.
     """
 
     def __init__(
@@ -48,8 +47,10 @@ class Launcher:
         changed: Callable[[Task], None],
         command: Callable[[Task, Sequence[str]], list[str]] | None = None,
         imports: Sequence[str] = (),
+        prefix: str = "SETPOINT__",
     ) -> None:
         self.jobs = jobs
+        self._prefix = prefix
         self._changed = changed
         self._command = command or train_command
         self._imports = imports
@@ -163,7 +164,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(os.environ, self.jobs),
+            env=environment(os.environ, self.jobs, self._prefix),
             start_new_session=True,
             preexec_fn=_end_with_parent(os.getpid()),
         )
@@ -188,17 +189,19 @@ def train_command(task: Task, modules: Sequence[str]) -> list[str]:
     return [*start, "train", str(task.folder), *imports]
 
 
-def environment(variables: Mapping[str, str], jobs: int) -> dict[str, str]:
+def environment(
+    variables: Mapping[str, str], jobs: int, prefix: str = "SETPOINT__"
+) -> dict[str, str]:
     """The environment of a point's process.
 
     Arguments:
         variables: of this process.
         jobs: how many points run at a time; they share the processors.
+        prefix: of the variables that set fields.
 
     Returns:
         the variables without those that set fields, which the point's record has already.
     """
-    prefix = prefix_of(Job)
     found = {k: v for k, v in variables.items() if not k.upper().startswith(prefix)}
     if jobs > 1:
         found.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))

@@ -61,6 +61,15 @@ def test_a_declared_variable_lies_below_the_variables_of_the_prefix(tmp_path: Pa
     assert layers[1]["origin"] == "environment variable K2_PROJECT"
 
 
+def test_a_record_keeps_its_value(tmp_path: Path) -> None:
+    config = compose(App, environ=ENVIRON, flags=["tracker.rank=5"]).resolve()
+    for name, text in record_files(config).items():
+        (tmp_path / name).write_text(text)
+    for environ in (ENVIRON, {"K2_PROJECT": "other"}):
+        again = compose(App, tmp_path, environ=environ).resolve()
+        assert (again.tracker.project, again.tracker.rank) == ("paper", 5)
+
+
 def test_sections_of_later_layers_get_it_below_what_these_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ from ..errors import Invalid
 from ..files.plain import PlainScalar
 from ..items import EDITS, names_of, unwrapped
 from ..meta import environmental
-from ..origin import ENVIRONMENT, Origin
+from ..origin import ENVIRONMENT, RECORD, Origin, Recorded
 from ..reference import may_refer
 from ..sharing import bind
 from ..suggest import section_classes
@@ -54,7 +54,8 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
     """Put the values of variables that fields declare into all sections of a draft.
 
     Called before the variables with the prefix, and again at the end for the sections that later
-    layers have made: there a value goes below those of later layers.
+    layers have made: there a value goes below those of later layers. What a record says stays:
+    such a variable belongs to where a program happens to run, and a run that goes on is the same.
 
     Arguments:
         editor: the draft; a value that does not fit becomes a problem.
@@ -66,8 +67,11 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
     for path, section in list(sections(editor.root)):
         for name, info in type(section).__setpoint__.fields.items():
             origin = declared.get(info.environment or "")
-            if origin is None or any(given is origin for given, _ in chain_of(section, name)):
+            chain = chain_of(section, name)
+            if origin is None or any(given is origin for given, _ in chain):
                 continue
+            if any(isinstance(given, Recorded) or given.layer == RECORD for given, _ in chain):
+                continue  # a run that goes on keeps the value that it had
             if dotted((*path, name)) in editor.failed:
                 continue
             value = PlainScalar(environ[origin.label])
@@ -76,7 +80,6 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
             except Invalid as error:
                 editor.report((*path, name), value, origin, error)
                 continue
-            chain = chain_of(section, name)
             later = [at for at, (given, _) in enumerate(chain) if given.order > origin.order]
             if later:
                 chain.insert(later[0], (origin, stored))
