@@ -252,7 +252,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "3.txt").write_text("something else " * 50)
     before = snapshot(run)
     with pytest.raises(
-        SetpointError, match=r"data is not what it was .*: text/\S*3.txt has changed"
+        SetpointError, match=r"data is not what it was .* 1 changed: text/\S*3.txt \(changed\)"
     ):
         resume(run, "duration=6 steps")
     assert snapshot(run) == before
@@ -314,7 +314,7 @@ def test_a_seed_is_drawn_once(tmp_path: Path) -> None:
 def test_a_failed_restore_leaves_the_record_alone(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RunError("no such device")
 
     monkeypatch.setattr("setpoint.train.session.restore", refuse)

@@ -349,3 +349,59 @@ def test_another_way_to_clip_is_accepted(run: Path) -> None:
         accept=["optimizer.clip_value", "optimizer.clip_norm"],
     )
     assert outcome.ended.step == 8
+
+
+def texts(folder: Path, *without: int, **changed: str) -> tuple[str, ...]:
+    """A job on files of its own, some of which are not there or say something else."""
+    (folder / "text").mkdir(exist_ok=True)
+    for number in range(24):
+        path = folder / "text" / f"{number:02}.txt"
+        path.unlink(missing_ok=True)
+        if number not in without:
+            path.write_text(changed.get(f"f{number}", f"{number} one two three four five ") * 9)
+    source = f"data.sources=[{{type=text, paths=['{folder}/text/*.txt']}}]"
+    return (source, "schedule=constant", "data.held_out=0.3")
+
+
+def test_other_documents_are_accepted_by_name_and_survive_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ("checkpoint.every=4", "tracking.progress=lines")
+    run = train(small_job(tmp_path, *texts(tmp_path), *base, "duration=6 steps")).directory
+    job = small_job(tmp_path, *texts(tmp_path, 3, f5="other words "), *base, "duration=20 steps")
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="go on with today's by --accept data") as caught:
+        train(job, run)
+    assert "text/03.txt (gone)" in str(caught.value).replace(f"{tmp_path.name}/", "")
+    assert {n: d for n, d in snapshot(run).items() if "events" not in n and "logs" not in n} == {
+        n: d for n, d in before.items() if "events" not in n and "logs" not in n
+    }
+    real = Loop.update
+
+    def killed(loop: Loop) -> Update:
+        if loop.position.step == 7:
+            raise Killed
+        return real(loop)
+
+    monkeypatch.setattr(Loop, "update", killed)
+    with pytest.raises(Killed):
+        train(job, run, accept=["data.sources"])
+    assert "accepted by --accept: documents of train: 1 gone" in capsys.readouterr().out
+    sides = events(run, "resume")[-1]["data"]
+    found = {kind: [name for side in sides for name in side[kind]] for kind in ("gone", "changed")}
+    assert [len(names) for names in found.values()] == [1, 1]
+    assert found["gone"][0].endswith("03.txt") and found["changed"][0].endswith("05.txt")
+    monkeypatch.setattr(Loop, "update", real)
+    # The record has today's documents, and the checkpoint a position in those of before.
+    outcome = train(job, run)
+    assert (outcome.started.step, outcome.ended.step, outcome.status) == (6, 20, 0)
+    assert "data" not in events(run, "resume")[-1]
+
+
+def test_what_was_never_accepted_and_has_no_effect_is_refused(run: Path) -> None:
+    before = snapshot(run)
+    for path in ("data", "optimizer.eps"):
+        with pytest.raises(SetpointError, match=f"--accept {path} has no effect"):
+            resume(run, "duration=8 steps", accept=[path])
+    kept = {n: d for n, d in snapshot(run).items() if "events" not in n and "logs" not in n}
+    assert kept == {n: d for n, d in before.items() if "events" not in n and "logs" not in n}

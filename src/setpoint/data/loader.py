@@ -95,11 +95,13 @@ class WindowLoader:
         epoch, index = divmod(self._position, self.windows_per_epoch)
         return {"epoch": epoch, "index": index, **self._identity()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
         """Continue where `state` was taken; the next batch is the one that would have come then.
 
         Arguments:
             state: from `state_dict`, perhaps through JSON.
+            other_data: whether the corpus may be another one: the position is then the same number
+                of windows into the same pass over it, or the start of the next one.
 
         Raises:
             SetpointError: the state belongs to another corpus, sequence length or seed, or is
@@ -113,13 +115,15 @@ class WindowLoader:
             )
         for key, (field, what) in _FIELDS.items():
             mine, theirs = self._identity()[key], state[key]
-            if mine != theirs:
+            if mine != theirs and not (other_data and key in ("tokens", "digest")):
                 raise SetpointError(
                     f"{field}: the data position was recorded with {what} {theirs}, and now it is "
                     f"{mine}, so it does not point at the same windows.\n"
                     f"Valid: {what} {theirs}, or a new run."
                 )
         epoch, index = state["epoch"], state["index"]
+        if other_data and isinstance(index, int) and index >= self.windows_per_epoch:
+            epoch, index = epoch + 1, 0
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (epoch, index))
         if not whole or epoch < 0 or not 0 <= index < self.windows_per_epoch:
             raise SetpointError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from setpoint.config import BUDGET, IDENTITY, Duration, SetpointError
 from setpoint.config.difference import ABSENT, Difference
@@ -13,6 +14,8 @@ from setpoint.config.recorded import load_record
 from setpoint.config.suggest import nearest, schema
 from setpoint.config.walk import leaves, within
 from setpoint.train.config import Job
+
+CHANGES = ("gone", "new", "changed")
 
 RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw_patterns)(\.\d+)?"
 """The fields that decide which group a parameter falls into."""
@@ -27,16 +30,18 @@ class Accepted:
             accepted by name.
         idle: the paths that were accepted and under which nothing differs.
         notes: what has changed since the record's schema, in words.
+        data: for each side of the data whose documents differ, how many and which.
     """
 
     differences: list[Difference]
     idle: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    data: tuple[dict[str, Any], ...] = ()
 
     @property
     def learned(self) -> bool:
         """Whether anything of what is learned differs."""
-        return any(item.role is IDENTITY for item in self.differences)
+        return bool(self.data) or any(item.role is IDENTITY for item in self.differences)
 
 
 def check_contract(folder: str, job: Job, accept: Sequence[str] = ()) -> Accepted:
@@ -165,9 +170,27 @@ def describe_accepted(accepted: Accepted) -> list[str]:
             lines.append(f"accepted: {change} (from {item.right_origin})")
         else:
             runtime.append(change)
+    lines += [f"accepted by --accept: {describe_data(side)}" for side in accepted.data]
     if runtime:
         lines.append(f"run-time settings that changed: {', '.join(runtime)}")
     return lines + describe_idle(accepted)
+
+
+def describe_data(side: Mapping[str, Any]) -> str:
+    """The documents in which a side of the data differs, in words.
+
+    Arguments:
+        side: an entry of `Accepted.data`.
+
+    Returns:
+        how many, and the names of some.
+    """
+    found = [f"{len(side[kind])} {kind}" for kind in CHANGES if side[kind]]
+    names = [f"{name} ({kind})" for kind in CHANGES for name in side[kind]]
+    shown = ", ".join(names[:5]) + (f", and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"documents of {side['side']}: {', '.join(found) or 'other tokens'}" + (
+        f": {shown}" if names else ""
+    )
 
 
 def describe_idle(accepted: Accepted) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from setpoint import __version__
@@ -16,11 +16,12 @@ from setpoint.config.overridden import overridden
 from setpoint.config.record import CONFIG, MINIMAL, ORIGINS, record_files
 from setpoint.config.recorded import NEW_ORIGINS, backup_name, recorded_schema
 from setpoint.config.verify import cautions_of
-from setpoint.config.walk import dropped
+from setpoint.config.walk import dropped, within
 from setpoint.data.corpus import Corpus
 from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
 from setpoint.track.events import EventLog
+from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import Parts
@@ -29,6 +30,7 @@ from setpoint.train.contract import (
     Accepted,
     check_contract,
     describe_accepted,
+    describe_data,
     describe_idle,
 )
 from setpoint.train.groups import rows_of
@@ -90,6 +92,7 @@ def keep_record(
     accepted, environment = begun.known
     if begun.over:
         notes, kept = [*describe_idle(accepted), _finished(run, accepted, begun)], []
+        accepted = replace(accepted, data=())
     else:
         notes, kept = describe_accepted(accepted), accepted.differences
     for line in notes:
@@ -100,6 +103,7 @@ def keep_record(
         step=begun.resumed_at or 0,
         **start,
         accepted=[difference.to_json() for difference in kept],
+        **({"data": list(accepted.data)} if accepted.data else {}),
         environment=keep_diffs(run, environment),
     )
 
@@ -140,6 +144,20 @@ def _finished(run: RunDirectory, accepted: Accepted, begun: Beginning) -> str:
     return f"{finished}; {nothing}"
 
 
+def write_data(run: RunDirectory, parts: Parts) -> None:
+    """Bring the record of the data up to the documents that are trained on now.
+
+    Arguments:
+        run: its directory, locked.
+        parts: for the list of the data's files.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    facts = {**_read(run), "data": {side: describe(corpus) for side, corpus in _sides(parts)}}
+    run.write_json(ENVIRONMENT, facts)
+
+
 def write_environment(run: RunDirectory, parts: Parts) -> None:
     """Write down where, with what and on what data a run began.
 
@@ -177,7 +195,13 @@ def compare_with_record(
     """
     accepted = check_contract(str(run.path), job, accept)
     recorded = _read(run)
-    check_data(str(run.path), recorded["data"], parts)
+    data = compare_data(recorded["data"], parts)
+    asked = [path for path in accept if within(path.strip(), "data")]
+    if not asked:
+        refuse_data(str(run.path), data)
+    idle = tuple(path for path in accepted.idle if not (data and within(path, "data")))
+    accepted = replace(accepted, data=tuple(data), idle=idle)
+    refuse_idle(run, accepted)
     today = json.loads(json.dumps(environment()))
     changed = {
         key: {"recorded": recorded.get(key), "today": today.get(key)}
@@ -271,33 +295,75 @@ def describe(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def check_data(folder: str, recorded: Mapping[str, Any], parts: Parts) -> None:
-    """Refuse to go on with other data, naming the files that differ.
+def compare_data(recorded: Mapping[str, Any], parts: Parts) -> list[dict[str, Any]]:
+    """Compare today's documents with those that a run was trained on.
 
     Arguments:
-        folder: the run directory, for the message.
         recorded: the data's part of the environment's record.
         parts: with today's data.
 
-    Raises:
-        SetpointError: if a file was added, removed or changed.
+    Returns:
+        an entry for each side that differs: `side`, and the names of the documents that are
+        `gone`, `new` or `changed`.
     """
+    found: list[dict[str, Any]] = []
     for side, corpus in _sides(parts):
-        entry = recorded[side]
-        if entry["digest"] == corpus.digest:
+        entry = recorded.get(side)
+        if entry is None or entry["digest"] == corpus.digest:
             continue
         before = {name: digest for name, _, digest in entry["files"]}
         now = {name: digest for name, _, digest in corpus.files}
-        words = [f"{name} is gone" for name in before if name not in now]
-        words += [f"{name} is new" for name in now if name not in before]
-        words += [
-            f"{name} has changed" for name in now if name in before and now[name] != before[name]
-        ]
-        shown = "; ".join(words[:5]) + (f"; and {len(words) - 5} more" if len(words) > 5 else "")
-        raise SetpointError(
-            f"{folder} cannot be resumed: its {side} data is not what it was trained on: {shown}. "
-            f"Put the files back, or train on the new ones as a run of its own"
+        both = [name for name in now if name in before]
+        found.append(
+            {
+                "side": side,
+                "gone": [name for name in before if name not in now],
+                "new": [name for name in now if name not in before],
+                "changed": [name for name in both if now[name] != before[name]],
+            }
         )
+    return found
+
+
+def refuse_data(folder: str, found: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to go on with other documents, naming them.
+
+    Arguments:
+        folder: the run directory, for the message.
+        found: what `compare_data` returned.
+
+    Raises:
+        SetpointError: if there is any.
+    """
+    if found:
+        words = "; ".join(describe_data(side) for side in found)
+        raise SetpointError(
+            f"{folder} cannot be resumed: its data is not what it was trained on: {words}. Put the "
+            f"files back, go on with today's by --accept data, or train a run of its own"
+        )
+
+
+def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
+    """Refuse paths to accept that have no effect and never had one.
+
+    Arguments:
+        run: the directory, locked.
+        accepted: what `check_contract` returned.
+
+    Raises:
+        SetpointError: if nothing differs under a path, and no session before accepted anything
+            there: what a queue starts again after it was accepted is fine.
+    """
+    log = run.events
+    rows = read_jsonl(log, damaged=[]) if log.exists() else []
+    before = [item["path"] for row in rows for item in row.get("accepted", ())]
+    before += ["data" for row in rows if row.get("data")]
+    for path in accepted.idle:
+        if not any(within(item, path) or within(path, item) for item in before):
+            raise SetpointError(
+                f"--accept {path} has no effect: nothing differs there from the record of "
+                f"{run.path}; leave it out"
+            )
 
 
 def _read(run: RunDirectory) -> dict[str, Any]:

@@ -35,7 +35,13 @@ from setpoint.train.failure import in_words
 from setpoint.train.loop import Loop
 from setpoint.train.memory import enough_memory
 from setpoint.train.position import Position, is_over
-from setpoint.train.record import Beginning, compare_with_record, keep_record, write_config
+from setpoint.train.record import (
+    Beginning,
+    compare_with_record,
+    keep_record,
+    write_config,
+    write_data,
+)
 from setpoint.train.state import restore
 from setpoint.train.utilization import Utilization, utilization_of
 
@@ -234,7 +240,9 @@ class Session:
         if known is not None and not over:
             # Before a checkpoint of what was trained with the change is saved.
             anew = bool(differs) or (STATE not in state and changes_measure(known[0]))
-            callbacks.insert(0, RecordCallback(partial(self.change_record, anew)))
+            callbacks.insert(
+                0, RecordCallback(partial(self.change_record, anew, bool(known[0].data)))
+            )
             if differs:
                 changed = ", ".join(differs)
                 self.progress.note(f"the best is sought anew; its measure has changed: {changed}")
@@ -272,7 +280,13 @@ class Session:
         """
         if checkpoint is None:
             return Position(), {}
-        position = restore(self.job, self.parts, checkpoint)
+        position = restore(
+            # The record has been held against the data: a kill may lie between it and a checkpoint.
+            self.job,
+            self.parts,
+            checkpoint,
+            other_data=True,
+        )
         # What the run began with; files may have moved or changed since.
         self.parts.companions = companions_in(checkpoint.path) or self.parts.companions
         self.store.set_aside_after(checkpoint.step)
@@ -407,15 +421,18 @@ class Session:
             return "There is no checkpoint yet"
         return f"The newest checkpoint is {self.store.root / directory_name(step)}"
 
-    def change_record(self, anew: bool) -> None:
+    def change_record(self, anew: bool, data: bool) -> None:
         """Write today's configuration into the record of a run that has trained with it.
 
         Arguments:
             anew: whether today's metric cannot be compared with that of the best checkpoint; the
                 next evaluation is the best then.
+            data: whether other documents were accepted.
         """
         if anew:
             self.store.forget_best()
+        if data:
+            write_data(self.directory, self.parts)
         write_config(self.directory, self.job)
 
     def trackers(self, position: Position, offset: int) -> list[Tracker]:

@@ -62,7 +62,7 @@ def capture(
     return tensors, state
 
 
-def restore(job: Job, parts: Parts, checkpoint: Checkpoint) -> Position:
+def restore(job: Job, parts: Parts, checkpoint: Checkpoint, other_data: bool = False) -> Position:
     """Bring the objects of a job to where they were when a checkpoint was saved.
 
     Options and formats are those of the configuration: the checkpoint gives what was counted.
@@ -71,6 +71,7 @@ def restore(job: Job, parts: Parts, checkpoint: Checkpoint) -> Position:
         job: the resolved configuration.
         parts: freshly built objects.
         checkpoint: as loaded, with its checksums verified.
+        other_data: whether the documents may be others than those of the checkpoint.
 
     Returns:
         the position to go on from.
@@ -90,7 +91,7 @@ def restore(job: Job, parts: Parts, checkpoint: Checkpoint) -> Position:
         load_weights(parts.model, checkpoint)
         return position
     # The loader refuses other data before anything has been changed.
-    parts.loader.load_state_dict(state["loader"])
+    parts.loader.load_state_dict(state["loader"], other_data)
     load_weights(parts.model, checkpoint)
     saved = {**checkpoint.tensors["model"], **checkpoint.tensors.get("master", {})}
     parts.weights.load(saved)
