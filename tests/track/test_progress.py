@@ -94,7 +94,7 @@ def test_lines_and_tables_import_no_rich() -> None:
 
 
 def test_a_line_every_few_seconds_of_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 1.0, 4.9, 5.0, 6.0, 10.5, 11.0, 20.0, 21.0])
+    clock = iter([0.0, 5.0, 9.9, 10.0, 14.9, 15.0, 16.0, 20.0, 21.0])
     monkeypatch.setattr("setpoint.track.progress.time.monotonic", lambda: next(clock))
     stream = io.StringIO()
     progress = make_progress("lines", total_steps=3, stream=stream)

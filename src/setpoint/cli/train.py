@@ -9,6 +9,7 @@ from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import ConfigError, Problem, SetpointError
 from setpoint.config.compose import Composition
+from setpoint.config.verify import cautions_of
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
@@ -83,6 +84,9 @@ def run(arguments: Arguments) -> int:
     if job.tracking.progress != "none":
         # Importing torch takes seconds.
         print(_start_line(job, folder or run_directory_of(job), report), flush=True)
+        for caution in report.cautions:
+            if caution not in cautions_of(job):  # which the run shows and records
+                print(f"caution: {caution.line()}", flush=True)
     try:
         from setpoint.train.run import train
     except ModuleNotFoundError as error:

@@ -24,6 +24,8 @@ NAME = r"[A-Za-z0-9_.\-]+"
 # 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
 BYTES_VOCABULARY = 257
 
+NOT_PLAIN = "text-files-hold-records"
+
 HERE = "here"  # stands for the path of a source that does not know its own
 
 
@@ -82,6 +84,13 @@ class Text(SourceConfig, type="text", owner="setpoint.data.sources.text:TextSour
             message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
             hint = f"Valid: {valid}" if valid else ""
             yield Problem(path.removeprefix(f"{HERE}."), message, hint=hint)
+
+    @check(needs="files", cautions={NOT_PLAIN: "files of type = text hold records, not plain text"})
+    def _check_formats(self) -> Iterator[Problem]:
+        """Whether the files are plain text."""
+        from setpoint.data.sources.formats import record_files
+
+        yield from record_files(self)
 
     @check
     def _check_paths(self) -> Iterator[Problem]:

@@ -44,7 +44,10 @@ class FileRecord(NamedTuple):
 
 
 class Source(Protocol):
-    """Anything that yields documents. Two calls of `documents` yield the same ones."""
+    """Anything that yields documents. Two calls of `documents` yield the same ones.
+
+    It is built as `section.build(where=...)`, with the path of its section for messages.
+    """
 
     def documents(self) -> Iterator[Document]:
         """The documents, sorted by name.

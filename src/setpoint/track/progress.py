@@ -36,7 +36,7 @@ class Reading:
 Work = Callable[[str, int, int | None], None]
 """Told how far a piece of work beside the updates is, as `Progress.work` is."""
 
-SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BEFORE_LINES, SECONDS_BETWEEN_LINES = 10.0, 5.0
 
 
 def no_work(what: str, done: int, total: int | None) -> None:
@@ -115,7 +115,7 @@ class LineProgress(Progress):
     def __init__(self, total_steps: int | None, stream: TextIO) -> None:
         self.total_steps = total_steps
         self.stream = stream
-        self._work: tuple[str, float] | None = None  # what is shown, and when it last was
+        self._work: tuple[str, float] | None = None  # what is shown, and when it is next
 
     def show(self, reading: Reading) -> None:
         """See `Progress.show`."""
@@ -129,11 +129,11 @@ class LineProgress(Progress):
         """Print a line every few seconds of a long piece of work; nothing of a short one."""
         now = time.monotonic()
         if self._work is None or self._work[0] != what:
-            self._work = what, now
+            self._work = what, now + SECONDS_BEFORE_LINES
         elif done == total:
             self._work = None
-        elif now - self._work[1] >= SECONDS_BETWEEN_LINES:
-            self._work = what, now
+        elif now >= self._work[1]:
+            self._work = what, now + SECONDS_BETWEEN_LINES
             print(work_text(what, done, total), file=self.stream, flush=True)
 
 

@@ -333,8 +333,9 @@ class Session:
         """
         trackers = self.trackers(position, state.get("metrics_offset", 0))
         for tracker in trackers:
-            if isinstance(tracker, JsonlWriter):
-                ending.callback(tracker.close)
+            close = getattr(tracker, "close", None)
+            if close is not None:
+                ending.callback(close)
         return Surroundings(
             job=self.job,
             parts=self.parts,
@@ -453,6 +454,8 @@ class Session:
                 if tracker.offset < offset:
                     self.progress.note(f"{tracker.path} lacks rows of steps before {position.step}")
                 tracker.truncate(min(offset, tracker.offset))
+            elif position.step and hasattr(tracker, "rewind"):
+                tracker.rewind(position.step)
         return built
 
     def scores_at(self, step: int) -> Scores:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
+from setpoint.config.verify import verify
 from setpoint.data.config import Text
 from setpoint.data.sources.text import TextSource
 
@@ -163,3 +164,22 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     words = ("working directory", "working directory", "is a folder")
     assert [where.rpartition(".")[2] for where in errors] == ["0", "1", "2"]
     assert all(word in str(error) for word, error in zip(words, errors.values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n', "a.jsonl holds JSON Lines: its braces"),
+        ("a.txt", b'{"text": "a"}\n{"text": "b"}\n', "a.txt holds JSON Lines"),
+        ("a.CSV", b"text,label\n", "a.CSV holds a table"),
+        ("a.parquet", b"PAR1", "a.parquet holds Parquet: it is no text"),
+        ("a", b"PAR1\x00", "a holds Parquet"),
+        ("a.txt", b"{braces} are text, too\n", None),
+        ("a.txt", b"", None),
+    ],
+)
+def test_files_that_hold_records(tmp_path: Path, name: str, data: bytes, words: str | None) -> None:
+    (tmp_path / name).write_bytes(data)
+    found = verify(resolve(Text(paths=(str(tmp_path / name),))), ("files",)).cautions
+    assert [each.code for each in found] == ["text-files-hold-records"] * (words is not None)
+    assert words is None or words in found[0].message

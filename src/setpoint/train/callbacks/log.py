@@ -22,7 +22,11 @@ STATE = "log"  # its name in the state of checkpoints
 
 
 class Tracker(Protocol):
-    """Receives rows of metrics."""
+    """Receives rows of metrics.
+
+    It may also have `close()`, called when a session ends, and `rewind(step)`, called where a
+    session goes on at a step and rows after it come again.
+    """
 
     def write(self, row: dict[str, Any]) -> None:
         """Take one row.
