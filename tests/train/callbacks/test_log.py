@@ -6,15 +6,20 @@ import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from setpoint.config import RUNTIME
+from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
+from setpoint.track.run_directory import RunDirectory
 from setpoint.train.callbacks.log import TIMING, LogCallback
 from setpoint.train.loop import Update
 from setpoint.train.position import Position
 from setpoint.train.run import train
 
+from ...variants import forget, known
 from ..small import rows, small_job
 
 UPDATE = Update(loss=2.0, nats=1.9, grad_norm=0.5, lr=0.01, tokens=64)
@@ -114,3 +119,38 @@ def test_rows_say_when(tmp_path: Path) -> None:
     times = [json.loads(line)["time"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(datetime.fromisoformat(time).tzinfo == UTC for time in times)
     assert times == sorted(times)
+
+
+class Kept:
+    """A tracker that writes down what it is called with."""
+
+    class Config(TrackerConfig, type="kept-of-a-test", role=RUNTIME):
+        """Its section."""
+
+    def __init__(self, config: Kept.Config, *, run_directory: RunDirectory) -> None:
+        self.file = run_directory.logs / "kept.txt"
+
+    def write(self, row: dict[str, Any]) -> None:
+        self.add(f"{row['kind']} {row['step']}")
+
+    def rewind(self, step: int) -> None:
+        self.add(f"rewind {step}")
+
+    def close(self) -> None:
+        self.add("close")
+
+    def add(self, line: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{line}\n")
+
+
+OWN = forget(TrackerConfig, __name__)
+
+
+def test_a_tracker_of_ones_own(tmp_path: Path) -> None:
+    with known(TrackerConfig, OWN):
+        flags = ("schedule=constant", "evaluation=null", "tracking.trackers=[kept-of-a-test]")
+        run = train(small_job(tmp_path, *flags, "duration=2 steps")).directory
+        train(small_job(tmp_path, *flags, "duration=3 steps"))
+        kept = (run / "logs" / "kept.txt").read_text().split("\n")
+        assert kept == ["train 1", "train 2", "close", "rewind 2", "train 3", "close", ""]
