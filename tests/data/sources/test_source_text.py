@@ -127,7 +127,7 @@ def test_what_is_not_utf8_is_named_with_its_offset(
         ("corpus/*.rst", r"paths\.0: 'corpus/\*\.rst' matches no file(.|\n)*a\.txt"),
         ("~nobody-of-this-name/a.txt", r"'~nobody-of-this-name/a\.txt' does not exist"),
         ("x" * 5000, r"'x+' does not exist"),
-        ("a\0b", r"does not exist"),
+        ("a\0b", r"holds a zero byte"),
         ("none/**/*.txt", r"matches no file \(searched below .*/none\)"),
         ("corpus", r"'corpus' is a folder(.|\n)*'corpus/\*\*/\*\.txt'"),
     ],
