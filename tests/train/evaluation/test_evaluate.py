@@ -203,3 +203,11 @@ def test_bf16_is_used(tmp_path: Path) -> None:
     full, half = (small_job(tmp_path, f"precision.compute={c}") for c in ("fp32", "bf16"))
     scores = [held_out(job).loss for job in (full, half)]
     assert scores[0] != scores[1] == pytest.approx(scores[0], rel=1e-2)
+
+
+def test_how_far_an_evaluation_is(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "evaluation.sequences=5")
+    told: list[tuple[str, int, int | None]] = []
+    evaluate(job, build_parts(job), show=lambda *each: told.append(each))
+    what = "evaluating held_out, sequences"
+    assert told == [(what, done, 5) for done in (0, 2, 4, 5)]
