@@ -1,21 +1,112 @@
-"""Texts that people read, kept byte for byte in files.
+"""Texts that people read, held against files: some whole, the others by what they must say.
 
-`SETPOINT_UPDATE_SNAPSHOTS=1 pytest` rewrites them; the difference is then reviewed like code.
+A text with a file of its own, `snapshots/NAME.txt`, is kept byte for byte: what commands print, and
+one message of each kind. Of every other text the facts are kept, in `snapshots/AREA.facts.json`:
+paths, flags, places in files, numbers, quoted values and suggestions, paragraph by paragraph. New
+wording is no failure there; a lost path, number or suggestion is one.
+
+`SETPOINT_UPDATE_SNAPSHOTS=1 pytest` rewrites both; the difference is then reviewed like code. To
+keep a new text whole, make its file, empty, beforehand.
 """
 
+from __future__ import annotations
+
+import fcntl
+import json
 import os
+import re
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("snapshots")
+FACT = re.compile(
+    r"""--[A-Za-z][\w.-]*                                   # a flag
+    | Did\ you\ mean\ [^?\n]+                               # a suggestion
+    | '[^'\n]{1,60}'                                        # a value or a name
+    | [A-Za-z_][\w-]*(?:[./][\w-]+)+(?::\d+(?::\d+)?)?      # a path, or a place in a file
+    | ^\s*[\w-]+(?=\ =\ )                                   # a field at the top
+    | (?<![\w.])-?\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?          # a number
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+# Lists of what is valid grow with each new field.
+LISTED = re.compile(r"\bvalid\b.*")
+
+Facts = list[list[str]]
 
 
 def compare(name: str, text: str) -> None:
-    """Hold a text against the file of that name, or rewrite the file when updating."""
+    """Hold a text against its file, or its facts against those that are kept of it.
+
+    Arguments:
+        name: `AREA/NAME`.
+        text: what was printed or raised.
+    """
     path = FOLDER / f"{name}.txt"
-    data = (text.rstrip("\n") + "\n").encode()
-    if os.environ.get("SETPOINT_UPDATE_SNAPSHOTS") == "1":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    updating = os.environ.get("SETPOINT_UPDATE_SNAPSHOTS") == "1"
+    if not path.is_file():
+        kept = FOLDER / f"{name.partition('/')[0]}.facts.json"
+        if updating:
+            _keep(kept, name, facts(text))
+        else:
+            known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+            assert name in known, f"nothing is kept of {name}; see {__file__}"
+            missing = lost(known[name], text)
+            assert not missing, f"{name} no longer says:\n{missing}\n\nIt says:\n{text}"
         return
-    assert path.is_file(), f"there is no snapshot {path.name}; see {__file__}"
+    data = (text.rstrip("\n") + "\n").encode()
+    if updating:
+        path.write_bytes(data)
     assert data.decode() == path.read_bytes().decode(), f"differs from the snapshot {path.name}"
+
+
+def facts(text: str) -> Facts:
+    """What a text must go on to say, whatever its words are.
+
+    Arguments:
+        text: a message, or several with empty lines between them.
+
+    Returns:
+        for each paragraph its facts, sorted.
+    """
+    return [
+        sorted({fact.strip() for fact in FACT.findall(LISTED.sub("", paragraph))})
+        for paragraph in _paragraphs(text)
+    ]
+
+
+def lost(kept: Facts, text: str) -> str:
+    """The facts that a text does not say any more.
+
+    Arguments:
+        kept: the facts of its paragraphs.
+        text: the text of today.
+
+    Returns:
+        a line for each paragraph that lacks some; empty if none does.
+    """
+    paragraphs = _paragraphs(text)
+    if len(paragraphs) != len(kept):
+        return f"  {len(kept)} paragraphs, but {len(paragraphs)}"
+    found = [{fact.strip() for fact in FACT.findall(each)} for each in paragraphs]
+    return "\n".join(
+        f"  paragraph {number}: {', '.join(fact for fact in those if fact not in here)}"
+        for number, (those, here) in enumerate(zip(kept, found, strict=True), start=1)
+        if not here.issuperset(those)
+    )
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _keep(path: Path, name: str, those: Facts) -> None:
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = {**json.loads(file.read() or "{}"), name: those}
+        blocks = [
+            f"{json.dumps(key)}: [\n" + ",\n".join(f"  {json.dumps(p)}" for p in known[key]) + "\n]"
+            for key in sorted(known)
+        ]
+        file.truncate(0)
+        file.write("{\n" + ",\n".join(blocks) + "\n}\n")

@@ -112,7 +112,7 @@ def test_refusals_word_for_word(name: str) -> None:
     flags = [*text.split(), f"parallel.world_size={ranks}"]
     with pytest.raises(ConfigError) as caught:
         compose(Job, flags=flags).resolve()
-    compare(f"batch_{name}", str(caught.value))
+    compare(f"train/batch_{name}", str(caught.value))
 
 
 @pytest.mark.parametrize("name", REFUSED)
