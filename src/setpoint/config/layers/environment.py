@@ -136,6 +136,7 @@ def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
     path: list[str] = []
     node: Any = root
     kind: FieldType | None = None  # what stands here, where nothing does yet
+    lost = False  # below a name that no field has, case means nothing
     for part in written:
         if isinstance(node, Config) or isinstance(kind, SectionType):
             here: Sequence[type[Config]] = section_classes(kind) if kind is not None else ()
@@ -145,6 +146,7 @@ def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
             if key is None:  # an argument of what is imported, or a mistake
                 key = part if hasattr(cast(object, node), "__setpoint_open__") else part.lower()
             found = next((info for info in fields if info.name == key), None)
+            lost = found is None and key == part.lower()
             kind = unwrapped(found.type) if found is not None else None
             node = value_or_missing(node, key) if found and isinstance(node, Config) else None
         elif isinstance(kind, SequenceType | TupleType):
@@ -161,7 +163,7 @@ def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
             node = cast(Mapping[str, Any], node).get(key) if isinstance(node, Mapping) else None
             kind = unwrapped(kind.item)
         else:
-            key, node, kind = part, None, None
+            key, node, kind = part.lower() if lost else part, None, None
         path.append(key)
     return tuple(path)
 
