@@ -103,3 +103,13 @@ def test_overrides_of_what_is_over(
     # A preset or file with the same overrides is the run that they made.
     file = cli.refused("evaluate small.toml --evaluation.sequences 4")
     assert "does not exist: train it first" in file and "--evaluation.sequences 4" in file
+
+
+def test_a_count_of_the_training_is_no_count_of_the_command(cli: CommandLine) -> None:
+    """With a file as with a run directory; what else the training was given is left alone."""
+    text = cli.ok("check small.toml")
+    folder = next(line.split()[-1] for line in text.splitlines() if "run directory" in line)
+    record(cli.folder / folder, "small.toml")
+    said = cli.refused("evaluate small.toml --evaluation.sequences 4")
+    assert "evaluation.sequences (command line --evaluation.sequences): use --sequences" in said
+    assert "use --sequences" not in cli("evaluate small.toml --evaluation.every 4").err

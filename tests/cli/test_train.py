@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -167,3 +169,41 @@ def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
     assert "finished at step 10" in cli.ok(f"train {run} --tracking.progress lines")
     assert "the data holds nothing out" in cli.refused(f"evaluate {run}")
     assert cli.ok(f"evaluate {run} --side train")
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(cli: CommandLine) -> None:
+    said = cli.ok("train small.toml --dry-run --duration '2 steps'")
+    assert "would start at step 0" in said and "tokens to train on" in said
+    assert not (cli.folder / "runs").exists()
+    assert cli("train small.toml --duration '2 steps'").status == 0
+    (run,) = (cli.folder / "runs").iterdir()
+    before = contents(run)
+    assert "finished at step 2" in cli.ok("train small.toml --duration '2 steps' --dry-run")
+    longer = f"train {run} --duration '3 steps' --accept schedule --dry-run"
+    said = cli.ok(longer)
+    assert "would go on at step 2" in said and "accepted: duration" in said
+    # What a start refuses, a dry run refuses.
+    assert "cannot be resumed" in cli.refused(f"train {run} --optimizer.lr 1 --dry-run")
+    refused = cli.refused(f"train {run} --checkpoint.resume never --dry-run")
+    assert "checkpoint.resume = never" in refused
+    text = "--data.sources '[{type: text, paths: [none.txt]}]'"
+    assert "none.txt" in cli.refused(f"train small.toml {text} --dry-run")
+    assert contents(run) == before
+
+
+def test_a_dry_run_sees_a_directory_in_use_or_foreign(cli: CommandLine) -> None:
+    from setpoint.track.run_directory import RunDirectory
+
+    line = "train small.toml --duration '2 steps' --dry-run"
+    folder = cli.folder / run_directory(cli, "--duration '2 steps'")
+    with RunDirectory.create(folder):
+        assert f"is being written by process {os.getpid()}" in cli(line).err
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    assert "is not a run directory" in cli(line).err
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

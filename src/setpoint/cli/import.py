@@ -80,8 +80,14 @@ def _sections(place: Place) -> dict[str, Any]:
             "tokenizer": _given(job.tokenizer),
         }
     from setpoint.model.pretrained.read_config import config_of
+    from setpoint.train.batch import Batch
 
     sections: dict[str, Any] = {"model": {**_given(config_of(place)), "pretrained": place.name}}
+    longest = sections["model"].get("max_sequence_length")
+    usual = Batch.__setpoint__.fields["sequence_length"].default
+    if isinstance(longest, int) and longest < usual:
+        # So that the file is whole: sequences of the usual length would not fit.
+        sections["batch"] = {"sequence_length": longest}
     if (place.directory / "tokenizer.json").is_file():
         sections["tokenizer"] = {"type": "huggingface", "path": place.name}
     return sections

@@ -30,6 +30,7 @@ COMMAND = Command(
     "to go on. Ctrl-C a second time does not wait, and nor does what takes longer than\n"
     "resilience.grace_period (status 130 or 143); the newest checkpoint stays.\n" + SOURCE_HELP,
     [
+        Option("--dry-run", "Do all that comes before the first write, and say what would happen."),
         Option("--accept", "Let a field or section differ from the run's record.", "PATH", True),
         WITH,
         FILE,
@@ -39,6 +40,7 @@ COMMAND = Command(
         ("setpoint train tiny", "train the preset tiny"),
         ("setpoint train tiny --optimizer.lr 1e-3", "change one knob"),
         ("setpoint train tiny --with smoke", "only a few steps"),
+        ("setpoint train tiny --dry-run", "what a start would do, without it"),
         ("setpoint train runs/tiny-3fa94c21", "go on with a run"),
         ("setpoint train exp.toml --name second", "a file of your own, under another name"),
         ("setpoint train runs/tiny-3fa94c21 --accept optimizer", "although it differs there"),
@@ -88,12 +90,17 @@ def run(arguments: Arguments) -> int:
             if caution not in cautions_of(job):  # which the run shows and records
                 print(f"caution: {caution.line()}", flush=True)
     try:
-        from setpoint.train.run import train
+        from setpoint.track.summary import print_table
+        from setpoint.train.run import rehearse, train
     except ModuleNotFoundError as error:
         raise SetpointError(
             f"training needs the package {error.name!r}: install PyTorch first, then "
             f"'setpoint[train]'"
         ) from None
+    if arguments.has("--dry-run"):
+        rows = rehearse(job, folder, accept)
+        print_table(f"{job.name}: {folder or run_directory_of(job)}", rows)
+        return 0
     outcome = train(job, folder, accept)
     from setpoint.train.summary import print_summary
 

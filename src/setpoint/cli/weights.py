@@ -85,6 +85,8 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         raise SetpointError(
             f"{path} does not exist: train it first, with\n  {_training(arguments)}"
         )
+    if kind not in (CHECKPOINT, RUN):
+        _refuse_what_is_over(job, arguments, only_instead=True)
     from setpoint.infer.adopt import adopt
     from setpoint.infer.config import Weights
 
@@ -232,8 +234,12 @@ def _refuse_another_model(folder: str, job: Job) -> None:
     raise SetpointError("\n".join(lines))
 
 
-def _refuse_what_is_over(job: Job, arguments: Arguments) -> None:
-    """How a run was judged, saved and shown is no part of what is done with its weights."""
+def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = False) -> None:
+    """How a run was judged, saved and shown is no part of what is done with its weights.
+
+    With a preset or a file the command line may be that of the training, so that only what sounds
+    like an option of the command is refused.
+    """
     command, source = arguments.command.name, arguments.positional[0]
     lines: list[str] = []
     for leaf in leaves(job):
@@ -244,6 +250,8 @@ def _refuse_what_is_over(job: Job, arguments: Arguments) -> None:
             continue
         path = [str(part) for part in leaf.path]
         option = INSTEAD.get(command, {}).get(".".join(path[:2]))
+        if only_instead and not option:
+            continue
         given = f"  {leaf.key} ({leaf.origin.describe(leaf.path)})"
         lines.append(f"{given}: use {option}" if option else given)
     if lines:

@@ -343,7 +343,7 @@ class _Sources(Generic[C]):
 
     def _checked(self, config: object, title: str) -> C:
         if not isinstance(config, self.root):
-            raise SetpointError(f"{title} gives {_what(config)}, not a {self.root.__name__}")
+            raise SetpointError(f"{title} gives {_what(config)}, not {named(self.root.__name__)}")
         return draft_of(config)
 
     def _function(self, source: str) -> C:
@@ -388,8 +388,19 @@ def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
 
 def _what(value: object) -> str:
     """What a function gave instead of a config, with the article that its type's name takes."""
-    name = type(value).__name__
-    return "nothing" if value is None else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+    return "nothing" if value is None else named(type(value).__name__)
+
+
+def named(name: str) -> str:
+    """A class's name with its article.
+
+    Arguments:
+        name: such as `Job` or `Inference`.
+
+    Returns:
+        `a Job` or `an Inference`.
+    """
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
 __all__ = ["Composition", "Invalid", "compose"]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from setpoint.checkpoint.layout import list_checkpoints
-from setpoint.checkpoint.manifest import DamagedCheckpoint
+from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
 from setpoint.config import RunError, SetpointError
 from setpoint.config.dtype import DType
 from setpoint.config.recorded import load_record
@@ -121,8 +121,8 @@ def _load_checkpoint(
             _look_for_its_start(place, model)
         return model
     except DamagedCheckpoint as error:
-        others = [name for name in _beside(place.directory) if name != error.path.name]
-        hint = f"; {' or '.join(others)} can be taken instead" if others else ""
+        others = [name for name in _whole_beside(place.directory) if name != error.path.name]
+        hint = f"; {' or '.join(others)} can be taken instead" if others else "; no other is whole"
         raise RunError(f"{error}{hint}") from error
 
 
@@ -155,8 +155,17 @@ def _load_hugging_face(
     return load_directory(place.directory, job.model, family, device=device, dtype=dtype)
 
 
-def _beside(checkpoint: Path) -> list[str]:
-    return [directory.name for directory in list_checkpoints(checkpoint.parent).values()]
+def _whole_beside(checkpoint: Path) -> list[str]:
+    """The checkpoints of the same run that are as they were written."""
+    whole: list[str] = []
+    for directory in list_checkpoints(checkpoint.parent).values():
+        try:
+            manifest = read_manifest(directory)
+            verify(directory, manifest, manifest.files)
+        except SetpointError:
+            continue
+        whole.append(directory.name)
+    return whole
 
 
 def _ends(directory: Path) -> set[int]:

@@ -15,6 +15,36 @@ from pathlib import Path
 from setpoint.config import SetpointError
 
 
+def refuse_locked(path: Path) -> None:
+    """Refuse what `RunLock` would refuse because another process holds it; nothing is written.
+
+    Arguments:
+        path: the file, which need not exist.
+
+    Raises:
+        SetpointError: naming that process.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SetpointError(
+            f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            return
+        raise SetpointError(
+            f"run directory {path.parent} is being written by {_holder(path)}; "
+            "wait for it to end, stop it, or choose another directory"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
 class RunLock:
     """An exclusive lock on a file, held until it is released or the process ends, however it ends.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -9,7 +10,7 @@ from typing import Any, Self
 from setpoint.config import SetpointError
 
 from .atomic import write_json, write_text
-from .lock import RunLock
+from .lock import RunLock, refuse_locked
 
 CONFIG = "config.json"
 """The file that makes a directory a run directory: the resolved configuration."""
@@ -36,11 +37,11 @@ class RunDirectory:
 
     Arguments:
         path: the directory.
-        lock: the lock, held by this process.
+        lock: the lock, held by this process; None for one that is only looked at.
         is_new: whether no run had been recorded there before.
     """
 
-    def __init__(self, path: Path, lock: RunLock, is_new: bool) -> None:
+    def __init__(self, path: Path, lock: RunLock | None, is_new: bool) -> None:
         self.path = path
         self.is_new = is_new
         self._lock: RunLock | None = lock
@@ -84,6 +85,34 @@ class RunDirectory:
                 f"run directory {path} cannot be written: {error.strerror}"
             ) from error
         return cls(path, lock, is_new)
+
+    @classmethod
+    def look(cls, path: Path | str) -> Self:
+        """Refuse what `create` would refuse, and write nothing.
+
+        Arguments:
+            path: as for `create`.
+
+        Returns:
+            the directory, which cannot be written to.
+
+        Raises:
+            SetpointError: as `create` does.
+        """
+        path = Path(path)
+        there = _exists(path)
+        if there:
+            _refuse_foreign(path)
+        above = path
+        while not _exists(above):
+            above = above.parent
+        if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+            verb = "written" if there else "made"
+            raise SetpointError(
+                f"run directory {path} cannot be {verb}: no write access to {above}"
+            )
+        refuse_locked(path / ".lock")
+        return cls(path, None, not (path / CONFIG).exists())
 
     @property
     def name(self) -> str:

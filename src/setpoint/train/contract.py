@@ -9,6 +9,7 @@ from typing import Any
 
 from setpoint.config import BUDGET, IDENTITY, Duration, SetpointError
 from setpoint.config.difference import ABSENT, Difference
+from setpoint.config.origin import DERIVED
 from setpoint.config.record import recorded_differences
 from setpoint.config.recorded import load_record
 from setpoint.config.suggest import nearest, schema
@@ -164,10 +165,10 @@ def describe_accepted(accepted: Accepted) -> list[str]:
     for item in accepted.differences:
         change = f"{item.path}: {_plain(item.left)} -> {_plain(item.right)}"
         if item.role is IDENTITY:
-            origin = f" (from {item.right_origin})" if item.right_origin else ""
+            origin = f" ({_whence(item.right_origin)})" if item.right_origin else ""
             lines.append(f"accepted by --accept: {change}{origin}")
         elif item.role is BUDGET:
-            lines.append(f"accepted: {change} (from {item.right_origin})")
+            lines.append(f"accepted: {change} ({_whence(item.right_origin)})")
         else:
             runtime.append(change)
     lines += [f"accepted by --accept: {describe_data(side)}" for side in accepted.data]
@@ -191,6 +192,11 @@ def describe_data(side: Mapping[str, Any]) -> str:
     return f"documents of {side['side']}: {', '.join(found) or 'other tokens'}" + (
         f": {shown}" if names else ""
     )
+
+
+def _whence(origin: str) -> str:
+    """An origin after `from`; what is derived says itself from what."""
+    return origin if origin.startswith(DERIVED) else f"from {origin}"
 
 
 def describe_idle(accepted: Accepted) -> list[str]:

@@ -13,14 +13,17 @@ from setpoint.config.record import CONFIG
 from setpoint.config.verify import verify
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build import build_parts
+from setpoint.train.build import build_parts, data_line
 from setpoint.train.config import Job
-from setpoint.train.contract import check_contract, refuse_renaming
+from setpoint.train.contract import check_contract, describe_accepted, refuse_renaming
 from setpoint.train.memory import enough_memory
 from setpoint.train.naming import run_directory_of
+from setpoint.train.position import Position, is_over
+from setpoint.train.record import compare_with_record
 from setpoint.train.seed import draw_seed
 from setpoint.train.session import Outcome, Session, check_resume, progress_of
 from setpoint.train.settings import settings_of
+from setpoint.train.state import restore
 
 
 def train(
@@ -47,6 +50,73 @@ def train(
         RunError: if the run itself fails.
         KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
+    job, path = _held_against_its_place(job, directory, accept)
+    # Everything that may be refused is refused before the first byte is written.
+    with stop or active() or StopRequest() as stop, settings_of(job), ExitStack() as ending:
+        stop.resumable, stop.grace = True, job.resilience.grace_period
+        stop.watch()
+        shown = progress_of(job)
+        ending.callback(shown.stop)
+        fresh = not CheckpointStore(path / "checkpoints").steps
+        with enough_memory(job):
+            parts = build_parts(job, fresh, shown.work)
+        with RunDirectory.create(path) as run:
+            return Session(job, parts, run, stop, accept, shown).run()
+
+
+def rehearse(
+    job: Job, directory: str | Path | None = None, accept: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """Do what `train` does before its first write, refuse what it refuses, and write nothing.
+
+    The data is read and the model built, and the newest checkpoint of a run is loaded into it.
+
+    Arguments:
+        job, directory, accept: as for `train`.
+
+    Returns:
+        what would happen, as rows for people.
+
+    Raises:
+        SetpointError: as `train` does.
+        RunError: if all checkpoints are damaged.
+    """
+    job, path = _held_against_its_place(job, directory, accept)
+    run = RunDirectory.look(path)
+    store = CheckpointStore(run.checkpoints)
+    with settings_of(job), ExitStack() as ending:
+        shown = progress_of(job)
+        ending.callback(shown.stop)
+        fresh = not store.steps
+        with enough_memory(job):
+            parts = build_parts(job, fresh, shown.work)
+        changes: list[str] = []
+        if not (run.is_new and fresh):
+            changes = describe_accepted(compare_with_record(run, job, parts, accept)[0])
+        damaged: list[str] = []
+        newest = None
+        if not fresh:
+            newest = store.load(
+                "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
+            )
+        at = Position() if newest is None else restore(job, parts, newest)
+    rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
+    rows.append(("data", data_line(job, parts).removeprefix("data: ")))
+    rows += [("duration", str(job.duration))]
+    rows += [("changed", line) for line in changes]
+    return rows + [("damaged", line) for line in damaged]
+
+
+def _would(job: Job, at: Position, resumes: bool) -> str:
+    if resumes and is_over(job.duration, at):
+        return f"finished at step {at.step}: nothing would be trained"
+    return f"would go on at step {at.step}" if resumes else "would start at step 0"
+
+
+def _held_against_its_place(
+    job: Job, directory: str | Path | None, accept: Sequence[str]
+) -> tuple[Job, Path]:
+    """Refuse what the configuration and the record alone show; the job with its seed drawn."""
     if job.seed is None:
         draft = job.evolve()
         draw_seed(draft)
@@ -62,17 +132,7 @@ def train(
         accepted = check_contract(str(path), job, accept)
         if directory is not None:
             refuse_renaming(str(path), accepted)
-    # Everything that may be refused is refused before the first byte is written.
-    with stop or active() or StopRequest() as stop, settings_of(job), ExitStack() as ending:
-        stop.resumable, stop.grace = True, job.resilience.grace_period
-        stop.watch()
-        shown = progress_of(job)
-        ending.callback(shown.stop)
-        fresh = not CheckpointStore(path / "checkpoints").steps
-        with enough_memory(job):
-            parts = build_parts(job, fresh, shown.work)
-        with RunDirectory.create(path) as run:
-            return Session(job, parts, run, stop, accept, shown).run()
+    return job, path
 
 
 def _refuse_ranks(job: Job) -> None:

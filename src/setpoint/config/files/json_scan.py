@@ -80,8 +80,10 @@ class _Scanner:
 
     def _literal_hint(self) -> str:
         word = describe(self.text, self.offset).strip("'")
-        if word in ("NaN", "Infinity"):
-            return f'; write "{"nan" if word == "NaN" else "inf"}" in quotes'
+        if word == "NaN":
+            return "; no field takes it"
+        if word == "Infinity":
+            return '; write "inf" in quotes'
         if word.lower() in ("true", "false", "null", "none"):
             return f"; write {word.lower().replace('none', 'null')}"
         return "; text needs double quotes" if word[:1].isalpha() and " " not in word else ""
