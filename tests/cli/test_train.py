@@ -161,7 +161,7 @@ def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
     assert [name for name, *_ in found["files"]] == ["text/val.txt"]
     assert json.loads(cli.ok(f"evaluate {run} --json"))["evaluation"]["held_out"]["bytes"] == 300
     cli.file("val.txt", "another line\n" * 20)
-    assert "its held_out data is not what" in cli(f"train {run}").err
+    assert "documents of held_out" in cli(f"train {run}").err
 
     none = f"train small.toml --name none --data.held_out 0 --evaluation null {quiet}"
     assert "held-out" not in cli.ok(none)
