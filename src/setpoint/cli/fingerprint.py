@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import (
     FILE,
@@ -21,6 +21,10 @@ from setpoint.cli.value import plain, value_text
 from setpoint.config.fingerprint import as_before, canonical, fingerprint, identity_leaves
 from setpoint.config.role import IDENTITY
 from setpoint.config.walk import Leaf, leaves
+
+if TYPE_CHECKING:
+    from setpoint.config.difference import Difference
+    from setpoint.config.table import Row
 
 COMMAND = Command(
     "fingerprint",
@@ -105,9 +109,21 @@ def _two(arguments: Arguments) -> int:
     if arguments.has("--explain"):
         from setpoint.cli.diff import render
 
-        for line in render(found, first, second):
+        for line in render([_row(item) for item in found], [first, second]):
             print(line)
     return int(ours != theirs)
+
+
+def _row(item: Difference) -> Row:
+    from setpoint.config.difference import ABSENT
+    from setpoint.config.table import Entry, Row
+
+    sides = ((item.left, item.left_origin), (item.right, item.right_origin))
+    return Row(
+        item.path,
+        [None if v is ABSENT else Entry(v, origin, item.role) for v, origin in sides],
+        item.role,
+    )
 
 
 def _left_out(config: Any) -> list[Leaf]:

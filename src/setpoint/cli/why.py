@@ -202,8 +202,9 @@ def _help(config: Config, leaf: Leaf) -> str:
             node = node[part]
         else:
             node = node.get(part) if isinstance(node, dict) else None
-    if isinstance(node, dict) and len(leaf.path) > 1:  # an entry of a mapping
-        return _help(config, Leaf(leaf.path[:-1], None, leaf.role, []))
+    above = leaf.path[:-1]
+    if isinstance(node, dict) and above:  # an entry of a mapping
+        return _help(config, Leaf(above, None, leaf.role, []))
     if not isinstance(node, Config):
         return ""  # in the user area, where keys are free
     info = type(node).__setpoint__.fields[str(leaf.path[-1])]
