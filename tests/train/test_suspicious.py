@@ -20,6 +20,7 @@ from setpoint.train.suspicious import (
     MUON_RATE_FOR_ADAMW,
     MUP_WITHOUT_ADAM,
     NEVER_SAVED,
+    TOO_LARGE,
     UNTRAINED_POSITIONS,
     WARMUP,
     WORST_IS_BEST,
@@ -40,6 +41,9 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
     [
         ((), []),
         (("optimizer.lr=3",), [HIGH_RATE]),
+        (("model.dim=1000000", "model.heads=8"), [TOO_LARGE]),
+        (("model.dim=65536", "model.heads=8"), []),
+        (("batch.global_size=9999999999",), [TOO_LARGE]),
         (("optimizer.lr=0.1",), []),
         (("schedule=constant", "schedule.warmup_steps=300"), [WARMUP]),
         (("schedule=constant", "schedule.warmup_steps=299"), []),

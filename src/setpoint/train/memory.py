@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from setpoint.config import RunError
 from setpoint.memory.config import Operators
 from setpoint.model.config import Transformer
 from setpoint.train.config import Job
+from setpoint.train.suspicious import least_weights
 
 
 @contextmanager
@@ -51,12 +53,27 @@ def is_shortage(error: Exception) -> bool:
 
 
 def _in_words(job: Job) -> RunError:
-    batch = job.batch
+    batch, weights = job.batch, least_weights(job)
+    here = _memory_of(job)
+    if weights is not None and weights > here:
+        return RunError(
+            f"there is too little memory for the model itself: its parameters, gradients and "
+            f"optimizer state take at least {weights / 2**30:,.1f} GiB whatever the batch is, and "
+            f"this device has {here / 2**30:,.1f} GiB. What helps: a smaller model, "
+            f"precision.params = bf16, or an optimizer that keeps less state"
+        )
     return RunError(
         f"there is too little memory for batch.micro_size = {batch.micro_size} sequences of "
         f"batch.sequence_length = {batch.sequence_length} tokens with this model and data. What "
         f"helps: {'; '.join(levers(job))}"
     )
+
+
+def _memory_of(job: Job) -> int:
+    """Bytes of memory that the device has altogether."""
+    if job.parallel.device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def levers(job: Job) -> list[str]:

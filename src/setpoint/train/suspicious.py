@@ -36,7 +36,9 @@ JUDGED_UNSAVED = "judged-but-not-saved"
 HOPELESS_PATIENCE = "patience-beyond-run"
 HOPELESS_PLATEAU = "plateau-beyond-run"
 WORST_IS_BEST = "best-is-the-worst"
+TOO_LARGE = "larger-than-any-machine"
 CAUTIONS = {
+    TOO_LARGE: "the weights, or the activations of a micro-batch, do not fit any machine",
     WARMUP: "the warm-up is as long as the run, or longer",
     HORIZON: "the learning-rate curve ends before the run does, or after it",
     NEVER_SAVED: "a long run saves no checkpoint before its end",
@@ -55,6 +57,8 @@ CAUTIONS = {
 
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
 UNUSUAL_RATE = 0.1
+# The largest memory that one machine has, which the largest accelerators have a hundredth of.
+ANY_MACHINE = 32 * 2**40
 LONG = 1000  # updates whose loss hurts
 # Published ones lie at 0.01 to 0.05; switching the type keeps the rate that AdamW had.
 LEAST_MUON_RATE = 5e-3
@@ -79,6 +83,7 @@ def suspicious(job: Job) -> Iterator[Caution]:
             f"a peak learning rate above {UNUSUAL_RATE:g} is unusual for type = "
             f"{type(job.optimizer).__setpoint__.tag}",
         )
+    yield from _too_large(job)
     yield from _suspicious_model(job)
     yield from _suspicious_optimizer(job)
     yield from _suspicious_best(job)
@@ -241,6 +246,58 @@ def _suspicious_muon(optimizer: Muon) -> Iterator[Caution]:
             f"orthogonal matrices; AdamW's is usually about a tenth",
             valid=(f"{optimizer.lr / 10:g}",),
             also=("optimizer.lr", "optimizer.adjust_lr"),
+        )
+
+
+def least_weights(job: Job) -> int | None:
+    """Count what a job keeps for its weights from step to step, at least.
+
+    Arguments:
+        job: the configuration, with every value determined.
+
+    Returns:
+        bytes of parameters, gradients and, of optimizers that keep any, one number of state for
+        each parameter; None where only the model knows its parameters.
+    """
+    from setpoint.data.config import BYTES_VOCABULARY
+    from setpoint.model.size import estimate_size, unknown_size
+
+    model = job.model
+    if not isinstance(model, Transformer) or unknown_size(model) is not None:
+        return None
+    words, length = model.vocab_size or BYTES_VOCABULARY, job.batch.sequence_length
+    count = estimate_size(model, vocab_size=words, sequence_length=length).parameters
+    width = 4 if job.precision.params == "fp32" else 2
+    return count * width * (3 if job.optimizer.keeps_state else 2)
+
+
+def _too_large(job: Job) -> Iterator[Caution]:
+    """What exceeds any machine whatever else is chosen."""
+    model, batch, ranks = job.model, job.batch, job.parallel.world_size
+    if not isinstance(model, Transformer):
+        return
+    bound = ANY_MACHINE * ranks
+    # Counted exactly only where it may come near: nearly all jobs are far away.
+    if model.dim * (model.dim + (model.ffn_dim or 0)) * model.layers > 10**11:
+        weights = least_weights(job)
+        if weights is not None and weights > bound:
+            yield Caution(
+                TOO_LARGE,
+                "model",
+                f"parameters, gradients and optimizer state take at least {weights / 2**40:,.1f} "
+                f"TiB, and {ranks} of the largest machines hold {bound / 2**40:,.0f} TiB together",
+            )
+    width = 4 if job.precision.compute == "fp32" else 2
+    hidden = batch.micro_size * batch.sequence_length * model.dim * width
+    if hidden > ANY_MACHINE:
+        yield Caution(
+            TOO_LARGE,
+            "batch.micro_size",
+            f"the output of one layer for {batch.micro_size} sequences of {batch.sequence_length} "
+            f"tokens takes {hidden / 2**40:,.1f} TiB, and no machine has more than "
+            f"{ANY_MACHINE / 2**40:,.0f} TiB",
+            also=("batch.sequence_length", "model.dim"),
+            hint="batch.accumulation divides the global batch into smaller ones.",
         )
 
 
