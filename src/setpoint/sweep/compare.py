@@ -71,6 +71,7 @@ def _tell_apart(found: Sequence[Entry]) -> None:
         if len(same) == 1:
             continue
         parts = [Path(entry.source).parts for entry in same]
+        texts = [entry.source for entry in same]
         for length in range(2, max(map(len, parts)) + 1):
             texts = [Path(*each[-length:]).as_posix() for each in parts]
             if len(set(texts)) == len(same):
