@@ -5,6 +5,7 @@
 # make golden   show what has changed in the resolved presets and their losses, and write it down
 # make coverage write docs/coverage, which says what Setpoint answers to other systems' keys
 # make slow     the long forms of some tests
+# make planted  break one thing at a time in a copy, and say whether the tests catch it
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
 # make fuzz-configs  look for whole configurations that break anything; FUZZ_CASES=100000
 # make bench    measure against peers; `make bench-config` only what needs no torch,
@@ -38,7 +39,7 @@ UV := $(shell command -v uv 2>/dev/null)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow fuzz fuzz-configs bench clean
+.PHONY: bench-config bench-model bench-train demo test quick lint golden coverage slow planted fuzz fuzz-configs bench clean
 
 # OpenMP's idle threads would otherwise spin and take the cores from those that work.
 export OMP_WAIT_POLICY := PASSIVE
@@ -59,6 +60,9 @@ quick: $(VENV)/.dev
 
 slow: $(VENV)/.dev
 	@$(BIN)/python -m pytest -m slow
+
+planted: $(VENV)/.dev
+	@$(BIN)/python -m tests.planted
 
 fuzz: $(VENV)/.fuzz
 	@$(BIN)/python -m tests.fuzz.coverage_guided --seconds $(FUZZ_SECONDS)

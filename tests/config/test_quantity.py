@@ -102,3 +102,15 @@ def test_what_is_no_duration(value: object, message: str) -> None:
     with pytest.raises(Invalid) as caught:
         Duration.read(value)
     assert message in str(caught.value)
+
+
+def test_every_word_for_a_time() -> None:
+    words = {
+        1.0: ("s", "sec", "second", "seconds"),
+        60.0: ("min", "minute", "minutes"),
+        3600.0: ("h", "hour", "hours"),
+        86400.0: ("day", "days"),
+    }
+    for seconds, names in words.items():
+        for name in names:
+            assert Period(f"2 {name}").count == 2 * seconds, name

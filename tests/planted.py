@@ -1,0 +1,464 @@
+"""Breaks one thing at a time in a copy of the tree, and says whether the tests catch it.
+
+    python -m tests.planted [WORD]...     (`make planted`) the breaks whose file or name has a word
+
+Each break is one exact replacement in one file of `src/setpoint`, with the tests that ought to
+catch it: files or folders, run in this order up to the first failure. A break that none of them
+catches is `MISSED`, and the exit status 1. One whose text is not there (any more) is `STALE`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 120
+
+
+class Break(NamedTuple):
+    """One planted break.
+
+    Arguments:
+        file: below `src/setpoint`.
+        old, new: a text that stands there once, and what it becomes.
+        tests: below `tests`, in order.
+    """
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+BREAKS = [
+    # The kernel.
+    Break(
+        "config/fingerprint.py",
+        "if leaf.role is IDENTITY and not as_before(config, leaf)",
+        "if leaf.role is not None and not as_before(config, leaf)",
+        "config/test_fingerprint.py",
+    ),
+    Break(
+        "config/fingerprint.py",
+        "same(json_value(leaf.value), info.before)",
+        "True",
+        "config/test_fingerprint.py",
+    ),
+    Break(
+        "config/fingerprint.py",
+        "ensure_ascii=True",
+        "ensure_ascii=False",
+        "config/test_fingerprint.py",
+    ),
+    Break(
+        "config/integrity.py",
+        "if one != other:",
+        "if one != other and key in here:",
+        "config/test_integrity.py config/test_record.py",
+    ),
+    Break(
+        "config/integrity.py",
+        "if stated != found:",
+        "if stated and stated < found:",
+        "config/test_integrity.py config/test_record.py",
+    ),
+    Break(
+        "config/walk.py",
+        "for role in (RUNTIME, BUDGET):",
+        "for role in (BUDGET, RUNTIME):",
+        "config/test_role.py config/test_walk.py config/test_fingerprint.py",
+    ),
+    Break(
+        "config/quantity.py",
+        '"min": 60.0, "minute": 60.0, "minutes": 60.0',
+        '"min": 60.0, "minute": 60.0, "minutes": 6.0',
+        "config/test_quantity.py",
+    ),
+    Break(
+        "config/quantity.py",
+        'if not 0 < number < float("inf"):',
+        'if not 0 <= number < float("inf"):',
+        "config/test_quantity.py",
+    ),
+    Break(
+        "config/field.py",
+        "(self.le is None or value <= self.le)",
+        "(self.le is None or value < self.le)",
+        "config/test_field.py",
+    ),
+    Break(
+        "config/field.py",
+        "(self.gt is None or value > self.gt)",
+        "(self.gt is None or value >= self.gt)",
+        "config/test_field.py",
+    ),
+    Break(
+        "config/arithmetic.py",
+        "ast.Sub: lambda left, right: left - right",
+        "ast.Sub: lambda left, right: right - left",
+        "config/test_reference.py",
+    ),
+    Break(
+        "config/layers/environment.py",
+        "if other != name:",
+        "if other == name and other != name:",
+        "config/layers/test_environment.py",
+    ),
+    # Data.
+    Break(
+        "data/windows.py",
+        "targets = windows[:, 1:].copy()",
+        "targets = windows[:, :-1].copy()",
+        "data train/test_loop.py",
+    ),
+    Break(
+        "data/windows.py",
+        "targets[beyond] = IGNORE_INDEX",
+        "targets[beyond[:, :0]] = IGNORE_INDEX",
+        "data",
+    ),
+    Break(
+        "data/windows.py",
+        "target_tokens=targets.size - int(beyond.sum())",
+        "target_tokens=targets.size",
+        "data",
+    ),
+    Break(
+        "data/loader.py",
+        "self._position += self.micro_size * self.world_size",
+        "self._position += self.micro_size",
+        "data",
+    ),
+    Break(
+        "data/loader.py",
+        "self._position = epoch * self.windows_per_epoch + index",
+        "self._position = index",
+        "data train/test_killed_anywhere.py",
+    ),
+    Break(
+        "data/evaluation.py",
+        "return -(-(len(corpus.tokens) - 1) // sequence_length)",
+        "return (len(corpus.tokens) - 1) // sequence_length",
+        "data train/evaluation",
+    ),
+    Break("data/mix.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
+    Break(
+        "data/split.py",
+        "if split_position(d.name) >= held_out]",
+        "if split_position(d.name) > 0]",
+        "data",
+    ),
+    # Losses.
+    Break("loss/cross_entropy.py", "each = each.where(valid, 0.0)", "each = each * valid", "loss"),
+    Break(
+        "loss/cross_entropy.py",
+        "log_z.square(), valid, weights",
+        "log_z.abs(), valid, weights",
+        "loss",
+    ),
+    Break(
+        "loss/cross_entropy.py",
+        "pull = chosen - logits.mean(dim=-1)",
+        "pull = chosen - logits.amax(dim=-1)",
+        "loss",
+    ),
+    Break(
+        "loss/cross_entropy.py", "logits = logits.float()", "logits = logits + 0", "loss precision"
+    ),
+    Break(
+        "loss/weighing.py", "weights.masked_fill(targets == IGNORE_INDEX, 0.0)", "weights", "loss"
+    ),
+    # Models.
+    Break(
+        "model/rope/rotation.py",
+        "positions.to(torch.float64).unsqueeze(-1) * radians",
+        "positions.to(torch.float32).unsqueeze(-1) * radians.float()",
+        "model/rope",
+    ),
+    Break(
+        "model/rope/yarn.py",
+        "return 0.1 * math.log(scaling.factor) + 1.0",
+        "return 0.1 * math.log2(scaling.factor) + 1.0",
+        "model/rope",
+    ),
+    Break(
+        "model/attention/eager.py",
+        "scores = torch.tanh(scores / soft_cap) * soft_cap",
+        "scores = torch.tanh(scores / soft_cap)",
+        "model/attention model/test_transformer.py",
+    ),
+    Break(
+        "model/attention/eager.py",
+        "scores.float().masked_fill(",
+        "scores.masked_fill(",
+        "model/attention precision",
+    ),
+    Break(
+        "model/attention/attention.py",
+        "dropout=self.dropout if self.training else 0.0",
+        "dropout=self.dropout",
+        "model",
+    ),
+    Break(
+        "model/attention/attention.py",
+        "std = self.residual_std if part is self.output else self.hidden_std",
+        "std = self.hidden_std",
+        "model",
+    ),
+    Break("model/initialize.py", "tensor.zero_()[: self.rows] =", "tensor[: self.rows] =", "model"),
+    Break(
+        "model/moe/bias.py",
+        "step = router.bias_rate *",
+        "step = -router.bias_rate *",
+        "model/moe train/callbacks",
+    ),
+    Break(
+        "model/moe/losses.py",
+        "chosen = chosen * valid.unsqueeze(-1)",
+        "chosen = chosen + 0 * valid.unsqueeze(-1)",
+        "model/moe",
+    ),
+    Break(
+        "model/norm/rms_norm_cpu.py",
+        "return dx.add_(mean.mul_(r)), dw, None",
+        "return dx, dw, None",
+        "model/norm",
+    ),
+    # Optimizers and schedules.
+    Break(
+        "optim/muon.py",
+        'mine.mul_(1 - lr * group["weight_decay"])',
+        'mine.mul_(1 - adjusted * group["weight_decay"])',
+        "optim",
+    ),
+    Break(
+        "optim/muon.py",
+        'gradient.lerp(exact, momentum) if group["nesterov"]',
+        "gradient.lerp(exact, momentum) if momentum",
+        "optim",
+    ),
+    Break(
+        "optim/schedule_free.py",
+        'group["lr_max"] = max(group["lr"], group["lr_max"])',
+        'group["lr_max"] = group["lr"]',
+        "optim",
+    ),
+    Break(
+        "optim/schedule_free.py", "p.copy_(y)", "p.lerp_(y, 0.999)", "optim train/test_averaging.py"
+    ),
+    Break(
+        "optim/clip.py",
+        "norm = global_norm(p.grad for p in held if p.grad is not None)",
+        "norm = global_norm(p.grad for p in held[1:] if p.grad is not None)",
+        "optim",
+    ),
+    Break(
+        "optim/schedule/warmup.py",
+        "((step + 1) / warmup_steps)",
+        "(step / warmup_steps)",
+        "optim/schedule",
+    ),
+    Break(
+        "optim/schedule/plateau.py",
+        "if self.waited > self.patience:",
+        "if self.waited >= self.patience:",
+        "optim/schedule",
+    ),
+    # Checkpoints.
+    Break(
+        "checkpoint/store.py",
+        "stay = [s for s in found if s <= step]",
+        "stay = [s for s in found if s < step]",
+        "checkpoint",
+    ),
+    Break("checkpoint/manifest.py", "if found != expected:", "if found == 0:", "checkpoint"),
+    Break(
+        "checkpoint/retention.py",
+        "if step not in protected]",
+        "]",
+        "checkpoint train/callbacks/test_judge.py",
+    ),
+    Break(
+        "checkpoint/store.py",
+        "publish(staged, target)\n",
+        "_ = [each.move() for each in pointers]; publish(staged, target)\n",
+        "checkpoint",
+    ),
+    Break(
+        "track/jsonl.py",
+        "os.ftruncate(self._descriptor, offset)",
+        "os.ftruncate(self._descriptor, self._offset)",
+        "track train/test_killed_anywhere.py",
+    ),
+    # The trainer.
+    Break(
+        "train/loop.py",
+        "counts = [parts.objective.count(batch) for batch in batches]",
+        "counts = [parts.objective.count(batches[0]) for batch in batches]",
+        "train/test_loop_accumulation.py train/test_loop.py",
+    ),
+    Break(
+        "train/loop.py",
+        'group["lr"] = lr * group.get("lr_multiplier", 1.0)',
+        'group["lr"] = lr',
+        "train/test_loop.py train/test_groups.py",
+    ),
+    Break(
+        "train/loop.py",
+        "auxiliary * (whole.weight * count.inputs / whole.inputs)",
+        "auxiliary * whole.weight",
+        "train/test_loop_accumulation.py train/test_loop.py train/callbacks/test_experts.py",
+    ),
+    Break(
+        "train/loop.py",
+        "            routing = None  # biases",
+        "            pass  # biases",
+        "train/callbacks/test_experts.py train/test_loop.py",
+    ),
+    Break(
+        "train/position.py",
+        "return _multiples(now.in_unit(unit), count) > _multiples(before.in_unit(unit), count)",
+        "return now.in_unit(unit) - before.in_unit(unit) >= count",
+        "train/test_position.py",
+    ),
+    Break(
+        "train/state.py",
+        'parts.schedule.load_state_dict(state.get("schedule", {}))',
+        "parts.schedule.state_dict()",
+        "train/test_state.py train/test_killed_anywhere.py",
+    ),
+    Break(
+        "train/state.py",
+        "convert_state(job.precision, parts.optimizer, others)",
+        "others = None",
+        "train/test_state.py train/test_formats.py",
+    ),
+    Break(
+        "train/evaluation/standing.py",
+        "value < self.best - least_gain",
+        "value <= self.best - least_gain",
+        "train/evaluation train/callbacks/test_judge.py",
+    ),
+    Break(
+        "train/evaluation/standing.py",
+        'return -value if section.best.direction == "max" else value',
+        "return value",
+        "train/evaluation train/callbacks/test_judge.py",
+    ),
+    Break(
+        "train/evaluation/evaluate.py",
+        "tokens += count.tokens",
+        "tokens += batch.target_tokens",
+        "train/evaluation",
+    ),
+    Break(
+        "train/callbacks/save.py",
+        "with evaluation_point(loop.parts) as training:",
+        "training = None\n        with evaluation_point(loop.parts):",
+        "train/test_averaging.py train/test_killed_anywhere.py",
+    ),
+    Break(
+        "train/session.py",
+        "tracker.truncate(min(offset, tracker.offset))",
+        "tracker.truncate(tracker.offset)",
+        "train/test_session.py train/test_killed_anywhere.py",
+    ),
+    Break(
+        "precision/scaler.py",
+        'self.skipped = state_dict.get("skipped", 0)',
+        "self.skipped = 0",
+        "precision train/test_formats.py",
+    ),
+    Break(
+        "precision/scaler.py",
+        "if after >= before:",
+        "if after > before:",
+        "precision train/test_formats.py",
+    ),
+]
+
+
+def plant(tree: Path, one: Break) -> bool:
+    """Break a copy of the tree; False where the text does not stand there once."""
+    path = tree / "src/setpoint" / one.file
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if text.count(one.old) != 1:
+        return False
+    path.write_text(text.replace(one.old, one.new), encoding="utf-8")
+    return True
+
+
+def catches(tree: Path, tests: str) -> str | None:
+    """The first test that fails; None if none does.
+
+    Arguments:
+        tree: the copy.
+        tests: files and folders below `tests`, run in this order.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    words = ["-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    for name in tests.split():
+        if not (tree / "tests" / name).exists():
+            continue
+        try:
+            done = subprocess.run(
+                [sys.executable, *words, f"tests/{name}"],
+                cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"tests/{name} came to no end"
+        if done.returncode == 1 or done.returncode == 2:
+            said = [
+                line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
+            ]
+            return (said or [done.stdout[-200:]])[0]
+        assert done.returncode in (0, 5), done.stdout + done.stderr
+    return None
+
+
+def main(words: list[str]) -> int:
+    """Plant each break, and print which are caught.
+
+    Arguments:
+        words: parts of names of files; none: all breaks. `--tree DIRECTORY` comes first to break a
+            copy of another tree than this one.
+
+    Returns:
+        the exit status.
+    """
+    root = ROOT
+    if words[:1] == ["--tree"]:
+        root, words = Path(words[1]).resolve(), words[2:]
+    wanted = [one for one in BREAKS if not words or any(word in one.file for word in words)]
+    counts = {"caught": 0, "MISSED": 0, "STALE": 0}
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        tree = Path(folder) / "tree"
+        without = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "runs", ".*_cache")
+        shutil.copytree(root, tree, ignore=without)
+        for one in wanted:
+            began = time.monotonic()
+            found, result, path = None, "STALE", tree / "src/setpoint" / one.file
+            whole = path.read_text(encoding="utf-8") if path.exists() else ""
+            if plant(tree, one):
+                found = catches(tree, one.tests)
+                result = "caught" if found else "MISSED"
+                path.write_text(whole, encoding="utf-8")
+            counts[result] += 1
+            seconds = time.monotonic() - began
+            what = one.new.splitlines()[0].strip()[:70]
+            print(f"{result} {one.file}: {what}  ({seconds:.0f} s)", flush=True)
+            if found:
+                print(f"    by {found[:150]}", flush=True)
+    print(", ".join(f"{count} {result}" for result, count in counts.items() if count))
+    return 1 if counts["MISSED"] or counts["STALE"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
