@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
+import pkgutil
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import setpoint.presets  # noqa: F401 - registers the modifiers
+import setpoint.config
+import setpoint.presets
 from setpoint.config.compose import compose
 from setpoint.config.errors import SetpointError
 from setpoint.config.files.decode import decode
@@ -190,6 +193,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 def _warm_up(name: str) -> None:
     """Let the seeds import what is imported when it is first used, and look for plugins once."""
     load_plugins()
+    for module in pkgutil.walk_packages(setpoint.config.__path__, "setpoint.config."):
+        importlib.import_module(module.name)
     for seed in sorted((CORPUS / name).glob("seed-*")):
         with contextlib.suppress(SetpointError):
             TARGETS[name](seed.read_bytes())
