@@ -113,3 +113,19 @@ def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
         assert one.equal(two)
     with pytest.raises(SetpointError, match="holds the weights alone"):
         train(small_job(tmp_path, "duration=8 steps", *flags))
+
+
+def test_a_longer_run_names_the_shorter_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = train(small_job(tmp_path, "duration=4 steps")).directory
+    train(small_job(tmp_path, "duration=4 steps", "optimizer.lr=0.5"))
+    longer = ("duration=6 steps", "tracking.progress=lines")
+    assert train(small_job(tmp_path, *longer)).started.step == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "goes on with it" in line]
+    assert told == [
+        f"{short} differs only in its duration (4 steps) and in what follows from it: `setpoint "
+        f"train {short} --duration '6 steps' --accept schedule` goes on with it; this is a new run"
+    ]
+    # That command does.
+    assert train(small_job(tmp_path, *longer), short, ["schedule"]).started.step == 4

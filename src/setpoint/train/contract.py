@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from setpoint.config import BUDGET, IDENTITY, Duration, SetpointError
 from setpoint.config.difference import ABSENT, Difference
 from setpoint.config.origin import DERIVED
-from setpoint.config.record import recorded_differences
+from setpoint.config.record import CONFIG, recorded_differences
 from setpoint.config.recorded import load_record
 from setpoint.config.suggest import nearest, schema
 from setpoint.config.walk import leaves, within
@@ -260,3 +261,41 @@ def _side(value: object, origin: str) -> str:
 
 def _plain(value: object) -> str:
     return "null" if value is None else str(value)
+
+
+def shorter_runs(job: Job, path: Path) -> Iterator[str]:
+    """Look for runs beside a new one that differ from it only in how long they are.
+
+    A schedule that is drawn over the duration is part of what is learned, so that a longer one
+    makes a run of its own.
+
+    Arguments:
+        job: the resolved configuration of the new run.
+        path: where it lies, or will lie.
+
+    Returns:
+        a line for each, with the command that goes on with it.
+    """
+    for folder in sorted(path.parent.glob(f"{job.name}-*")):
+        if folder == path or not (folder / CONFIG).is_file():
+            continue
+        try:
+            found = recorded_differences(str(folder), job)
+        except SetpointError:
+            continue  # it is of another kind, or cannot be read, and is left alone
+        differing = {item.path: item for item in found}
+        learned = [item for item in found if item.role is IDENTITY]
+        derived = all(
+            within(item.path, "schedule") and item.right_origin.startswith("derived")
+            for item in learned
+        )
+        if not learned or not derived or "duration" not in differing:
+            continue
+        before = differing["duration"].left
+        if _shrinks(before, job):
+            continue
+        yield (
+            f"{folder} differs only in its duration ({before}) and in what follows from it: "
+            f"`setpoint train {folder} --duration '{job.duration}' --accept schedule` goes on with "
+            f"it; this is a new run"
+        )

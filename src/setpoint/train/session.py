@@ -28,6 +28,7 @@ from setpoint.train.callbacks.log import Tracker
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.companions import companions_in
 from setpoint.train.config import Job
+from setpoint.train.contract import shorter_runs
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores, scores_in
 from setpoint.train.evaluation.standing import STATE, Standing, changes_measure, standing_of
@@ -219,6 +220,9 @@ class Session:
             )
         if checkpoint is None and known is not None:
             self.start_again()
+        elif known is None:
+            for line in shorter_runs(self.job, self.directory.path):
+                self.progress.note(line)
         position, state = self.go_on(checkpoint)
         standing, differs = standing_of(self.job, self.parts, state)
         over = is_over(self.job.duration, position)
