@@ -186,8 +186,9 @@ def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin
         if problem.message.startswith("unknown key"):
             meant = _meant(type(editor.root), "_".join(path).split("_"))
             close = re.fullmatch(r"Did you mean ([\w.]+)\?", problem.hint)
-            if meant is None and close is not None:  # a field, in the case of the variable
-                meant = tuple(close[1].split("."))
+            if close is not None:  # in the case of the variable
+                right = _meant(type(editor.root), re.split(r"[._]", close[1]))
+                problem.hint = f"Did you mean {'.'.join(right)}?" if right else problem.hint
             if meant is not None and meant != path:
                 prefix = prefix_of(type(editor.root))
                 problem.hint = f"Did you mean {prefix}{'__'.join(meant).upper()}?"
