@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,9 +63,14 @@ BAD: dict[str, Mapping[str, object]] = {
 def without_places(problems: tuple[Problem, ...]) -> list[object]:
     """What does not depend on the layer: file formats quote texts, flags do not."""
     return [
-        (p.path, p.message.replace("'", ""), p.valid, p.hint, (p.value or "").strip("'"))
+        (p.path, p.message.replace("'", ""), p.valid, as_path(p.hint), (p.value or "").strip("'"))
         for p in problems
     ]
+
+
+def as_path(hint: str) -> str:
+    """A hint with the name of a variable as the path of its field."""
+    return re.sub(r"SETPOINT__(\w+)", lambda found: found[1].lower().replace("__", "."), hint)
 
 
 @pytest.mark.parametrize("name", BAD)
