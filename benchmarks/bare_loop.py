@@ -83,7 +83,8 @@ class BareLoop:
         self.model, self.tokens, self.order, self.device = model, tokens, order, device
         self.batch_size, self.length = job.batch.global_size, job.batch.sequence_length
         self.lr, self.clip = job.optimizer.lr, job.optimizer.clip_norm
-        self.warmup, self.horizon = job.schedule.warmup_steps, job.schedule.horizon_steps
+        self.warmup = job.schedule.warmup.count
+        self.horizon = job.schedule.horizon.in_unit("steps")
         self.floor = job.schedule.floor
         self.autocast = job.precision.compute == "bf16"
         self.parameters = list(model.parameters())

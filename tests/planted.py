@@ -261,8 +261,8 @@ BREAKS = [
     ),
     Break(
         "optim/schedule/warmup.py",
-        "((step + 1) / warmup_steps)",
-        "(step / warmup_steps)",
+        "((at + ahead) / warmup)",
+        "(at / warmup)",
         "optim/schedule",
     ),
     Break(

@@ -147,4 +147,4 @@ def test_the_fields_are_those_of_every_variant() -> None:
     assert {path.rpartition(".")[2] for path, _ in schema(Job)} <= {
         path.rpartition(".")[2] for path in paths
     }
-    assert {"Text.paths", "Cosine.warmup_steps", "Lion.betas"} <= paths
+    assert {"Text.paths", "Cosine.warmup", "Lion.betas"} <= paths

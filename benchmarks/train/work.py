@@ -149,7 +149,7 @@ class Work:
         """
         schedule = self.job.schedule
         assert isinstance(schedule, Cosine)
-        warmup, horizon = schedule.warmup_steps, schedule.horizon_steps
+        warmup, horizon = schedule.warmup.count, schedule.horizon.in_unit("steps")
         if step < warmup:
             return (step + 1) / warmup
         done = min(1.0, (step - warmup) / (horizon - warmup))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from setpoint.config import Free as Free
     from setpoint.config import ImportPath as ImportPath
     from setpoint.config import Invalid as Invalid
+    from setpoint.config import Length as Length
     from setpoint.config import Period as Period
     from setpoint.config import Problem as Problem
     from setpoint.config import Role as Role
@@ -78,7 +79,7 @@ _ELSEWHERE = {
 }
 _OF_CONFIG = (
     "BUDGET", "IDENTITY", "RUNTIME", "ByteSize", "Caution", "Config", "ConfigError", "DType",
-    "Duration", "Free", "ImportPath", "Invalid", "Period", "Problem", "Role", "Secret",
+    "Duration", "Free", "ImportPath", "Invalid", "Length", "Period", "Problem", "Role", "Secret",
     "SetpointError", "check", "dead", "derive", "derived", "field", "is_set", "modifier", "preset",
     "ref", "resolve",
 )  # fmt: skip

@@ -89,8 +89,10 @@ def test_pain_02_one_owner_and_the_right_one_wins(
 
 def test_pain_03_no_dead_knobs(cli: CommandLine) -> None:
     # Left-over settings of another mode, and a 0 that is meant.
-    text = cli.refused("train small.toml --schedule constant --schedule.horizon_steps 9")
-    assert "It is a field of type = cosine or linear" in text
+    text = cli.refused("train small.toml --schedule constant --schedule.horizon 9")
+    assert "has no effect: no length is a share of it" in text
+    text = cli.refused("train small.toml --schedule constant --schedule.power 9")
+    assert "It is a field of type = polynomial" in text
     assert shown(cli, "small.toml --optimizer.weight_decay 0")["optimizer"]["weight_decay"] == 0
     assert shown(cli, "small.toml --seed 0")["seed"] == 0
     assert "it must be > 0" in cli.refused("train small.toml --optimizer.lr 0")
@@ -103,11 +105,11 @@ def test_pain_04_a_changed_config_on_resume(cli: CommandLine, run: str) -> None:
     before = snapshot(cli.folder / run)
     # Epochs 9 -> 15, the rate at zero already: the curve would not fit, and that is said.
     text = cli.refused(f"train {run} --duration '6 steps'")
-    assert "schedule.horizon_steps" in text and "--schedule.horizon_steps 4" in text
+    assert "schedule.horizon" in text and '--schedule.horizon "4 steps"' in text
     assert "add --accept optimizer.lr" in cli.refused(f"train {run} --optimizer.lr 1")
     assert snapshot(cli.folder / run) == before
     # The period of saving and the size of a micro-batch are free, take effect, and are recorded.
-    line = f"train {run} --duration '6 steps' --schedule.horizon_steps 4"
+    line = f"train {run} --duration '6 steps' --schedule.horizon 4"
     assert cli(f"{line} --checkpoint.every 1 --batch.micro_size 4").status == 0
     saves = [event["step"] for event in events(cli.folder / run, "save")]
     assert {5, 6} <= set(saves)
@@ -136,11 +138,11 @@ def test_pain_06_names_and_meanings_that_change(cli: CommandLine, script: Script
     text = (cli.folder / "old.toml").read_text()
     assert "count = 4" in text and "# often" in text and "wait = 0.5" in text
     # The ratio 1.0 that became one step: a number with a point is no count of steps.
-    for flag in ("schedule.warmup_steps=1.0", "checkpoint.every=1.0", "duration=1.0"):
+    for flag in ("schedule.warmup=1.0", "checkpoint.every=1.0", "duration=1.0"):
         assert re.search("whole (number|count)", cli.refused(f"check small.toml {flag}"))
     cli.file("exp.yaml", "extends: small.toml\nevaluation:\n  every: 1.0\n")
     assert "whole count of steps" in cli.refused("check exp.yaml")
-    assert "Here it is called schedule.warmup_steps" in cli.refused(
+    assert "Here it is called schedule.warmup" in cli.refused(
         "check small.toml --schedule.warmup_ratio 1.0"
     )
 

@@ -100,7 +100,7 @@ def test_02_override_before_derivation(cli: CommandLine, monkeypatch: pytest.Mon
         assert (model["dim"], model["head_dim"], model["ffn_dim"]) == (dim, dim // 2, 3 * dim)
     # Across sections: the warm-up follows the horizon, and that the duration.
     shown = json.loads(cli.ok("show small.toml --duration '400 steps' --json"))
-    assert (shown["schedule"]["horizon_steps"], shown["schedule"]["warmup_steps"]) == (400, 20)
+    assert (shown["schedule"]["horizon"], shown["schedule"]["warmup"]) == ("400 steps", "20 steps")
     # Nothing can be computed too early: a value that is still to be derived cannot be read.
     with pytest.raises(sp.SetpointError, match="derived when the configuration is resolved"):
         print(tiny().model.ffn_dim)
@@ -166,13 +166,13 @@ def test_05_a_role_on_each_field(cli: CommandLine, run: str) -> None:
     for role, overrides in changes.items():
         for override in overrides:
             assert roles[override.partition("=")[0]] == role
-            same = cli.ok(f"fingerprint small.toml --schedule.horizon_steps 4 {override}")
+            same = cli.ok(f"fingerprint small.toml --schedule.horizon 4 {override}")
             assert (same == base_hash) == (role != "identity"), override
     for override in changes["identity"]:
         path = override.partition("=")[0]
         assert f"add --accept {path}" in cli.refused(f"{base} {override}")
     # A budget may grow, and is recorded; a runtime value is free to change.
-    grown = "duration='6 steps' schedule.horizon_steps=4 batch.micro_size=4 checkpoint.keep=1"
+    grown = "duration='6 steps' schedule.horizon=4 batch.micro_size=4 checkpoint.keep=1"
     assert cli(f"{base} {grown}").status == 0
     (resumed,) = events(cli.folder / run, "resume")
     accepted = {each["path"]: each["role"] for each in resumed["accepted"]}
@@ -230,7 +230,7 @@ def test_07_resume_contract(cli: CommandLine, run: str) -> None:
     assert re.search(r"today +0.5 \(command line --optimizer.lr\)", text)
     assert "a budget may grow, not shrink" in cli.refused(f"train {run} --duration '2 steps'")
     assert snapshot(cli.folder / run) == before
-    line = f"train {run} --optimizer.lr 0.5 --duration '5 steps' --schedule.horizon_steps 4"
+    line = f"train {run} --optimizer.lr 0.5 --duration '5 steps' --schedule.horizon 4"
     assert cli(f"{line} --accept optimizer.lr").status == 0
     (resumed,) = events(cli.folder / run, "resume")
     accepted = {each["path"]: each for each in resumed["accepted"]}

@@ -47,8 +47,8 @@ def test_defaults_for_machines_have_their_type(cli: CommandLine) -> None:
     assert rows["data.sources.paths"]["required"] is True
     assert rows["schedule.power"]["variant"] == "polynomial"
     # Of a class between the family and its variants.
-    (horizon,) = [row for row in found if row["path"] == "schedule.horizon_steps"][:1]
-    assert horizon["variants"] == ["cosine", "linear", "polynomial", "rex", "wsd"]
+    (floor,) = [row for row in found if row["path"] == "schedule.floor"][:1]
+    assert floor["variants"] == ["cosine", "linear", "polynomial", "rex", "wsd"]
     assert "variants" not in rows["optimizer.lr"]
 
 

@@ -13,7 +13,7 @@ from setpoint.optim.config import Cosine
 from ..snapshots import compare
 from .conftest import CommandLine
 
-PHASES = "[{steps: 2, target: 1}, {steps: 0, target: 0.5}, {target: 0.1, curve: exponential}]"
+PHASES = "[{length: 2, target: 1}, {length: 0, target: 0.5}, {target: 0.1, curve: exponential}]"
 
 
 def shown(cli: CommandLine, line: str) -> str:
@@ -26,14 +26,17 @@ def shown(cli: CommandLine, line: str) -> str:
 def test_numbers(cli: CommandLine) -> None:
     lines = [
         "schedule small.toml --every 1",
-        "schedule small.toml tiny --schedule wsd --schedule.warmup_steps 2 --every 250",
+        "schedule small.toml tiny --schedule wsd --schedule.warmup 2 --every 250",
         f"schedule small.toml --schedule piecewise --schedule.phases '{PHASES}' --every 3",
         "schedule small.toml --schedule plateau --every 9",
         "schedule small.toml --schedule.by tokens --every 9",
         "schedule small.toml --schedule.by epoch --every 9",
         "schedule small.toml --schedule inverse_sqrt --duration '2 epochs' --every 5000",
-        "schedule small.toml --duration '2 h' --schedule.horizon_steps 40 --every 30",
+        "schedule small.toml --duration '2 h' --schedule.horizon 40 --every 30",
         "schedule small.toml --steps 3 --every 1",
+        "schedule small.toml --duration '3 epochs' --every 200",
+        "schedule small.toml --duration '30 min' --schedule.warmup 20 --every 200",
+        "schedule small.toml --duration '40, 2 epochs' --schedule wsd --every 10",
     ]
     compare("cli/schedule", "\n".join(shown(cli, line) for line in lines))
 
@@ -58,15 +61,18 @@ def test_in_a_file(cli: CommandLine) -> None:
 
 def test_for_machines(cli: CommandLine) -> None:
     (curve,) = json.loads(cli.ok("schedule small.toml --json"))["curves"]
-    assert {key: curve[key] for key in ("source", "type", "lr", "updates", "notes")} == {
+    assert {key: curve[key] for key in ("source", "type", "lr", "length", "unit", "notes")} == {
         "source": "small.toml",
         "type": "cosine",
         "lr": 0.01,
-        "updates": 10,
+        "length": "10 steps",
+        "unit": "steps",
         "notes": [],
     }
-    factor = resolve(Cosine(horizon_steps=10)).build()
-    expected = [{"step": s, "factor": factor(s), "lr": 0.01 * factor(s)} for s in range(10)]
+    factor = resolve(Cosine(horizon=10)).build()
+    expected = [
+        {"step": s, "at": s, "factor": factor(s), "lr": 0.01 * factor(s)} for s in range(10)
+    ]
     assert curve["rows"] == expected
     one, other = json.loads(cli.ok("schedule tiny small.toml --json --every 4"))["curves"]
     assert [row["step"] for row in other["rows"]] == [0, 4, 8, 9]
@@ -81,8 +87,8 @@ def test_what_is_refused(cli: CommandLine) -> None:
         "schedule",
         "schedule nowhere.toml",
         "schedule small.toml --schedule.floor nan",
-        "schedule small.toml --duration '2 epochs'",
         "schedule small.toml --every 0",
+        "schedule small.toml --duration 1e18 --every 1000",
         "schedule small.toml --steps x",
         "schedule small.toml --plot rates.pdf",
         "schedule small.toml --plot nowhere/rates.png",

@@ -106,7 +106,6 @@ def test_values_that_contradict(cli: CommandLine, transcript: Transcript) -> Non
         "check small.toml --model.kv_heads 2 --model.heads 1",
         "check small.toml --model.max_sequence_length 16",
         "check small.toml --precision.compute fp16",
-        "check small.toml --duration '2 epochs'",
         "check small.toml --data.sources.0.type text --data.sources.0.paths nothing/*.txt",
         "check small.toml --data.sources '[{type = random, name = a}, {type = random, name = a}]'",
     ]

@@ -42,7 +42,7 @@ def test_a_preset_and_a_modifier(cli: CommandLine) -> None:
 
 def test_derived_values_name_what_they_follow_from(cli: CommandLine) -> None:
     line = "small.toml --model.ffn_dim '${model.dim * 3}'"
-    paths = ("model.head_dim", "model.ffn_dim", "batch.accumulation", "schedule.horizon_steps")
+    paths = ("model.head_dim", "model.ffn_dim", "batch.accumulation", "schedule.horizon")
     text = "\n".join(cli.ok(f"why {path} {line}") for path in paths)
     compare("cli/why_derived", text)
     assert "> 16  derived from model.dim, model.heads" in text

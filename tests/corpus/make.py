@@ -19,7 +19,8 @@ from setpoint.train.config import Job
 
 FOLDER = Path(__file__).parent
 TEXTS = "[{type: text, paths: ['books/*.txt', notes.md]}, {type: random, documents: 40}]"
-LINEAR = ["--schedule.warmup_steps", "${schedule.horizon_steps // 10}"]
+LINEAR = ["--schedule.warmup", "${schedule.horizon // 10}"]
+PHASES = "[{length: 9, target: 1}, {target: 0.5}, {length: 25 %, target: 0}]"
 
 # Name -> modifiers and flags, all on the preset `tiny`.
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -28,9 +29,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "text-sources": ([], ["--data.sources", TEXTS, "--data.held_out", "0.1"]),
     "no-evaluation": ([], ["--evaluation", "null"]),
     "no-trackers": ([], ["--tracking.trackers", "[]"]),
-    "constant": ([], ["--schedule", "constant", "--schedule.warmup_steps", "20"]),
+    "constant": ([], ["--schedule", "constant", "--schedule.warmup", "20"]),
     "cosine-references": ([], [*LINEAR, "--model.ffn_dim", "${model.dim * 4}"]),
     "tokens": ([], ["--duration", "2e6 tokens, 30 min"]),
+    "epochs": ([], ["--duration", "3 epochs", "--schedule", "wsd", "--schedule.warmup", "9"]),
+    "phases": ([], ["--schedule", "piecewise", "--schedule.phases", PHASES]),
     "user-area": ([], ["--user.note", "a word", "--user.a.list", "[1, 2.5, true, null]"]),
     "batch": ([], ["--batch.global_size", "32", "--batch.micro_size", "4"]),
     "silence": ([], ["--silence", "[warmup-longer-than-run]"]),

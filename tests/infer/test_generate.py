@@ -130,7 +130,7 @@ def trained(request):
     loss_of = resolve(CrossEntropy()).build()
     optimization = resolve(AdamW(lr=1e-2))
     optimizer = optimization.build(parameters=model.named_parameters())
-    factor = resolve(Cosine(horizon_steps=steps)).build()
+    factor = resolve(Cosine(horizon=steps)).build()
     data = torch.tensor(list(TEXT * 3))
     generator = torch.Generator().manual_seed(0)
     for step in range(steps):

@@ -1,28 +1,28 @@
 import pytest
 
-from setpoint.config import ConfigError, resolve
+from setpoint.config import ConfigError, Length, resolve
 from setpoint.optim.config import AdamW, Constant, Cosine
 
 
 def test_warmup_follows_the_horizon():
-    assert resolve(Cosine(horizon_steps=300)).warmup_steps == 15
-    assert resolve(Cosine(horizon_steps=10)).warmup_steps == 0
-    assert resolve(Cosine(horizon_steps=300, warmup_steps=7)).warmup_steps == 7
+    assert resolve(Cosine(horizon=300)).warmup == Length(15)
+    assert resolve(Cosine(horizon=10)).warmup == Length(0)
+    assert resolve(Cosine(horizon=300, warmup=7)).warmup == Length(7)
 
 
 def test_horizon_has_to_come_from_somewhere():
-    with pytest.raises(ConfigError, match="horizon_steps"):
+    with pytest.raises(ConfigError, match="horizon"):
         resolve(Cosine())
 
 
 def test_warmup_must_fit():
     with pytest.raises(ConfigError) as error:
-        resolve(Cosine(horizon_steps=100, warmup_steps=101))
+        resolve(Cosine(horizon=100, warmup=101))
     (problem,) = error.value.problems
-    assert problem.path == "warmup_steps"
-    assert problem.message == "a warm-up of 101 updates does not fit into 100 updates"
-    assert problem.valid == ("100", "5")
-    assert resolve(Cosine(horizon_steps=100, warmup_steps=100)).warmup_steps == 100
+    assert problem.path == "warmup"
+    assert problem.message == "a warm-up of 101 steps does not fit into 100 steps"
+    assert problem.valid == ("100 steps", "5 steps")
+    assert resolve(Cosine(horizon=100, warmup=100)).warmup == Length(100)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def test_warmup_must_fit():
         (AdamW, "betas", (0.9, 1.0)),
         (AdamW, "betas", (-0.1, 0.9)),
         (AdamW, "eps", 0.0),
-        (Constant, "warmup_steps", -1),
-        (Cosine, "warmup_steps", -1),
-        (Cosine, "horizon_steps", 0),
+        (Constant, "warmup", -1),
+        (Cosine, "warmup", -1),
+        (Cosine, "horizon", 0),
         (Cosine, "floor", 1.5),
         (Cosine, "floor", -0.5),
     ],

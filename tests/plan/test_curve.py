@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import setpoint.presets  # noqa: F401 - registers them
+from setpoint.config import Duration, SetpointError
 from setpoint.config.compose import compose
+from setpoint.config.registry import presets
+from setpoint.optim.config import Cosine
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
 
@@ -16,18 +20,18 @@ def job(*flags: str) -> Job:
 def test_every_update_is_that_of_the_schedule() -> None:
     given = job("schedule=wsd", "optimizer.lr=0.5")
     curve, factor = draw_curve(given), given.schedule.build()
-    assert curve.updates == 300 and curve.notes == []
+    assert (curve.length, curve.unit) == (Duration(300), "steps") and curve.notes == []
     assert [tuple(point) for point in curve.points] == [
-        (step, factor(step), 0.5 * factor(step)) for step in range(300)
+        (step, step, factor(step), 0.5 * factor(step)) for step in range(300)
     ]
-    assert curve.highest == (14, 1.0, 0.5)
+    assert curve.highest == (14, 14, 1.0, 0.5)
 
 
 @pytest.mark.parametrize(
     ("flags", "turns"),
     [
-        (("schedule.warmup_steps=777",), {776, 777}),
-        (("schedule=piecewise", "schedule.phases=[{steps: 777, target: 3}, {target: 1}]"), {777}),
+        (("schedule.warmup=777",), {776, 777}),
+        (("schedule=piecewise", "schedule.phases=[{length: 777, target: 3}, {target: 1}]"), {777}),
     ],
 )
 def test_of_a_long_run_the_turns_are_shown(flags: tuple[str, ...], turns: set[int]) -> None:
@@ -39,23 +43,56 @@ def test_of_a_long_run_the_turns_are_shown(flags: tuple[str, ...], turns: set[in
 
 def test_some_updates() -> None:
     assert [p.step for p in draw_curve(job(), every=100).points] == [0, 100, 200, 299]
-    assert [p.step for p in draw_curve(job(), updates=1).points] == [0]
-    assert [p.step for p in draw_curve(job(), updates=2, every=5).points] == [0, 1]
+    assert [p.step for p in draw_curve(job(), steps=1).points] == [0]
+    assert [p.step for p in draw_curve(job(), steps=2, every=5).points] == [0, 1]
+
+
+def test_more_rows_than_anybody_reads_are_refused() -> None:
+    with pytest.raises(SetpointError, match="at least --every 10000000000000"):
+        draw_curve(job("duration=1e18"), every=1)
+    assert len(draw_curve(job("duration=1e18"), most=50).points) < 60
+
+
+DURATIONS = {
+    "3 epochs": "epochs",
+    "30 min": "seconds",
+    "2 epochs, 30 min": "epochs",
+    "1e10 tokens": "steps",
+    "300, 2 epochs": "steps",
+    "300": "steps",
+}
+
+
+@pytest.mark.parametrize("duration", DURATIONS)
+@pytest.mark.parametrize("name", sorted(presets))
+def test_every_preset_runs_over_a_duration_in_every_unit(name: str, duration: str) -> None:
+    given = compose(Job, name, flags=[f"duration={duration}"]).resolve()
+    curve, unit = draw_curve(given), DURATIONS[duration]
+    assert isinstance(given.schedule, Cosine) and curve.unit == unit
+    whole = curve.length.in_unit(unit)
+    assert whole is not None
+    end = (given.schedule.floor, curve.points[-1].factor)
+    assert curve.highest.factor == 1 and end[1] == pytest.approx(end[0], abs=1e-4)
+    # The peak is where the warm-up ends, after a twentieth.
+    assert curve.highest.at == pytest.approx(whole / 20, abs=1.5 * whole / len(curve.points))
 
 
 @pytest.mark.parametrize(
-    ("flags", "updates"),
+    ("flags", "steps", "unit"),
     [
-        (("schedule=constant",), 1000),
-        (("schedule=inverse_sqrt", "schedule.warmup_steps=400"), 4000),
-        (("schedule.horizon_steps=70",), 70),
-        (("schedule=piecewise", "schedule.phases=[{steps: 7, target: 1}]"), 7),
+        (("schedule=constant",), 1000, "epochs"),
+        (("schedule=inverse_sqrt", "schedule.warmup=400"), 4000, "epochs"),
+        (("schedule.horizon=70",), 70, "epochs"),
+        (("schedule.warmup=200",), 2000, "epochs"),
     ],
 )
-def test_where_nobody_knows_how_long_it_will_be(flags: tuple[str, ...], updates: int) -> None:
+def test_where_nobody_knows_how_many_steps_it_will_have(
+    flags: tuple[str, ...], steps: int, unit: str
+) -> None:
     curve = draw_curve(job("duration=2 epochs", *flags))
-    assert curve.updates == updates
-    assert f"does not say how many updates there will be; these are {updates}," in curve.notes[0]
+    assert curve.unit == unit and curve.points[-1].step == steps - 1
+    assert "is not known before the run" in curve.notes[0] or "does not say" in curve.notes[0]
+    assert draw_curve(job("duration=2 epochs", *flags), steps=9).unit == "steps"
 
 
 def test_what_a_drawing_does_not_show() -> None:
@@ -64,4 +101,4 @@ def test_what_a_drawing_does_not_show() -> None:
     (note,) = draw_curve(job("schedule.by=tokens", "batch.sequence_length=128")).notes
     assert note == "by tokens: drawn for full batches of 1,024 tokens; fewer move it less"
     (note,) = draw_curve(job("schedule.by=epoch")).notes
-    assert "the rate stays at that of the first update of each epoch" in note
+    assert "the rate stays at that of the first step of each epoch" in note

@@ -80,7 +80,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "ScheduleFreeAdamW.lr_power": (
         "optimizer.lr_power=1",
         trained,
-        (*FREE, "schedule={type=constant, warmup_steps=4}"),
+        (*FREE, "schedule={type=constant, warmup=4}"),
     ),
     "ScheduleFreeAdamW.step_power": ("optimizer.step_power=1", trained, FREE),
     "AnyPrecisionAdamW.betas": ("optimizer.betas=[0.8, 0.9]", trained, ANY),

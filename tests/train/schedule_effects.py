@@ -19,75 +19,79 @@ def rates(job: Job) -> list[float]:
 
 
 SHARED = {
-    "warmup_steps": "schedule.warmup_steps=2",
+    "warmup": "schedule.warmup=2",
     "warmup_from": "schedule.warmup_from=0.5",
-    "horizon_steps": "schedule.horizon_steps=100",
+    "horizon": "schedule.horizon=100",
     "floor": "schedule.floor=0.9",
     "by": "schedule.by=epoch",
 }
-WARM = ("schedule.warmup_steps=3",)
+WARM = ("schedule.warmup=3",)
 PHASES = (
     "schedule.type=piecewise",
-    "schedule.phases=[{target: 1, share: 0.5}, {target: 0.2, steps: 1}, {target: 0.1, steps: 1}]",
+    "schedule.phases="
+    "[{target: 1, length: 50%}, {target: 0.2, length: 1}, {target: 0.1, length: 1}]",
 )
 POLYNOMIAL = (
     "schedule.type=piecewise",
-    "schedule.phases=[{target: 1, steps: 4, curve: polynomial}]",
+    "schedule.phases=[{target: 1, length: 4, curve: polynomial}]",
 )
 # With a threshold near 1 nothing is a gain, and each evaluation lowers the rate.
 PLATEAU = (
     "schedule=plateau", "schedule.patience=0", "schedule.threshold=0.9", "evaluation.every=1 steps",
-    "schedule.warmup_steps=1", "duration=6 steps",
+    "schedule.warmup=1", "duration=6 steps",
 )  # fmt: skip
 
 # By the name of a field: the change, where it is seen, and what is set on both sides.
 ROWS: dict[str, tuple[str, Callable[[Job], object], tuple[str, ...]]] = {}
 for name in (
-    "Cosine.warmup_steps", "Cosine.warmup_from", "Cosine.horizon_steps", "Cosine.floor",
-    "Cosine.by", "Linear.warmup_steps", "Linear.warmup_from", "Linear.horizon_steps",
-    "Linear.floor", "Linear.by", "Polynomial.warmup_steps", "Polynomial.warmup_from",
-    "Polynomial.horizon_steps", "Polynomial.floor", "Polynomial.by", "Rex.warmup_steps",
-    "Rex.warmup_from", "Rex.horizon_steps", "Rex.floor", "Rex.by", "Wsd.horizon_steps",
+    "Cosine.warmup", "Cosine.warmup_from", "Cosine.horizon", "Cosine.floor",
+    "Cosine.by", "Linear.warmup", "Linear.warmup_from", "Linear.horizon",
+    "Linear.floor", "Linear.by", "Polynomial.warmup", "Polynomial.warmup_from",
+    "Polynomial.horizon", "Polynomial.floor", "Polynomial.by", "Rex.warmup",
+    "Rex.warmup_from", "Rex.horizon", "Rex.floor", "Rex.by", "Wsd.horizon",
     "Wsd.floor", "Wsd.by",
 ):  # fmt: skip
     cls, _, field = name.partition(".")
-    late = ("schedule.decay_steps=3",) if cls == "Wsd" else ()
+    late = ("schedule.decay_length=3",) if cls == "Wsd" else ()
     warm = WARM if field == "warmup_from" else ()
     ROWS[name] = (SHARED[field], rates, (f"schedule={cls.lower()}", *late, *warm))
-WSD = ("schedule=wsd", "schedule.decay_steps=3")
+for name in ("Constant", "InverseSqrt", "Plateau"):
+    tag = {"InverseSqrt": "inverse_sqrt"}.get(name, name.lower())
+    share = ("schedule.warmup=40 %", f"schedule={tag}", "evaluation.every=1 steps")
+    ROWS[f"{name}.horizon"] = ("schedule.horizon=12", rates, share)
+WSD = ("schedule=wsd", "schedule.decay_length=3")
 ROWS |= {
-    "Constant.warmup_steps": (SHARED["warmup_steps"], rates, ("schedule=constant",)),
+    "Constant.warmup": (SHARED["warmup"], rates, ("schedule=constant",)),
     "Constant.warmup_from": (SHARED["warmup_from"], rates, ("schedule=constant", *WARM)),
     "Constant.by": (SHARED["by"], rates, ("schedule=constant", *WARM)),
     "Polynomial.power": ("schedule.power=1", rates, ("schedule=polynomial",)),
     "Polynomial.hard_floor": ("schedule.hard_floor=true", rates, ("schedule=polynomial",)),
-    "Wsd.decay_steps": ("schedule.decay_steps=3", rates, ("schedule=wsd",)),
+    "Wsd.decay_length": ("schedule.decay_length=3", rates, ("schedule=wsd",)),
     "Wsd.decay": ("schedule.decay=sqrt", rates, WSD),
-    "Wsd.warmup_steps": (SHARED["warmup_steps"], rates, (*WSD, "duration=6 steps")),
+    "Wsd.warmup": (SHARED["warmup"], rates, (*WSD, "duration=6 steps")),
     "Wsd.warmup_from": (
-        SHARED["warmup_from"], rates, (*WSD, "duration=6 steps", "schedule.warmup_steps=2")
+        SHARED["warmup_from"], rates, (*WSD, "duration=6 steps", "schedule.warmup=2")
     ),
-    "InverseSqrt.warmup_steps": (SHARED["warmup_steps"], rates, ("schedule=inverse_sqrt",)),
+    "InverseSqrt.warmup": (SHARED["warmup"], rates, ("schedule=inverse_sqrt",)),
     "InverseSqrt.warmup_from": (SHARED["warmup_from"], rates, ("schedule=inverse_sqrt",)),
     "InverseSqrt.by": (SHARED["by"], rates, ("schedule=inverse_sqrt",)),
     "InverseSqrt.timescale": (
-        "schedule.timescale=3", rates, ("schedule=inverse_sqrt", "schedule.warmup_steps=1")
+        "schedule.timescale=3", rates, ("schedule=inverse_sqrt", "schedule.warmup=1")
     ),
     "InverseSqrt.floor": (
-        SHARED["floor"], rates, ("schedule=inverse_sqrt", "schedule.warmup_steps=1")
+        SHARED["floor"], rates, ("schedule=inverse_sqrt", "schedule.warmup=1")
     ),
     "Piecewise.start": ("schedule.start=0.5", rates, PHASES),
-    "Piecewise.phases": ("schedule.phases=[{target: 1, share: 1}]", rates, PHASES),
-    "Piecewise.horizon_steps": ("schedule.horizon_steps=6", rates, PHASES),
+    "Piecewise.phases": ("schedule.phases=[{target: 1, length: 100 %}]", rates, PHASES),
+    "Piecewise.horizon": ("schedule.horizon=6", rates, PHASES),
     "Piecewise.by": (SHARED["by"], rates, PHASES),
     "Phase.target": ("schedule.phases.1.target=0.9", rates, PHASES),
-    "Phase.steps": ("schedule.phases.0={target: 1, steps: 1}", rates, PHASES),
-    "Phase.share": ("schedule.phases.0.share=0.25", rates, PHASES),
+    "Phase.length": ("schedule.phases.0={target: 1, length: 25 %}", rates, PHASES),
     "Phase.curve": ("schedule.phases.0.curve=cosine", rates, POLYNOMIAL),
     "Phase.power": ("schedule.phases.0.power=3", rates, POLYNOMIAL),
-    "Plateau.warmup_steps": (SHARED["warmup_steps"], rates, PLATEAU),
+    "Plateau.warmup": (SHARED["warmup"], rates, PLATEAU),
     "Plateau.warmup_from": (
-        SHARED["warmup_from"], rates, (*PLATEAU, "schedule.warmup_steps=3")
+        SHARED["warmup_from"], rates, (*PLATEAU, "schedule.warmup=3")
     ),
     # What gets better by the other measure: perplexity falls faster than its logarithm.
     "Plateau.monitor": (

@@ -113,12 +113,12 @@ def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None
     with pytest.raises(SetpointError) as caught:
         resume(run, "duration=9 steps")
     message = str(caught.value)
-    assert "schedule.horizon_steps\n    recorded  6 (derived from duration)" in message
+    assert "schedule.horizon\n    recorded  '6 steps' (derived from duration)" in message
     assert message.endswith(
-        "To go on along the recorded learning-rate curve, add --schedule.horizon_steps 6."
+        'To go on along the recorded learning-rate curve, add --schedule.horizon "6 steps".'
     )
     assert snapshot(run) == before
-    assert resume(run, "duration=9 steps", "schedule.horizon_steps=6").ended.step == 9
+    assert resume(run, "duration=9 steps", "schedule.horizon=6").ended.step == 9
     # After the horizon the floor stays.
     lrs = [row["lr"] for row in rows(run) if row["kind"] == "train"][6:]
     assert lrs == [pytest.approx(0.01 * 0.1)] * 3
@@ -262,7 +262,7 @@ def test_a_fresh_run_equals_its_resumed_self(tmp_path: Path) -> None:
     """In one process too: nothing of a session stays behind in it."""
     job = small_job(tmp_path, "name=whole")
     whole = train(job, tmp_path / "whole").directory
-    part = train(small_job(tmp_path, "duration=13 steps", "schedule.horizon_steps=30"),
+    part = train(small_job(tmp_path, "duration=13 steps", "schedule.horizon=30"),
                  tmp_path / "part").directory  # fmt: skip
     again = resume(part, "duration=30 steps").directory
     # The run that ended at 13 was judged and saved there; from then on all is equal.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.config import Config
+from setpoint.config import Config, Duration
 from setpoint.config.base import fields_of
 from setpoint.config.foreign.allow import allow_imports
 from setpoint.config.hooks import DEAD
@@ -97,7 +97,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     ),
     "phases, evaluations, short weights": (
         "schedule=piecewise",
-        "schedule.phases=[{steps: 1, target: 1}, {target: 0, curve: polynomial}]",
+        "schedule.phases=[{length: 1, target: 1}, {target: 0, curve: polynomial}]",
         "evaluation.datasets=[{name=web, sources=[{type=random, documents=9}]}]",
         "evaluation.early_stopping={patience=2}",
         "evaluation.every=1 steps",
@@ -211,7 +211,9 @@ def refused(job: Job) -> set[str]:
             for field in getattr(getattr(section, name), DEAD):
                 # What is derived may stand there, as in every full file; any other value may not.
                 derived = field in type(section).__setpoint__.derives
-                other = {field: 2 * getattr(section, field)} if derived else {}
+                value = getattr(section, field) if derived else None
+                unlike = 2 * value if isinstance(value, int | float) else Duration(7)
+                other = {field: unlike} if derived else {}
                 if getattr(section.evolve(**other) if other else section, name)():
                     found.add(f"{type(section).__name__}.{field}")
     return found

@@ -173,7 +173,7 @@ def losses(folder: Path, *flags: str) -> list[float]:
     """The losses of 60 updates that are small beside the weights."""
     job = small_job(
         folder, *PLAIN, "duration=60 steps", "optimizer.lr=1e-4", "schedule=constant",
-        "schedule.warmup_steps=0", "optimizer.weight_decay=0", "model.init_std=0.3",
+        "schedule.warmup=0", "optimizer.weight_decay=0", "model.init_std=0.3",
         "model.dim=32", "batch.micro_size=8", *flags,
     )  # fmt: skip
     parts, found = build_parts(job), list[float]()
@@ -244,7 +244,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
         for name, held in parts.weights.named_parameters():
             assert held.dtype == torch.float32
             assert torch.equal(held, exact[name]), name
-        longer = ("schedule.horizon_steps=4", "duration=5 steps")
+        longer = ("schedule.horizon=4", "duration=5 steps")
         outcome = train(small_job(tmp_path, *base, *second, *longer), run, accept)
         assert outcome.ended.step == 5
 
@@ -252,7 +252,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_states_follow_a_change_of_formats(optimizer: str, tmp_path: Path) -> None:
     base = ("checkpoint.every=last_step", "evaluation=null", *OPTIMIZERS[optimizer])
-    longer = ("schedule.horizon_steps=2", "duration=4 steps")
+    longer = ("schedule.horizon=2", "duration=4 steps")
     for number, (first, second, dtype) in enumerate(
         (((), SHORT, torch.bfloat16), (SHORT, (), torch.float32))
     ):

@@ -50,7 +50,7 @@ def test_rates_of_mup_and_of_groups_are_multiplied(tmp_path: Path) -> None:
 
 
 def test_the_loop_multiplies_the_rate_of_the_schedule(tmp_path: Path) -> None:
-    job = small_job(tmp_path, RULES, "schedule=constant", "schedule.warmup_steps=0")
+    job = small_job(tmp_path, RULES, "schedule=constant", "schedule.warmup=0")
     parts = build_parts(job)
     update = Loop(job, parts, [], StopRequest(), Position()).update()
     rates = {group["name"]: group["lr"] for group in parts.optimizer.param_groups}

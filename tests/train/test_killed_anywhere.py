@@ -51,7 +51,7 @@ class Story:
 
 COMMON = (
     "duration=8 steps",
-    "schedule={type=constant, warmup_steps=2}",
+    "schedule={type=constant, warmup=2}",
     "evaluation.every=2 steps",
     "checkpoint.every=3 steps",
 )

@@ -80,7 +80,7 @@ def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
     model.train()
     seen: list[tuple[float, float, float]] = []
     for step in range(STEPS):
-        lr = options.lr * cosine(step, schedule.warmup_steps, STEPS, schedule.floor)
+        lr = options.lr * cosine(step, int(schedule.warmup.count), STEPS, schedule.floor)
         for group in optimizer.param_groups:
             group["lr"] = lr
         batch = next(parts.loader)
@@ -100,7 +100,7 @@ def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
 def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
     job = small_job(
         tmp_path, f"duration={STEPS} steps", "batch.accumulation=1", "batch.micro_size=4",
-        f"model.dropout={dropout}", "schedule.warmup_steps=3", f"optimizer.{clip}",
+        f"model.dropout={dropout}", "schedule.warmup=3", f"optimizer.{clip}",
     )  # fmt: skip
     parts, recorder = run_loop(job)
     model, seen = plain_loop(job)
@@ -177,7 +177,7 @@ def test_the_position_after_each_update(tmp_path: Path) -> None:
     ],
 )
 def test_the_duration_ends_it(tmp_path: Path, duration: str, steps: int) -> None:
-    job = small_job(tmp_path, f"duration={duration}", "schedule.horizon_steps=9")
+    job = small_job(tmp_path, f"duration={duration}", "schedule.horizon=9")
     assert len(run_loop(job)[1].updates) == steps
 
 

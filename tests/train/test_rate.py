@@ -11,29 +11,32 @@ import pytest
 from setpoint.config import resolve
 from setpoint.optim.config import Cosine, Plateau, ScheduleConfig
 from setpoint.optim.schedule.config import Moving
+from setpoint.optim.schedule.place import Place
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job
 from setpoint.train.evaluation.score import Score
 from setpoint.train.loop import Loop
-from setpoint.train.position import Position
+from setpoint.train.position import UNITS as EVERY
+from setpoint.train.position import Position, is_over
 from setpoint.train.rate import LearningRate
 from setpoint.train.run import train
 
 from .small import assert_same_run, rows, small_job
 
 PHASES = (
-    "schedule.phases=[{steps: 3, target: 1}, {target: 0.5, curve: cosine}, {share: 0.3, target: 0}]"
+    "schedule.phases=[{length: 3, target: 1}, {target: 0.5, curve: cosine},"
+    " {length: 30%, target: 0}]"
 )
 VARIANTS: dict[str, tuple[str, ...]] = {
     "none": ("schedule=none",),
-    "constant": ("schedule=constant", "schedule.warmup_steps=3"),
-    "cosine": ("schedule=cosine", "schedule.warmup_from=0.3", "schedule.warmup_steps=4"),
+    "constant": ("schedule=constant", "schedule.warmup=3"),
+    "cosine": ("schedule=cosine", "schedule.warmup_from=0.3", "schedule.warmup=4"),
     "linear": ("schedule=linear",),
     "polynomial": ("schedule=polynomial", "schedule.hard_floor=true", "schedule.power=1.5"),
     "rex": ("schedule=rex",),
-    "wsd": ("schedule=wsd", "schedule.decay=one_minus_sqrt", "schedule.decay_steps=5"),
-    "inverse_sqrt": ("schedule=inverse_sqrt", "schedule.warmup_steps=4"),
+    "wsd": ("schedule=wsd", "schedule.decay=one_minus_sqrt", "schedule.decay_length=5"),
+    "inverse_sqrt": ("schedule=inverse_sqrt", "schedule.warmup=4"),
     "piecewise": ("schedule=piecewise", PHASES),
 }
 STILL = ("none", "tokens")  # has nothing to move
@@ -66,14 +69,14 @@ def of(section: ScheduleConfig, tokens_per_update: int = 64) -> LearningRate:
 
 
 def test_by_tokens_few_tokens_move_little() -> None:
-    section = resolve(Cosine(horizon_steps=100, warmup_steps=10, by="tokens"))
+    section = resolve(Cosine(horizon=100, warmup=10, by="tokens"))
     rate, curve = of(section, tokens_per_update=64), section.build()
     assert rate.factor(position(1, 0, tokens=32)) == curve(0.5) == 0.15
     assert rate.factor(position(99, 0, tokens=64 * 55)) == curve(55)
 
 
 def test_by_epoch_the_factor_stays_within_one() -> None:
-    section = resolve(Cosine(horizon_steps=100, warmup_steps=0, by="epoch"))
+    section = resolve(Cosine(horizon=100, warmup=0, by="epoch"))
     rate, curve = of(section), section.build()
     at = [(0, 0.0), (1, 0.4), (2, 0.8), (3, 1.2), (4, 1.6), (5, 2.0), (6, 2.4), (7, 4.1), (8, 4.5)]
     began = [0, 0, 0, 3, 3, 5, 5, 7, 7]
@@ -81,7 +84,7 @@ def test_by_epoch_the_factor_stays_within_one() -> None:
 
 
 def test_by_epoch_a_state_is_where_the_epoch_began() -> None:
-    section = resolve(Cosine(horizon_steps=100, warmup_steps=0, by="epoch"))
+    section = resolve(Cosine(horizon=100, warmup=0, by="epoch"))
     rate = of(section)
     for at in ((0, 0.0), (1, 0.7), (2, 1.4)):
         rate.factor(position(*at))
@@ -99,7 +102,7 @@ def test_a_state_of_another_schedule_is_left_alone() -> None:
         plateau.observe({"held_out": Score(loss, 1.0, 1.0, 9)})
     state = plateau.state_dict()
     assert state["plateau"]["level"] == 0.5
-    cosine = of(Cosine(horizon_steps=9))
+    cosine = of(Cosine(horizon=9))
     cosine.load_state_dict(state)
     assert cosine.state_dict() == {}
     plateau.load_state_dict({})
@@ -116,7 +119,7 @@ def test_what_is_monitored_is_looked_up() -> None:
 
 
 def test_others_do_not_look_at_scores() -> None:
-    rate = of(Cosine(horizon_steps=9))
+    rate = of(Cosine(horizon=9))
     rate.observe({})
     assert rate.state_dict() == {}
 
@@ -146,13 +149,74 @@ def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     assert 60 / per_epoch > 2 and len(set(seen)) == int(59 // per_epoch) + 1
 
 
+# With a list the nearest limit counts: here the epochs, as 36 steps are more than two.
+UNITS: dict[str, tuple[str, ...]] = {
+    "epochs": ("duration=2 epochs",),
+    "tokens": ("duration=2000 tokens",),
+    "several": ("duration=[36 steps, 2 epochs]",),
+    "a warm-up in epochs": ("duration=36 steps", "schedule.warmup=0.4 epochs"),
+    "a warm-up in steps": ("duration=2 epochs", "schedule.warmup=5"),
+}
+
+
+NO_WARMUP = ("none", "piecewise")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [(n, u) for n in VARIANTS for u in UNITS if n not in NO_WARMUP or len(UNITS[u]) == 1],
+)
+def test_a_run_in_each_unit_has_the_rates_of_its_curve(
+    tmp_path: Path, name: str, unit: str
+) -> None:
+    job = small_job(tmp_path, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
+    parts = build_parts(job)
+    loop, curve = Loop(job, parts, [], StopRequest(), Position()), job.schedule.build()
+    per_epoch, found = parts.loader.windows_per_epoch / 4, list[float]()
+    while loop.goes_on:
+        step = loop.position.step
+        place = Place(
+            {"steps": step, "tokens": 64 * step, "epochs": step / per_epoch},
+            {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
+        )
+        update = loop.update()
+        found.append(update.lr)
+        assert update.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
+        loop.advance(update, 0.0)
+    assert is_over(job.duration, loop.position) and len(found) > 10
+    assert found[0] > 0 and max(found) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("duration", ["0.3 s", "[30 steps, 0.3 s]"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: str) -> None:
+    job = small_job(tmp_path, *VARIANTS[name], f"duration={duration}")
+    loop = Loop(job, build_parts(job), [], StopRequest(), Position())
+    curve, seconds = job.schedule.build(), 0.0
+    while loop.goes_on:
+        at = loop.position
+        place = Place({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
+        update = loop.update()
+        assert update.lr == 0.01 * curve(place)
+        loop.advance(update, 1 / 64)  # so long does a step take here
+        seconds += 1 / 64
+    assert loop.position.seconds == seconds == 20 / 64
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_stopped_run_in_each_unit_is_the_same_to_the_bit(tmp_path: Path, unit: str) -> None:
+    flags = (*SHORT, "schedule=wsd", *UNITS[unit])
+    oracle = train(small_job(tmp_path / "whole", *flags)).directory
+    assert_same_run(interrupted(small_job(tmp_path / "stopped", *flags), 20), oracle)
+
+
 @pytest.mark.parametrize("flags", [EPOCHS, PLATEAU], ids=["epoch", "plateau"])
 @pytest.mark.parametrize("stop", [4, 12, 26])
 def test_a_resumed_run_has_the_same_rates(
     tmp_path: Path, flags: tuple[str, ...], stop: int
 ) -> None:
     """Also where the first part was judged at its end, as the whole run is not there."""
-    horizon = () if flags is PLATEAU else ("schedule.horizon_steps=36",)
+    horizon = () if flags is PLATEAU else ("schedule.horizon=36",)
     whole = train(small_job(tmp_path / "whole", *flags, *horizon, "duration=36 steps")).directory
     assert len(set(rates(whole))) > 2
     for steps in (stop, 36):

@@ -26,7 +26,7 @@ def test_events_hold_no_differences_of_the_code(
     monkeypatch.setattr("setpoint.track.environment._code", lambda _: code)
     run = train(job).directory
     code = {**code, "user": {"root": "/r", "diff": "- old\n+ second\n" * 1000}}
-    train(small_job(tmp_path, "duration=4 steps", "schedule.horizon_steps=2"), run)
+    train(small_job(tmp_path, "duration=4 steps", "schedule.horizon=2"), run)
     (resume,) = [event for event in events(run) if event["event"] == "resume"]
     today = resume["environment"]["code"]["today"]
     assert today["user"]["root"] == "/r" and today["user"]["diff"]["characters"] == 15_000

@@ -52,7 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A whole run of 30 steps, and one that was stopped after 22."""
     folder = tmp_path_factory.mktemp("runs")
     whole = train(small_job(folder), folder / "whole").directory
-    part = small_job(folder, "duration=22 steps", "schedule.horizon_steps=30")
+    part = small_job(folder, "duration=22 steps", "schedule.horizon=30")
     # It ends between two periods, as after a signal; the longer duration then goes on.
     stopped = train(part, folder / "part").directory
     return whole, stopped

@@ -74,7 +74,7 @@ def test_a_locked_directory_names_the_process(commands: Commands, tmp_path: Path
     assert process.pid and not process.running
     shorter = "duration=[100000 steps, 1 s]"
     draft = compose(Job, str(tmp_path / "small.toml"), flags=[*flags, shorter,
-                    "schedule.horizon_steps=100000"]).resolve()  # fmt: skip
+                    "schedule.horizon=100000"]).resolve()  # fmt: skip
     assert train(draft).directory == run
 
 

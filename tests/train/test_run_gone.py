@@ -99,7 +99,7 @@ def test_it_starts_over_where_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
-    flags = ("checkpoint.every=never", "checkpoint.last=weights", "schedule.horizon_steps=6")
+    flags = ("checkpoint.every=never", "checkpoint.last=weights", "schedule.horizon=6")
     outcome = train(small_job(tmp_path, "duration=6 steps", *flags))
     run = outcome.directory
     (folder,) = (run / "checkpoints").glob("step-*")

@@ -90,7 +90,7 @@ def test_the_record_holds_formula_and_peak(tmp_path: Path, formula: str) -> None
     assert facts["peak FLOPs"] == "1e+12 per second and rank, for mfu"
     # A session more is of its own machine, and says so itself.
     more = small_job(
-        tmp_path, "duration=3 steps", f"tracking.flops={formula}", "schedule.horizon_steps=2",
+        tmp_path, "duration=3 steps", f"tracking.flops={formula}", "schedule.horizon=2",
         "tracking.peak_flops=2e12",
     )  # fmt: skip
     train(more, run)

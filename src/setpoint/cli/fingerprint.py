@@ -18,7 +18,13 @@ from setpoint.cli.command import (
 from setpoint.cli.source import open_source
 from setpoint.cli.style import dim
 from setpoint.cli.value import plain, value_text
-from setpoint.config.fingerprint import as_before, canonical, fingerprint, identity_leaves
+from setpoint.config.fingerprint import (
+    as_before,
+    canonical,
+    fingerprint,
+    formerly,
+    identity_leaves,
+)
 from setpoint.config.role import IDENTITY
 from setpoint.config.walk import Leaf, leaves
 
@@ -75,12 +81,21 @@ def run(arguments: Arguments) -> int:
                 leaf.key: leaf.describe_origin() for leaf in identity_leaves(config)
             }
             answer["as_before"] = [leaf.key for leaf in _left_out(config)]
+            answer["formerly"] = {
+                leaf.key: old
+                for leaf in identity_leaves(config)
+                if (old := formerly(config, leaf)) is not None
+            }
         print(json.dumps(answer, indent=2))
         return 0
     print(digest)
     if arguments.has("--explain"):
         for leaf in identity_leaves(config):
-            print(f"  {leaf.key} = {value_text(leaf.value)}" + dim(f"  {leaf.describe_origin()}"))
+            old = formerly(config, leaf) or {}
+            text = ", ".join(f"{key} = {value_text(value)}" for key, value in old.items())
+            note = f", in it as {text}" if old else ""
+            shown = f"  {leaf.key} = {value_text(leaf.value)}"
+            print(shown + dim(f"  {leaf.describe_origin()}{note}"))
         for leaf in _left_out(config):
             shown = f"{leaf.key} = {value_text(leaf.value)}"
             print(f"  not in it: {shown}, as it was before the field existed")

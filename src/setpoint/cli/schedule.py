@@ -1,10 +1,9 @@
-"""`setpoint schedule`: the learning rate over the updates, drawn before anything is trained."""
+"""`setpoint schedule`: the learning rate over the run, drawn before anything is trained."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
@@ -20,12 +19,13 @@ if TYPE_CHECKING:
 COMMAND = Command(
     "schedule",
     "SOURCE... [OVERRIDES]",
-    "Draw the learning rate of a configuration over its updates, without training it; of several\n"
+    "Draw the learning rate of a configuration over its steps, without training it, or over its\n"
+    "duration where only the data or the clock tells how many steps there will be. Of several\n"
     "sources, all in one drawing. OVERRIDES apply to each of them. The learning rate is that of\n"
     "parameters that are in no group with a multiplier of its own.\n" + SOURCE_HELP,
     [
-        Option("--steps", "Draw this many updates, instead of those of the run.", "N"),
-        Option("--every", "Print a row for each N-th update, instead of a drawing.", "N"),
+        Option("--steps", "Draw this many steps, instead of those of the run.", "N"),
+        Option("--every", "Print a row for each N-th step, instead of a drawing.", "N"),
         Option("--plot", "Draw into a .png or .svg file, instead of the terminal.", "FILE"),
         WITH,
         FILE,
@@ -76,7 +76,7 @@ def run(arguments: Arguments) -> int:
     if every:
         for label, _, curve in shown:
             above = f"\n{label}\n" if len(shown) > 1 else "\n"
-            print(above + table(_rows(curve.points), ["update", "factor", "learning rate"]))
+            print(above + table(_rows(curve), [_axis(curve), "factor", "learning rate"]))
     elif path is not None:
         from setpoint.report.figure import save
 
@@ -107,9 +107,10 @@ def _tag(section: Config) -> str:
 
 def _heading(label: str, job: Job, curve: Curve) -> str:
     first, high, last = curve.points[0], curve.highest, curve.points[-1]
+    where = f"step {high.step:,}" if curve.unit == "steps" else f"{high.at:.4g} {curve.unit}"
     return (
-        f"{label}: {_tag(job.schedule)}, {curve.updates:,} updates; {first.lr:.4g} at first, "
-        f"{high.lr:.4g} at most (update {high.step:,}), {last.lr:.4g} at last"
+        f"{label}: {_tag(job.schedule)}, {curve.length}; {first.lr:.4g} at first, "
+        f"{high.lr:.4g} at most ({where}), {last.lr:.4g} at last"
     )
 
 
@@ -118,24 +119,43 @@ def _facts(label: str, job: Job, curve: Curve) -> dict[str, Any]:
         "source": label,
         "type": _tag(job.schedule),
         "lr": job.optimizer.lr,
-        "updates": curve.updates,
+        "length": str(curve.length),
+        "unit": curve.unit,
         "notes": list(curve.notes),
         "rows": [point._asdict() for point in curve.points],
     }
 
 
-def _rows(points: Sequence[Point]) -> list[list[str]]:
-    return [[f"{p.step:,}", f"{p.factor:.6f}", f"{p.lr:.6g}"] for p in points]
+def _axis(curve: Curve) -> str:
+    return "step" if curve.unit == "steps" else curve.unit
+
+
+def _at(curve: Curve, point: Point) -> str:
+    return f"{point.step:,}" if curve.unit == "steps" else f"{point.at:.4g}"
+
+
+def _rows(curve: Curve) -> list[list[str]]:
+    return [[_at(curve, p), f"{p.factor:.6f}", f"{p.lr:.6g}"] for p in curve.points]
 
 
 def _plot(shown: list[tuple[str, Job, Curve]]) -> Plot:
     from setpoint.report.series import Plot, Series
 
+    # Curves over different units have only their own length in common.
+    units = {_axis(curve) for _, _, curve in shown}
+    axis = units.pop() if len(units) == 1 else "share of the run"
     series = [
-        Series(f"{label} ({_tag(job.schedule)})", [(p.step, p.lr) for p in curve.points])
+        Series(
+            f"{label} ({_tag(job.schedule)})",
+            [(p.at / (1 if axis == _axis(curve) else _whole(curve)), p.lr) for p in curve.points],
+        )
         for label, job, curve in shown
     ]
-    return Plot("learning rate over the updates", "update", "learning rate", series, linear=True)
+    return Plot("learning rate over the run", axis, "learning rate", series, linear=True)
+
+
+def _whole(curve: Curve) -> float:
+    return curve.length.in_unit(curve.unit) or 1
 
 
 def _drawing(shown: list[tuple[str, Job, Curve]]) -> str:
@@ -152,5 +172,5 @@ def _bars(label: str, curve: Curve) -> str:
     points, top = curve.points, curve.highest.lr or 1.0
     count = min(BARS, len(points))
     chosen = [points[round(i * (len(points) - 1) / max(count - 1, 1))] for i in range(count)]
-    rows = [[f"{p.step:,}", f"{p.lr:.4g}", "#" * round(LENGTH * p.lr / top)] for p in chosen]
-    return table(rows, ["update", "learning rate", label])
+    rows = [[_at(curve, p), f"{p.lr:.4g}", "#" * round(LENGTH * p.lr / top)] for p in chosen]
+    return table(rows, [_axis(curve), "learning rate", label])

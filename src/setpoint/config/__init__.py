@@ -12,7 +12,7 @@ from .field import derived, field
 from .free import Free
 from .hooks import check, dead, derive
 from .problem import Caution, ConfigError, Problem
-from .quantity import Duration, Period
+from .quantity import Duration, Length, Period
 from .reference import ref
 from .registry import modifier, preset
 from .resolve import resolve
@@ -40,6 +40,7 @@ __all__ = [
     "Free",
     "ImportPath",
     "Invalid",
+    "Length",
     "Period",
     "Problem",
     "Role",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from .errors import Invalid
+from .quantity import Duration, Length, Period, combine
 
 Path = tuple[str | int, ...]
 BITS = 4096
@@ -94,6 +95,11 @@ _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Pow: _power,
 }
 
+# Those that lengths take.
+_SIGNS: dict[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
+}  # fmt: skip
+
 
 def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     """Compute the value of an expression.
@@ -103,7 +109,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
         look_up: gives the value of a field, by its path from the root.
 
     Returns:
-        a number, or for a bare path whatever the field holds.
+        a number or a length, or for a bare path whatever the field holds.
 
     Raises:
         Invalid: for an undefined operation, such as a division by zero.
@@ -117,8 +123,10 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
         operand = _number(node.operand, look_up)
         return -operand if isinstance(node.op, ast.USub) else operand
     assert isinstance(node, ast.BinOp)
-    left, right = _number(node.left, look_up), _number(node.right, look_up)
+    left, right = _operand(node.left, look_up), _operand(node.right, look_up)
     try:
+        if not isinstance(left, int | float) or not isinstance(right, int | float):
+            return combine(_SIGNS.get(type(node.op), "**"), left, right)
         result = _BINARY[type(node.op)](left, right)
     except (ZeroDivisionError, OverflowError) as error:
         raise Invalid(f"cannot be computed: {error}") from None
@@ -139,8 +147,19 @@ def unparse(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
-def _number(node: ast.expr, look_up: Callable[[Path], object]) -> float:
+def _operand(
+    node: ast.expr, look_up: Callable[[Path], object]
+) -> float | Period | Length | Duration:
+    """A number, or a length where the operator takes one."""
     value = evaluate(node, look_up)
+    return value if isinstance(value, Period | Length | Duration) else _checked(node, value)
+
+
+def _number(node: ast.expr, look_up: Callable[[Path], object]) -> float:
+    return _checked(node, evaluate(node, look_up))
+
+
+def _checked(node: ast.expr, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid(f"cannot be computed: {ast.unparse(node)} is not a number")
     return value

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .types.base import FieldType
 
 T = TypeVar("T")
+Formerly = Callable[[Any], Mapping[str, object] | None]
 
 
 class Missing:
@@ -145,6 +146,7 @@ class FieldInfo:
         values_also_called: what other systems call its values, by value; answered likewise.
         before: what a run had before this field existed, in plain data; MISSING for the first ones.
         environment: the variable that may give the value.
+        formerly: the names and values that the fingerprint has in place of this field's.
     """
 
     __slots__ = (
@@ -157,6 +159,7 @@ class FieldInfo:
         "derived",
         "environment",
         "factory",
+        "formerly",
         "item_bounds",
         "name",
         "namespace",
@@ -181,6 +184,7 @@ class FieldInfo:
         before: object = MISSING,
         values_also_called: Mapping[str, Sequence[str]] | None = None,
         environment: str | None = None,
+        formerly: Formerly | None = None,
     ) -> None:
         # The default as it stands in the class, and whether that, or what the factory makes, is
         # known to be what the field would have read.
@@ -201,6 +205,7 @@ class FieldInfo:
         self.before = before
         self.values_also_called = values_also_called or {}
         self.environment = environment
+        self.formerly = formerly
         self.name = ""
         self.annotation: object = None
         self.owner: type = object
@@ -347,6 +352,7 @@ def field(
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
     environment: str | None = None,
+    formerly: Formerly | None = None,
 ) -> T: ...
 @overload
 def field(
@@ -362,6 +368,7 @@ def field(
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
     environment: str | None = None,
+    formerly: Formerly | None = None,
 ) -> T: ...
 @overload
 def field(
@@ -381,6 +388,7 @@ def field(
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
     environment: str | None = None,
+    formerly: Formerly | None = None,
 ) -> Any: ...
 def field(
     *,
@@ -401,6 +409,7 @@ def field(
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
     environment: str | None = None,
+    formerly: Formerly | None = None,
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
 
@@ -421,6 +430,9 @@ def field(
         environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
             below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
             which name their variable themselves.
+        formerly: for a field that was renamed or changed its type: from a plain value to the old
+            names and values of the same section, which take its place in the fingerprint, so that
+            older runs keep theirs; None for a value that could not be said before.
 
     Returns:
         a marker that the config class replaces; typed as the field's value for type checkers.
@@ -439,6 +451,7 @@ def field(
         before,
         values_also_called,
         environment,
+        formerly,
     )
 
 
@@ -453,6 +466,7 @@ def derived(
     also_called: Sequence[str] = (),
     before: object = MISSING,
     values_also_called: Mapping[str, Sequence[str]] | None = None,
+    formerly: Formerly | None = None,
 ) -> Any:
     """Declare a field that is computed once all layers are merged, unless it is set.
 
@@ -461,7 +475,7 @@ def derived(
     Arguments:
         role: as for `field`.
         gt, ge, lt, le: limits that a given and a computed value must keep.
-        tags, also_called, before, values_also_called: as for `field`.
+        tags, also_called, before, values_also_called, formerly: as for `field`.
 
     Returns:
         a marker that the config class replaces.
@@ -475,4 +489,5 @@ def derived(
         also_called=also_called,
         before=before,
         values_also_called=values_also_called,
+        formerly=formerly,
     )

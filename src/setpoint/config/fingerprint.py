@@ -10,9 +10,11 @@ from typing import Any, cast
 from .base import Config, is_frozen
 from .data import json_value, same
 from .errors import SetpointError
-from .meta import newer
+from .field import FieldInfo
+from .meta import newer, renamed
+from .origin import Path
 from .role import IDENTITY
-from .walk import Leaf, leaves
+from .walk import Leaf, dotted, leaves
 
 SHORT = 8
 
@@ -47,11 +49,34 @@ def as_before(config: Config, leaf: Leaf) -> bool:
     path = leaf.path[:-1] if leaf.path[-1] == "type" else leaf.path
     if not path or path[-1] not in newer:
         return False
+    info = _declared(config, path)
+    return info is not None and same(json_value(leaf.value), info.before)
+
+
+def formerly(config: Config, leaf: Leaf) -> dict[str, object] | None:
+    """What stands for a leaf in the canonical form, where that is not its path and value.
+
+    Arguments:
+        config: the root.
+        leaf: one of its leaves.
+
+    Returns:
+        dotted paths and plain values; None where the leaf stands for itself.
+    """
+    if not leaf.path or leaf.path[-1] not in renamed:
+        return None
+    info = _declared(config, leaf.path)
+    if info is None or info.formerly is None:
+        return None
+    old = info.formerly(json_value(leaf.value))
+    return None if old is None else {dotted((*leaf.path[:-1], k)): v for k, v in old.items()}
+
+
+def _declared(config: Config, path: Path) -> FieldInfo | None:
     node: Any = config
     for part in path[:-1]:
         node = getattr(node, str(part)) if isinstance(node, Config) else node[part]
-    info = type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Config) else None
-    return info is not None and same(json_value(leaf.value), info.before)
+    return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Config) else None
 
 
 def canonical(config: Config) -> str:
@@ -65,7 +90,10 @@ def canonical(config: Config) -> str:
         in their shortest exact form. Free of the order of fields, of the machine and of Python's
         version.
     """
-    return canonical_json({leaf.key: json_value(leaf.value) for leaf in identity_leaves(config)})
+    values: dict[str, object] = {}
+    for leaf in identity_leaves(config):
+        values.update(formerly(config, leaf) or {leaf.key: json_value(leaf.value)})
+    return canonical_json(values)
 
 
 def canonical_json(values: Mapping[str, object]) -> str:

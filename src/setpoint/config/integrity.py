@@ -13,6 +13,8 @@ from .role import IDENTITY
 # Marks an identity value that is no part of the fingerprint: its field was added later, and holds
 # what every run had before.
 AS_BEFORE = "as_before"
+# Paths and values that stand in the fingerprint for a value whose field was renamed.
+FORMERLY = "formerly"
 
 
 def check_integrity(
@@ -55,11 +57,10 @@ def recorded_fingerprint(origins: Mapping[str, Mapping[str, Any]]) -> str:
     Returns:
         64 hexadecimal digits.
     """
-    values = {
-        key: entry["value"]
-        for key, entry in origins.items()
-        if entry["role"] == IDENTITY.name and not entry.get(AS_BEFORE)
-    }
+    values: dict[str, Any] = {}
+    for key, entry in origins.items():
+        if entry["role"] == IDENTITY.name and not entry.get(AS_BEFORE):
+            values.update(entry.get(FORMERLY) or {key: entry["value"]})
     return sha256(canonical_json(values).encode("ascii"))
 
 

@@ -21,6 +21,8 @@ SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
 newer: set[str] = set()
 # The variables that some field declares; see `field(environment=...)`.
 environmental: set[str] = set()
+# The names of the fields with another one in the fingerprint; see `field(formerly=...)`.
+renamed: set[str] = set()
 ROLES = (type(None), Role)
 RESERVED = frozenset(
     {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
@@ -192,6 +194,8 @@ class ConfigMeta(type):
                 newer.add(key)
             if declared.environment is not None:
                 environmental.add(declared.environment)
+            if declared.formerly is not None:
+                renamed.add(key)
         _collect_hooks(info, namespace)
         alike = len({key.lower() for key in info.fields}) < len(info.fields)
         hidden = any(hasattr(base, key) for base in bases for key in fields)

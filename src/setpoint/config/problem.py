@@ -151,7 +151,7 @@ class Caution(Problem):
         """The caution on one line, for logs.
 
         Returns:
-            for instance `schedule.warmup_steps = 700: ... (warmup-longer-than-run)`.
+            for instance `schedule.warmup = 700 steps: ... (warmup-longer-than-run)`.
         """
         value = f" = {self.value}" if self.value is not None else ""
         return f"{_short(self.path)}{value}: {_short(self.message)} ({self.code})"

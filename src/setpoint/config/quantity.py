@@ -1,4 +1,4 @@
-"""`Period`, when something recurs, and `Duration`, when training ends."""
+"""`Period`: when something recurs; `Duration`: when training ends; `Length`: of a part of it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,21 @@ SECONDS = {
 }  # fmt: skip
 SHAPE = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([a-z_]*)\s*")
 EXAMPLES = ('"100 steps"', '"0.25 epochs"', '"10 min"', '"1e9 tokens"')
+LENGTHS = (*EXAMPLES, '"5 %"')
+NUMBER = r"([0-9][0-9_]*\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+)"
 LONGEST = 100  # signs of a text, or bits of a number, that can be meant
+MOST = 2.0**63  # of anything; what is meant is far below
 ORDER = ("steps", "epochs", "tokens", "seconds")
 WORDS = ("last_step", "never")
 # For JSON Schema, in the part of the language that Python and ECMA-262 share.
-MEASURE = (
-    r"\s*([0-9][0-9_]*\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+)"
-    rf"\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
-)
+MEASURE = rf"\s*{NUMBER}\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
 
 
-def _measure(value: object) -> tuple[int | float, str, str]:
-    """A count, its unit (time in seconds) and its canonical text: equal counts, equal texts."""
+def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, str]:
+    """A count, its unit (time in seconds) and its canonical text: equal counts, equal texts.
+
+    With `zero` a count may be 0, which is 0 steps in every unit.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         text = f"{value} steps" if value.bit_length() < LONGEST else ""
     else:
@@ -50,8 +53,12 @@ def _measure(value: object) -> tuple[int | float, str, str]:
         every = [*UNITS, *SECONDS]
         raise Invalid(f"has an unknown unit {unit!r}", known, hint=did_you_mean(unit, every))
     number = float(digits)
+    if zero and number == 0:
+        return 0, "steps", "0 steps"
     if not 0 < number < float("inf"):
         raise Invalid(f"must be a positive count: got {shown(value)}", EXAMPLES)
+    if number >= MOST / SECONDS.get(unit, 1.0):
+        raise Invalid(f"is out of range: it must be below 2**63: got {shown(value)}", EXAMPLES)
     if unit in SECONDS:
         seconds = number * SECONDS[unit]
         return seconds, "seconds", _time(seconds)
@@ -110,7 +117,7 @@ class Period:
         """Make a value from what a layer holds.
 
         Arguments:
-            value: a period, a text or a count of steps.
+            value: a period, a text, a count of steps, or what arithmetic on lengths came to.
 
         Returns:
             the period.
@@ -120,6 +127,8 @@ class Period:
         """
         if isinstance(value, cls):
             return value
+        if isinstance(value, Length) and value:
+            value = str(value)
         if isinstance(value, str | int) and not isinstance(value, bool):
             return cls(value)
         raise Invalid(f"is not a period: got {shown(value)}", (*EXAMPLES, *WORDS))
@@ -145,6 +154,142 @@ class Period:
 
     def __hash__(self) -> int:
         return hash((self.count, self.unit))
+
+
+class Length:
+    """How long a part of training lasts: a count with a unit, or a share of the whole.
+
+    `bool(length)` is whether it is above 0.
+
+    Arguments:
+        text: a count with a unit as for `Period`, `0`, or a percentage such as `"5 %"`.
+
+    Attributes:
+        count: the count; of a share, the percentage.
+        unit: `"steps"`, `"epochs"`, `"tokens"`, `"seconds"` or `"%"`.
+
+    Raises:
+        Invalid: if the text is none of these.
+    """
+
+    __slots__ = ("_text", "count", "unit")
+    __setpoint_scalar__ = "a length such as 100, '100 steps', '0.5 epochs', '10 min' or '5 %'"
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": ["integer", "string"],
+        "minimum": 0,
+        "pattern": rf"^({MEASURE}|{NUMBER}\s*%\s*)$",
+    }
+
+    count: int | float
+    unit: str
+
+    def __init__(self, text: str | int) -> None:
+        try:
+            self.count, self.unit, self._text = _share(text) or _measure(text, zero=True)
+        except Invalid as error:
+            hint = error.hint or _as_share(text)
+            raise Invalid(error.message, LENGTHS, hint=hint).called("Length", text) from None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the whole, from 0 to 1; None for a count."""
+        return shifted(self.count, -2) if self.unit == "%" else None
+
+    @classmethod
+    def of_share(cls, share: float) -> Self:
+        """Make a length from a share.
+
+        Arguments:
+            share: above 0, at most 1.
+
+        Returns:
+            the length whose `share` it is.
+        """
+        return cls(f"{shifted(share, 2)!r} %")
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Arguments:
+            value: a length, a text, a count of steps, or what arithmetic on lengths came to.
+
+        Returns:
+            the length.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Duration) and len(value.limits) == 1:
+            return cls(value.limits[0].text)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cls(value)
+        raise Invalid(f"is not a length: got {shown(value)}", LENGTHS, hint=_as_share(value))
+
+    def dump(self) -> str:
+        """The length in plain data.
+
+        Returns:
+            the text that reads back as this length, the same for equal lengths.
+        """
+        return self._text
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Length({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Length):
+            return NotImplemented
+        return (self.count, self.unit) == (other.count, other.unit)
+
+    def __hash__(self) -> int:
+        return hash((self.count, self.unit))
+
+
+def _as_share(value: object) -> str:
+    """How a ratio is written as a share."""
+    try:
+        ratio = (
+            float(value) if isinstance(value, str | float) and len(str(value)) < LONGEST else 0.0
+        )
+    except ValueError:
+        return ""
+    return f'A share of the whole is written "{shifted(ratio, 2):g} %".' if 0 < ratio <= 1 else ""
+
+
+def _share(value: object) -> tuple[float, str, str] | None:
+    """A percentage, its unit and its canonical text; None for what is none."""
+    match = re.fullmatch(rf"\s*({NUMBER})\s*%\s*", value) if isinstance(value, str) else None
+    if match is None or len(match[0]) >= LONGEST:
+        return None
+    count = float(match[1].replace("_", ""))
+    if count == 0:
+        return 0, "steps", "0 steps"
+    if not 0 < count <= 100:
+        raise Invalid(f"must be at most 100 %: got {shown(value)}", ('"5 %"',))
+    return count, "%", f"{int(count) if count.is_integer() else repr(count)} %"
+
+
+def shifted(number: float, places: int) -> float:
+    """A number with its decimal point moved: what is written with as many digits stays so.
+
+    Arguments:
+        number: finite.
+        places: to the right, or to the left if negative.
+
+    Returns:
+        for instance 7.0 for 0.07 and 2 places, where 100 * 0.07 is 7.000000000000001.
+    """
+    digits, _, exponent = repr(float(number)).partition("e")
+    return float(f"{digits}e{int(exponent or 0) + places}")
 
 
 class Limit:
@@ -217,7 +362,8 @@ class Duration:
         """Make a value from what a layer holds.
 
         Arguments:
-            value: a duration, a text, a count of steps, or a list of texts and counts.
+            value: a duration, a text, a count of steps, a list of texts and counts, or what
+                arithmetic on lengths came to.
 
         Returns:
             the duration.
@@ -227,6 +373,8 @@ class Duration:
         """
         if isinstance(value, cls):
             return value
+        if isinstance(value, Length) and value:
+            value = str(value)
         if isinstance(value, str) and ("," in value or value.startswith("[")):
             from .layers.flow import parse_list
 
@@ -266,3 +414,56 @@ class Duration:
 
     def __hash__(self) -> int:
         return hash(self._key())
+
+
+Countable = int | float | Period | Length | Duration
+
+
+def combine(sign: str, left: Countable, right: Countable) -> Length | int | float:
+    """Compute with lengths in a reference: `schedule.horizon // 10`.
+
+    Arguments:
+        sign: `+`, `-`, `*`, `/`, `//`, `%` or `**`, which no length takes.
+        left, right: of which one is no number. A bare number that is added is in steps.
+
+    Returns:
+        a length; the ratio of two lengths is a number.
+
+    Raises:
+        Invalid: for lengths in different units, several limits, or a product of lengths.
+    """
+    first, second = _counted(left), _counted(right)
+    if sign == "**":
+        raise Invalid(f"cannot be computed: {left} ** {right} is no length")
+    if sign in "+-":
+        first, second = ((n, unit or "steps") for n, unit in (first, second))
+    (x, unit), (y, other) = first, second
+    if unit and other and unit != other:
+        raise Invalid(f"cannot be computed: {left} and {right} have different units")
+    if (sign == "*" and unit and other) or (sign not in "+-*" and other and not unit):
+        raise Invalid(f"cannot be computed: {left} {sign} {right} is no length")
+    result = {
+        "+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y,
+        "/": lambda: x / y, "//": lambda: x // y, "%": lambda: x % y,
+    }[sign]()  # fmt: skip
+    if unit and other and sign in ("/", "//"):
+        return result
+    unit = unit or other
+    # Without the noise of binary fractions: 0.07 * 600 is 42.
+    near = round(result, 6)
+    number = int(near) if near == int(near) else result
+    return Length(f"{number} {'s' if unit == 'seconds' else unit}")
+
+
+def _counted(value: Countable) -> tuple[int | float, str]:
+    """A count and its unit; a number has none."""
+    if isinstance(value, int | float):
+        return value, ""
+    if isinstance(value, Duration):
+        first, *others = value.limits
+        if others:
+            raise Invalid(f"cannot be computed: {value} has several limits")
+        return first.count, first.unit
+    if isinstance(value, Period) and value.unit in WORDS:
+        raise Invalid(f"cannot be computed: {value} is no count")
+    return value.count, value.unit

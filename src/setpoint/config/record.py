@@ -13,8 +13,8 @@ from .edit import Editor
 from .entries import entries_of, field_at, layer_text
 from .errors import Invalid, SetpointError
 from .field import FieldInfo
-from .fingerprint import as_before, fingerprint
-from .integrity import AS_BEFORE
+from .fingerprint import as_before, fingerprint, formerly
+from .integrity import AS_BEFORE, FORMERLY
 from .origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorded
 from .plain import to_minimal, to_plain
 from .problem import ConfigError, Problem
@@ -60,6 +60,8 @@ def record_files(config: Config) -> dict[str, str]:
             entry["entries"] = {str(each.path[-1]): _layers(each) for each in entries}
         if leaf.role is IDENTITY and as_before(config, leaf):
             entry[AS_BEFORE] = True
+        elif leaf.role is IDENTITY and (old := formerly(config, leaf)) is not None:
+            entry[FORMERLY] = old
         chains[leaf.key] = entry
     return {
         CONFIG: write_json({HEADER: header, **to_plain(config, whole=True)}),

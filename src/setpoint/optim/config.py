@@ -20,6 +20,7 @@ from setpoint.optim.schedule.config import (
     Polynomial,
     Rex,
     ScheduleConfig,
+    Spanning,
     Wsd,
 )
 from setpoint.optim.section import Group, Kind, OptimizerConfig, Parameter, pattern_problems
@@ -48,6 +49,7 @@ __all__ = [
     "Rex",
     "ScheduleConfig",
     "ScheduleFreeAdamW",
+    "Spanning",
     "Wsd",
 ]
 

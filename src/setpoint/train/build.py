@@ -178,7 +178,11 @@ def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
         weights=weights,
         optimizer=optimizer,
         options=options_of(optimizer),
-        schedule=LearningRate(job.schedule, job.batch.global_size * job.batch.sequence_length),
+        schedule=LearningRate(
+            job.schedule,
+            tokens_per_step=job.batch.global_size * job.batch.sequence_length,
+            epochs_per_step=job.batch.global_size / loader.windows_per_epoch,
+        ),
         scaler=build_scaler(job.precision, device),
         compiled=compiled,
         pretrained=pretrained,

@@ -15,7 +15,6 @@ from setpoint.config import (
     Config,
     Duration,
     Free,
-    Invalid,
     Problem,
     check,
     dead,
@@ -29,23 +28,22 @@ from setpoint.data.config import Bytes, Data, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
 from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
-from setpoint.model.moe.config import SigmoidTopK
 from setpoint.optim.config import (
     SGD,
     AdamW,
     AnyPrecisionAdamW,
     Cosine,
     OptimizerConfig,
-    Piecewise,
     Plateau,
     ScheduleConfig,
+    Spanning,
 )
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
-from setpoint.train.batch import Batch, batch_sum, nearest_multiples, solve_batch
+from setpoint.train.batch import Batch, batch_sum, expected_steps, nearest_multiples, solve_batch
 from setpoint.train.evaluation.config import (
     LONG_EVALUATION,
     LONG_EVALUATION_MEANS,
@@ -167,7 +165,7 @@ class Job(
             "plateau": ("reduce_lr_on_plateau", "reducelronplateau", "reduce_on_plateau"),
         },
     )
-    """How the learning rate changes over the updates."""
+    """How the learning rate changes over the run."""
 
     loss: LossConfig = field(
         factory=CrossEntropy,
@@ -250,35 +248,20 @@ class Job(
         Returns:
             the number; None where only epochs or time end the run.
         """
-        steps, tokens = self.duration.in_unit("steps"), self.duration.in_unit("tokens")
-        limits = [] if steps is None else [int(steps)]
-        if tokens is not None:
-            limits.append(-(-int(tokens) // (self.batch.global_size * self.batch.sequence_length)))
-        return min(limits, default=None)
+        return expected_steps(self)
 
-    def horizon(self) -> int | None:
-        """The number of updates that curves other than the learning rate's are drawn over.
+    def horizon(self) -> Duration:
+        """What curves other than the learning rate's run over.
 
         Returns:
-            that of the learning rate where it has one, else that of the run; None where neither is
-            known.
+            what the learning rate's does where it has an end, else the duration.
         """
-        return self.schedule.horizon or self.updates()
+        return self.schedule.runs_over or self.duration
 
-    @derive("schedule.horizon_steps")
-    def _derive_horizon_steps(self) -> int | None:
+    @derive("schedule.horizon")
+    def _derive_horizon(self) -> Duration | None:
         section = self.schedule
-        if isinstance(section, Piecewise) and not section.needs_horizon:
-            return None
-        updates = self.updates()
-        if updates is None:
-            raise Invalid(
-                f"must be set: a duration of {self.duration} does not say how many updates "
-                f"there will be",
-                hint="Set it to a number of updates, give a duration in steps or tokens, or use a "
-                "schedule without an end: constant, inverse_sqrt, plateau or none.",
-            )
-        return updates
+        return self.duration if isinstance(section, Spanning) and section.needs_horizon else None
 
     @derive("schedule.judged_on")
     def _derive_judged_on(self) -> str | None:
@@ -331,21 +314,6 @@ class Job(
             valid=[str(size) for size in nearest_multiples(batch.global_size, step)],
             also=also,
         )
-
-    @check
-    def _check_bias_schedule(self) -> Iterator[Problem]:
-        moe = self.model.moe if isinstance(self.model, Transformer) else None
-        router = None if moe is None else moe.router
-        if not isinstance(router, SigmoidTopK) or router.bias_schedule == "constant":
-            return
-        if self.horizon() is None:
-            yield Problem(
-                "model.moe.router.bias_schedule",
-                f"a duration of {self.duration} does not say how many updates there will be",
-                valid=("constant",),
-                also=("duration",),
-                hint="Or give a duration in steps or tokens.",
-            )
 
     @check
     def _check_best(self) -> Iterator[Problem]:

@@ -107,11 +107,11 @@ def _refusal(folder: str, refused: list[Difference]) -> str:
             "  schedule.judged_on follows from the section evaluation: a plateau learns from what "
             "is judged, and how often."
         )
-    if any(item.path == "schedule.horizon_steps" for item in refused):
-        recorded = next(i.left for i in refused if i.path == "schedule.horizon_steps")
+    horizon = next((item.left for item in refused if item.path == "schedule.horizon"), None)
+    if isinstance(horizon, str | list):
+        text = ", ".join(horizon) if isinstance(horizon, list) else horizon
         lines.append(
-            f"  To go on along the recorded learning-rate curve, add "
-            f"--schedule.horizon_steps {recorded}."
+            f'  To go on along the recorded learning-rate curve, add --schedule.horizon "{text}".'
         )
     return "\n".join(lines)
 

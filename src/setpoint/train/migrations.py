@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from setpoint.config import RUNTIME
-from setpoint.config.migrate import Added, Operation, migration
+from setpoint.config import RUNTIME, Length
+from setpoint.config.migrate import (
+    Added,
+    Converted,
+    Kept,
+    Merged,
+    Operation,
+    Renamed,
+    migration,
+)
 
 
 @migration(to=2)
@@ -133,9 +141,24 @@ def training() -> Iterable[Operation]:
     return fields
 
 
+def _steps(count: Any) -> Any:
+    return f"{count} steps" if type(count) is int else count
+
+
+def _length_of_phase(steps: int | None, share: float | None) -> str | None:
+    if share is not None:
+        return str(Length.of_share(share))
+    return None if steps is None else f"{steps} steps"
+
+
+def _not_the_duration(data: dict[str, Any]) -> bool:
+    """Whether a horizon is another than what is derived today, the duration in its own unit."""
+    return data["schedule"]["horizon"] not in (None, data["duration"])
+
+
 @migration(to=5)
 def first_week() -> Iterable[Operation]:
-    """Held-out text may have sources of its own; runs answer signals within a time.
+    """Schedules run over any unit, held-out text has sources, runs answer signals within a time.
 
     Returns:
         the changes from schema 4.
@@ -145,4 +168,19 @@ def first_week() -> Iterable[Operation]:
         Added("resilience.grace_period", 120.0, role=RUNTIME),
         Added("checkpoint.at_start", True, role=RUNTIME),
         Added("checkpoint.last", "full", role=RUNTIME),
+        Renamed("schedule.horizon_steps", "schedule.horizon", convert=_steps),
+        Kept("schedule.horizon", _not_the_duration),
+        Renamed("schedule.warmup_steps", "schedule.warmup", convert=_steps),
+        Renamed("schedule.decay_steps", "schedule.decay_length", of="wsd", convert=_steps),
+        Converted("schedule.timescale", _steps, "", of="inverse_sqrt"),
+        Merged(
+            ("schedule.phases.*.steps", "schedule.phases.*.share"),
+            "schedule.phases.*.length",
+            _length_of_phase,
+            (None, None),
+        ),
+        *(
+            Added("schedule.horizon", None, derived=True, of=tag)
+            for tag in ("constant", "inverse_sqrt", "plateau")
+        ),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from setpoint.config import Duration
 from setpoint.config.other_names import Converter, Given, Ours
 
 PEAK = ("lr", "learning_rate", "base_lr", "max_lr", "peak_lr")
@@ -73,20 +74,9 @@ def _share_of_peak(path: str) -> Converter:
 
 def _warmup_share(given: Given) -> Ours | str | None:
     """A warm-up as a share of the run."""
-    from setpoint.config import Config
-
     if given.number is None or not 0 <= given.number <= 1:
         return None
-    steps = given.beside(*STEPS)
-    updates = given.of("schedule.horizon_steps") if steps is None else steps.number
-    if isinstance(updates, int | float) and isinstance(given.of("schedule"), Config):
-        count = round(given.number * updates)
-        note = f"a number of steps ({given.number:g} of {_whole(updates)})"
-        return Ours({"schedule.warmup_steps": count}, note)
-    return (
-        f"Here it is called schedule.warmup_steps, a number of steps: "
-        f"{given.number:g} times those of the run."
-    )
+    return Ours({"schedule.warmup": f"{_whole(100 * given.number)} %"}, "a share of the horizon")
 
 
 def _warmup(given: Given) -> Ours | str | None:
@@ -94,7 +84,7 @@ def _warmup(given: Given) -> Ours | str | None:
         return None
     if 0 < given.number < 1:
         return _warmup_share(given)
-    return Ours({"schedule.warmup_steps": _whole(given.number)})
+    return Ours({"schedule.warmup": f"{_whole(given.number)} steps"})
 
 
 def _mixed(given: Given) -> Ours | str | None:
@@ -137,8 +127,9 @@ def _every(path: str) -> Converter:
         if given.name == "saves_per_epoch":
             return Ours({path: f"{_whole(1 / number)} epochs"})
         if number < 1:
-            updates = given.of("schedule.horizon_steps")
-            if not isinstance(updates, int):
+            horizon = given.of("schedule.horizon")
+            updates = horizon.in_unit("steps") if isinstance(horizon, Duration) else None
+            if updates is None:
                 return f"Here it is called {path}, a count with a unit such as 100 steps."
             note = f"a count with a unit ({number:g} of {updates} steps)"
             return Ours({path: f"{max(1, round(number * updates))} steps"}, note)

@@ -9,6 +9,7 @@ from setpoint.config import Duration, Period
 
 # Far above the rounding of a quotient, and far below a step's share of anything.
 TOLERANCE = 1e-12
+UNITS = ("steps", "tokens", "epochs", "seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from setpoint.optim.config import (
     ScheduleFreeAdamW,
 )
 from setpoint.optim.schedule.config import Decaying
+from setpoint.train.batch import share_of_run
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -87,19 +88,19 @@ def suspicious(job: Job) -> Iterator[Caution]:
     yield from _suspicious_model(job)
     yield from _suspicious_optimizer(job)
     yield from _suspicious_best(job)
-    if updates is None:
-        return
-    warmup = job.schedule.warmup
-    if warmup >= updates:
+    warmup = share_of_run(job, job.schedule.rises_over)
+    if warmup is not None and warmup >= 1:
         yield Caution(
             WARMUP,
-            "schedule.warmup_steps",
-            f"{warmup} updates of warm-up in a run of {updates}: the peak learning rate is "
-            f"reached at its very end or never",
-            valid=(str(updates // 20),),
+            "schedule.warmup",
+            f"{job.schedule.rises_over} of warm-up in a run of {job.duration}: the peak learning "
+            f"rate is reached at its very end or never",
+            valid=("5 %",) if job.schedule.runs_over is not None else (),
             also=("duration",),
         )
-    yield from _suspicious_end(job, updates)
+    yield from _suspicious_end(job)
+    if updates is None:
+        return
     yield from _suspicious_patience(job)
     yield from _seldom_saved(job, updates)
     every = job.checkpoint.every
@@ -170,30 +171,28 @@ def _seldom_saved(job: Job, updates: int) -> Iterator[Caution]:
     )
 
 
-def _suspicious_end(job: Job, updates: int) -> Iterator[Caution]:
+def _suspicious_end(job: Job) -> Iterator[Caution]:
     """A curve that ends where the run does not."""
     section, end = job.schedule, job.schedule.end
-    if end is None or end == updates:
+    share = None if end is None else share_of_run(job, end)
+    if end is None or share is None or share == 1:
         return
-    path, valid = "schedule.horizon_steps", (str(updates),)
-    if end > updates:
-        effect = "the learning rate never comes down to the floor"
-    else:
-        effect = f"the last {updates - end:g} train at the floor"
+    path, valid = "schedule.horizon", (str(job.duration),)
+    effect = "the learning rate never comes down to the floor"
+    if share < 1:
+        effect = "the rest of the run trains at the floor"
     if isinstance(section, Piecewise):
-        if not section.phases:
-            return  # an error of its own
         path, valid = "schedule.phases", ()
-        if end > updates:
+        if share > 1:
             effect = "the last target is never reached"
         elif section.phases[-1].target:
             return  # to stay somewhere after the last phase is what it is for
         else:
-            effect = f"the last {updates - end:g} learn nothing, as the last target is 0"
+            effect = "the rest of the run learns nothing, as the last target is 0"
     yield Caution(
         HORIZON,
         path,
-        f"the curve ends at update {end:g} and the run at {updates}: {effect}",
+        f"the curve ends at {end} and the run at {job.duration}: {effect}",
         valid=valid,
         also=("duration",),
     )

@@ -20,7 +20,7 @@ from ..conftest import CommandLine
 from ..test_source import shown
 
 TRAIN = (
-    "train small.toml --duration '4 steps' --schedule.horizon_steps 8 --checkpoint.every '2 steps' "
+    "train small.toml --duration '4 steps' --schedule.horizon 8 --checkpoint.every '2 steps' "
     "--checkpoint.keep null --evaluation.every '2 steps' --evaluation.sequences 2 "
     "--tracking.progress none"
 )

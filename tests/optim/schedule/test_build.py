@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
-from setpoint.config import resolve
+from setpoint.config import Length, resolve
 from setpoint.optim.config import (
     Constant,
     Cosine,
@@ -33,29 +33,33 @@ from setpoint.optim.config import (
 W, T, D, M, A = 7, 60, 20, 0.1, 0.2
 """Updates of the warm-up, of the run and of the last decay; the floor; where the warm-up begins."""
 SHARED: dict[str, Any] = {
-    "warmup_steps": W,
+    "warmup": W,
     "warmup_from": A,
-    "horizon_steps": T,
+    "horizon": T,
     "floor": M,
 }
 SECTIONS: dict[str, ScheduleConfig] = {
     "none": NoSchedule(),
-    "constant": Constant(warmup_steps=W, warmup_from=A),
+    "constant": Constant(warmup=W, warmup_from=A),
     "cosine": Cosine(**SHARED),
     "linear": Linear(**SHARED),
     "polynomial": Polynomial(**SHARED, power=3.0),
     "hard": Polynomial(**SHARED, power=3.0, hard_floor=True),
     "rex": Rex(**SHARED),
-    "wsd-linear": Wsd(**SHARED, decay_steps=D),
-    "wsd-cosine": Wsd(**SHARED, decay_steps=D, decay="cosine"),
-    "wsd-sqrt": Wsd(**SHARED, decay_steps=D, decay="sqrt"),
-    "wsd-one_minus_sqrt": Wsd(**SHARED, decay_steps=D, decay="one_minus_sqrt"),
-    "inverse_sqrt": InverseSqrt(warmup_steps=W, warmup_from=A, timescale=11, floor=0.3),
-    "plateau": Plateau(warmup_steps=W, warmup_from=A),
+    "wsd-linear": Wsd(**SHARED, decay_length=D),
+    "wsd-cosine": Wsd(**SHARED, decay_length=D, decay="cosine"),
+    "wsd-sqrt": Wsd(**SHARED, decay_length=D, decay="sqrt"),
+    "wsd-one_minus_sqrt": Wsd(**SHARED, decay_length=D, decay="one_minus_sqrt"),
+    "inverse_sqrt": InverseSqrt(warmup=W, warmup_from=A, timescale=11, floor=0.3),
+    "plateau": Plateau(warmup=W, warmup_from=A),
     "piecewise": Piecewise(
         start=A,
-        phases=(Phase(steps=W, target=1.0), Phase(target=0.5), Phase(share=1 / 3, target=M)),
-        horizon_steps=T,
+        phases=(
+            Phase(length=W, target=1.0),
+            Phase(target=0.5),
+            Phase(length=Length.of_share(1 / 3), target=M),
+        ),
+        horizon=T,
     ),
 }  # fmt: skip
 
@@ -128,7 +132,7 @@ def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
         optimizer = torch.optim.SGD([p], lr=1.0)
         return make(optimizer, **arguments).lr_lambdas[0]
 
-    ours: dict[str, Any] = {"warmup_steps": W, "horizon_steps": T}
+    ours: dict[str, Any] = {"warmup": W, "horizon": T}
     wsd: dict[str, Any] = {
         "num_warmup_steps": W, "num_stable_steps": T - D - W, "num_decay_steps": D,
         "min_lr_ratio": M,
@@ -137,7 +141,7 @@ def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
     ahead = theirs(o.get_cosine_with_min_lr_schedule_with_warmup_lr_rate, **shared, min_lr_rate=M)
     return {
         "constant": (
-            Constant(warmup_steps=W),
+            Constant(warmup=W),
             theirs(o.get_constant_schedule_with_warmup, num_warmup_steps=W),
             0,
         ),
@@ -155,22 +159,22 @@ def lambdas() -> dict[str, tuple[ScheduleConfig, Callable[[int], float], int]]:
             0,
         ),
         "inverse_sqrt": (
-            InverseSqrt(warmup_steps=W, timescale=11),
+            InverseSqrt(warmup=W, timescale=11),
             theirs(o.get_inverse_sqrt_schedule, num_warmup_steps=W, timescale=11),
             0,
         ),
         "wsd-linear": (
-            Wsd(**ours, floor=M, decay_steps=D, warmup_from=M),
+            Wsd(**ours, floor=M, decay_length=D, warmup_from=M),
             theirs(o.get_wsd_schedule, **wsd, decay_type="linear"),
             0,
         ),
         "wsd-cosine": (
-            Wsd(**ours, floor=M, decay_steps=D, warmup_from=M, decay="cosine"),
+            Wsd(**ours, floor=M, decay_length=D, warmup_from=M, decay="cosine"),
             theirs(o.get_wsd_schedule, **wsd, decay_type="cosine"),
             0,
         ),
         "wsd-1-sqrt": (
-            Wsd(**ours, floor=M, decay_steps=D, warmup_from=M, decay="one_minus_sqrt"),
+            Wsd(**ours, floor=M, decay_length=D, warmup_from=M, decay="one_minus_sqrt"),
             theirs(o.get_wsd_schedule, **wsd, decay_type="1-sqrt"),
             0,
         ),
@@ -233,13 +237,13 @@ def torchs(warmup: int, horizon: int, floor: float, steps: int) -> list[float]:
     ("warmup", "horizon", "floor"), [(0, 20, 0.1), (1, 20, 0.0), (5, 30, 0.25), (29, 30, 0.1)]
 )
 def test_cosine_against_torch(warmup: int, horizon: int, floor: float) -> None:
-    factor = resolve(Cosine(warmup_steps=warmup, horizon_steps=horizon, floor=floor)).build()
+    factor = resolve(Cosine(warmup=warmup, horizon=horizon, floor=floor)).build()
     ours = [factor(step) for step in range(horizon)]
     assert ours == pytest.approx(torchs(warmup, horizon, floor, horizon), abs=1e-9)
 
 
 def test_cosine_by_hand() -> None:
-    factor = resolve(Cosine(warmup_steps=4, horizon_steps=12, floor=0.2)).build()
+    factor = resolve(Cosine(warmup=4, horizon=12, floor=0.2)).build()
     assert [factor(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
     assert factor(4) == 1.0
     assert factor(8) == pytest.approx(0.6)
@@ -250,7 +254,7 @@ def test_cosine_by_hand() -> None:
 @given(st.integers(0, 50), st.integers(0, 50), st.floats(0, 1))
 def test_cosine_rises_then_falls_between_its_limits(warmup: int, decay: int, floor: float) -> None:
     horizon = max(1, warmup + decay)
-    section = Cosine(warmup_steps=warmup, horizon_steps=horizon, floor=floor)
+    section = Cosine(warmup=warmup, horizon=horizon, floor=floor)
     factor = resolve(section).build()
     factors = [factor(step) for step in range(horizon + 2)]
     rising, falling = factors[:warmup], factors[warmup:]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import Config, ConfigError, resolve
+from setpoint.config import Config, ConfigError, Duration, Length, resolve
 from setpoint.config.compose import compose
 from setpoint.optim.config import (
     Constant,
@@ -36,72 +36,73 @@ def message(*flags: str) -> str:
 
 
 def test_what_is_derived() -> None:
-    wsd = resolve(Wsd(horizon_steps=300))
-    assert (wsd.warmup_steps, wsd.decay_steps) == (15, 30)
-    assert resolve(Wsd(horizon_steps=5)).decay_steps == 1
-    assert resolve(InverseSqrt(warmup_steps=70)).timescale == 70
-    assert resolve(InverseSqrt(warmup_steps=0)).timescale == 10_000
+    wsd = resolve(Wsd(horizon=300))
+    assert (wsd.warmup, wsd.decay_length) == (Length(15), Length(30))
+    assert resolve(Wsd(horizon=5)).decay_length == Length(1)
+    assert resolve(InverseSqrt(warmup=70)).timescale == Length(70)
+    assert resolve(InverseSqrt(warmup=0)).timescale == Length(10_000)
 
 
 def test_where_curves_end() -> None:
     for cls in (Cosine, Linear, Polynomial, Rex, Wsd):
-        assert resolve(cls(horizon_steps=300)).end == 300
+        assert resolve(cls(horizon=300)).end == Duration(300)
     for section in (NoSchedule(), Constant(), InverseSqrt(), Plateau()):
         assert resolve(section).end is None
-    phases = (Phase(steps=3, target=1.0), Phase(share=0.25, target=0.5))
-    assert resolve(Piecewise(phases=phases, horizon_steps=10)).end == 5.5
+    phases = (Phase(length=3, target=1.0), Phase(length="25 %", target=0.5))
+    assert resolve(Piecewise(phases=phases, horizon=10)).end == Duration(6)
 
 
 def test_what_is_asked_of_every_schedule() -> None:
-    phases = (Phase(steps=3, target=1.0), Phase(share=0.25, target=0.5))
-    sections: list[tuple[ScheduleConfig, tuple[int | None, int, str]]] = [
+    phases = (Phase(length=3, target=1.0), Phase(length="25 %", target=0.5))
+    sections: list[tuple[ScheduleConfig, tuple[Any, str | int, str]]] = [
         (NoSchedule(), (None, 0, "step")),
-        (Constant(warmup_steps=7, by="tokens"), (None, 7, "tokens")),
-        (Cosine(horizon_steps=300, by="epoch"), (300, 15, "epoch")),
+        (Constant(warmup=7, by="tokens"), (None, 7, "tokens")),
+        (Constant(warmup="5 %", horizon="2 epochs"), ("2 epochs", "5 %", "step")),
+        (Cosine(horizon=300, by="epoch"), (300, 15, "epoch")),
+        (Cosine(horizon="3 epochs"), ("3 epochs", "5 %", "step")),
         (InverseSqrt(), (None, 1000, "step")),
-        (Piecewise(phases=phases, horizon_steps=10, by="tokens"), (10, 0, "tokens")),
+        (Piecewise(phases=phases, horizon=10, by="tokens"), (10, 0, "tokens")),
         (Piecewise(phases=phases[:1]), (None, 0, "step")),
-        (Plateau(warmup_steps=4), (None, 4, "step")),
+        (Plateau(warmup=4), (None, 4, "step")),
     ]
-    for section, wanted in sections:
+    for section, (horizon, warmup, by) in sections:
         found = resolve(section)
-        assert (found.horizon, found.warmup, found.moved_by) == wanted
+        assert found.runs_over == (None if horizon is None else Duration(horizon))
+        assert (found.rises_over, found.moved_by) == (Length(warmup), by)
 
 
 @pytest.mark.parametrize("duration", ["2 epochs", "1 h"])
 @pytest.mark.parametrize("tag", ["none", "constant", "inverse_sqrt", "plateau"])
 def test_no_end_is_asked_of_those_without_one(tag: str, duration: str) -> None:
     job = compose(Job, flags=[f"schedule={tag}", f"duration={duration}"]).resolve()
-    assert job.schedule.end is None and job.horizon() is None
+    assert job.schedule.end is None and job.horizon() == Duration(duration)
 
 
+@pytest.mark.parametrize("duration", ["2 epochs", "1 h", "9 tokens", "[300, 2 epochs]"])
 @pytest.mark.parametrize("tag", ["linear", "cosine", "polynomial", "rex", "wsd"])
-def test_an_end_is_asked_of_the_others(tag: str) -> None:
-    said = message(f"schedule={tag}", "duration=2 epochs")
-    assert "a duration of 2 epochs does not say how many updates there will be" in said
-    assert "without an end: constant, inverse_sqrt, plateau or none" in said
-    compose(
-        Job, flags=[f"schedule={tag}", "duration=2 epochs", "schedule.horizon_steps=9"]
-    ).resolve()
+def test_the_others_run_over_the_duration(tag: str, duration: str) -> None:
+    job = compose(Job, flags=[f"schedule={tag}", f"duration={duration}"]).resolve()
+    assert job.schedule.end == job.horizon() == job.duration
+    assert job.schedule.rises_over == Length("5 %")
 
 
 def test_phases_in_steps_need_no_end_and_keep_the_fingerprint_of_a_longer_run() -> None:
-    phases = "schedule.phases=[{steps: 9, target: 1}]"
+    phases = "schedule.phases=[{length: 9, target: 1}]"
     job = compose(Job, flags=[PIECEWISE, phases, "duration=2 epochs"]).resolve()
-    assert job.schedule.end == 9 and job.horizon() is None
+    assert job.schedule.end == Duration(9) and job.horizon() == Duration("2 epochs")
     longer = compose(Job, flags=[PIECEWISE, phases, "duration=900 steps"]).resolve()
-    assert longer.horizon() == 900
-    assert "must be set" in message(PIECEWISE, "schedule.phases=[{target: 1}]", "duration=1 h")
+    assert longer.horizon() == Duration(900)
+    assert longer.schedule == job.schedule
 
 
 def test_lengths_as_shares_of_the_run() -> None:
-    tenth = "schedule.warmup_steps=${schedule.horizon_steps // 10}"
+    tenth = "schedule.warmup=${schedule.horizon // 10}"
     job = compose(Job, flags=["schedule=linear", tenth, "schedule.floor=0.1"]).resolve()
-    phases = "[{share: 0.1, target: 1}, {share: 0.7, target: 0.1}]"
+    phases = "[{length: 10%, target: 1}, {length: 70%, target: 0.1}]"
     other = compose(Job, flags=[PIECEWISE, f"schedule.phases={phases}"]).resolve()
     # The decay ends after 0.8 of 300 updates; until then it is that of a horizon of 240.
     shorter = compose(
-        Job, flags=["schedule=linear", "schedule.horizon_steps=240", "schedule.warmup_steps=30"]
+        Job, flags=["schedule=linear", "schedule.horizon=240", "schedule.warmup=30"]
     ).resolve()
     assert [job.schedule.build()(step) for step in (0, 29, 300)] == [1 / 30, 1, 0.1]
     one, two = shorter.schedule.build(), other.schedule.build()
@@ -109,34 +110,37 @@ def test_lengths_as_shares_of_the_run() -> None:
 
 
 WRONG = {
-    "a warm-up that is none": ("schedule.warmup_steps=0", "schedule.warmup_from=0.5"),
+    "a warm-up that is none": ("schedule.warmup=0", "schedule.warmup_from=0.5"),
+    "by tokens, where nothing is in steps": ("duration=2 epochs", "schedule.by=tokens"),
+    "a warm-up as a ratio": ("schedule.warmup=0.05",),
+    "a horizon of no use": ("schedule=constant", "schedule.horizon=9"),
     "by, where nothing moves": ("schedule=constant", "schedule.by=tokens"),
-    "a warm-up longer than the curve": ("schedule=linear", "schedule.warmup_steps=301"),
-    "a decay that has no room": ("schedule=wsd", "schedule.decay_steps=290"),
+    "a warm-up longer than the curve": ("schedule=linear", "schedule.warmup=301"),
+    "a decay that has no room": ("schedule=wsd", "schedule.decay_length=290"),
     "a decay by its other name": ("schedule=wsd", "schedule.decay=1-sqrt"),
     "a hard floor of 0": ("schedule=polynomial", "schedule.hard_floor=true", "schedule.floor=0"),
     "no phases": (PIECEWISE, "schedule.phases=[]"),
     "phases that are left out": (PIECEWISE,),
     "phases that are too long": (
         PIECEWISE,
-        "schedule.phases=[{steps: 200, target: 1}, {share: 0.5, target: 0}, {target: 1}]",
+        "schedule.phases=[{length: 200, target: 1}, {length: 50%, target: 0}, {target: 1}]",
     ),
-    "nothing left": (PIECEWISE, "schedule.phases=[{steps: 300, target: 1}, {target: 0}]"),
+    "nothing left": (PIECEWISE, "schedule.phases=[{length: 300, target: 1}, {target: 0}]"),
     "two open phases": (PIECEWISE, "schedule.phases=[{target: 1}, {target: 0}]"),
-    "two lengths": (PIECEWISE, "schedule.phases=[{target: 1, steps: 3, share: 0.5}]"),
+    "the two names of before": (PIECEWISE, "schedule.phases=[{target: 1, steps: 3, share: 0.5}]"),
     "ratios from 0": (PIECEWISE, "schedule.phases=[{target: 1, curve: exponential}]"),
     "ratios to 0": (
         PIECEWISE,
-        "schedule.phases=[{target: 1, steps: 9}, {target: 0, curve: exponential}]",
+        "schedule.phases=[{target: 1, length: 9}, {target: 0, curve: exponential}]",
     ),
     "ratios from a phase at 0": (
         PIECEWISE,
-        "schedule.phases=[{target: 0, steps: 9}, {target: 1, curve: exponential}]",
+        "schedule.phases=[{target: 0, length: 9}, {target: 1, curve: exponential}]",
     ),
-    "a curve of no length": (PIECEWISE, "schedule.phases=[{target: 1, steps: 0, curve: cosine}]"),
+    "a curve of no length": (PIECEWISE, "schedule.phases=[{target: 1, length: 0, curve: cosine}]"),
     "a power of a line": (PIECEWISE, "schedule.phases=[{target: 1, power: 3}]"),
     "a horizon of nothing": (
-        PIECEWISE, "schedule.horizon_steps=300", "schedule.phases=[{target: 1, steps: 300}]"
+        PIECEWISE, "schedule.horizon=300", "schedule.phases=[{target: 1, length: 300}]"
     ),
     "a plateau that stays": ("schedule=plateau", "schedule.floor=1"),
     "a metric without a data set": ("schedule=plateau", "schedule.monitor=loss"),
@@ -160,7 +164,7 @@ def test_what_is_refused() -> None:
     [
         (Linear, "warmup_from", 1.5),
         (Polynomial, "power", 0.0),
-        (Wsd, "decay_steps", 0),
+        (Wsd, "decay_length", 0),
         (InverseSqrt, "timescale", 0),
         (InverseSqrt, "floor", -0.1),
         (Plateau, "factor", 1.0),
@@ -169,8 +173,9 @@ def test_what_is_refused() -> None:
         (Plateau, "threshold", 1.0),
         (Plateau, "cooldown", -1),
         (Phase, "target", -1.0),
-        (Phase, "steps", -1),
-        (Phase, "share", 1.5),
+        (Phase, "length", -1),
+        (Phase, "length", "101 %"),
+        (Phase, "length", 1.5),
         (Piecewise, "start", -1.0),
         *((cls, "floor", float("nan")) for cls in (Cosine, Linear, Rex, Wsd, Plateau)),
     ],

@@ -14,7 +14,7 @@ from setpoint.optim.schedule.shapes import cosine, linear
 
 def factor(step: float, warmup: int, horizon: int, floor: float, **more: bool) -> float:
     return decay_factor(
-        step, shape=cosine, warmup_steps=warmup, warmup_from=0.0, horizon_steps=horizon,
+        step, shape=cosine, warmup=warmup, warmup_from=0.0, horizon=horizon,
         floor=floor, **more,
     )  # fmt: skip
 
@@ -36,7 +36,7 @@ def test_cosine_has_not_changed_by_a_bit(step: int, warmup: int, rest: int, floo
 def test_parts_by_hand() -> None:
     def at(step: float, hard_floor: bool = False) -> float:
         return decay_factor(
-            step, shape=linear, warmup_steps=2, warmup_from=0.5, horizon_steps=10, floor=0.25,
+            step, shape=linear, warmup=2, warmup_from=0.5, horizon=10, floor=0.25,
             hard_floor=hard_floor,
         )  # fmt: skip
 

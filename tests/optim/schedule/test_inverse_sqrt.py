@@ -11,7 +11,7 @@ from setpoint.optim.schedule.inverse_sqrt import inverse_sqrt_factor
 
 def factor(step: float, warmup: int = 100, timescale: int = 100, floor: float = 0.0) -> float:
     return inverse_sqrt_factor(
-        step, warmup_steps=warmup, warmup_from=0.0, timescale=timescale, floor=floor
+        step, warmup=warmup, warmup_from=0.0, timescale=timescale, floor=floor
     )
 
 

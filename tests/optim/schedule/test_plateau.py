@@ -70,7 +70,7 @@ def test_the_sequences_of_the_test_lower_the_rate() -> None:
 
 
 def test_the_warmup_goes_on_beside_it() -> None:
-    curve = resolve(Plateau(warmup_steps=4, patience=0, factor=0.5)).build()
+    curve = resolve(Plateau(warmup=4, patience=0, factor=0.5)).build()
     assert [curve(step) for step in range(5)] == [0.25, 0.5, 0.75, 1, 1]
     curve.observe(1.0)
     curve.observe(1.0)

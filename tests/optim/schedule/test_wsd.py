@@ -8,7 +8,7 @@ from setpoint.optim.schedule.wsd import wsd_factor
 
 def factor(step: float, decay: int = 4) -> float:
     return wsd_factor(
-        step, shape=linear, warmup_steps=4, warmup_from=0.0, horizon_steps=12, decay_steps=decay,
+        step, shape=linear, warmup=4, warmup_from=0.0, horizon=12, decay_length=decay,
         floor=0.5,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.config import ConfigError, resolve
+from setpoint.config import Duration, resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
@@ -116,16 +116,12 @@ def test_what_the_model_adds_to_the_loss(tmp_path: Path) -> None:
         assert added > 0.7
 
 
-def test_a_schedule_needs_to_know_how_long_the_run_is(tmp_path: Path) -> None:
-    flags = (*SIGMOID, "schedule=constant", "duration=1 min")
-    assert small_job(tmp_path, *flags).horizon() is None
-    with pytest.raises(ConfigError) as error:
-        small_job(tmp_path, *flags, "model.moe.router.bias_schedule=linear_warmup")
-    (problem,) = error.value.problems
-    assert problem.path == "model.moe.router.bias_schedule"
-    assert problem.valid == ("constant",) and "1 min" in problem.message
-    known = small_job(tmp_path, *SIGMOID, "duration=8 steps", "schedule.horizon_steps=20")
-    assert known.horizon() == 20
+def test_a_schedule_of_biases_runs_over_the_horizon_in_its_unit(tmp_path: Path) -> None:
+    flags = (*SIGMOID, "model.moe.router.bias_schedule=linear_warmup")
+    timed = small_job(tmp_path, *flags, "schedule=constant", "duration=1 min")
+    assert timed.horizon() == Duration("1 min")
+    known = small_job(tmp_path, *flags, "duration=8 steps", "schedule.horizon=20")
+    assert known.horizon() == Duration(20)
 
 
 def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ Imported when an old record, an old file or an unknown key is met, and by module
 from .chain import migration as migration
 from .meaning import Added as Added
 from .meaning import Converted as Converted
+from .meaning import Kept as Kept
 from .meaning import Meant as Meant
 from .moving import Merged as Merged
 from .moving import Renamed as Renamed

@@ -19,7 +19,8 @@ class Converted(Operation):
     Arguments:
         path: the field.
         convert: from the old value to the new one.
-        what: what has changed, as a sentence, for instance `is counted in tokens, not steps`.
+        what: what has changed, as a sentence, for instance `is counted in tokens, not steps`;
+            empty where it is the same value, written in another way.
         of: as for `Operation`.
     """
 
@@ -35,6 +36,8 @@ class Converted(Operation):
         """See `Operation.apply`."""
         for path in self.places(tree, self.path):
             before = tree.plain(path)
+            if not self.what and "${" in str(before):
+                continue
             value = converted(self, path, before, lambda before=before: self.convert(before))
             if value == before and type(value) is type(before):
                 continue
@@ -42,9 +45,11 @@ class Converted(Operation):
             entry = tree.origins.get(dotted(path))
             if entry is not None:
                 tree.origins[dotted(path)] = with_value(entry, value)
-            tree.notes.append(
-                f"{dotted(path)}: {before!r} is {value!r} since schema {self.schema}: {self.what}"
-            )
+            if self.what:
+                tree.notes.append(
+                    f"{dotted(path)}: {before!r} is {value!r} since schema {self.schema}: "
+                    f"{self.what}"
+                )
 
 
 class Added(Operation):
@@ -112,6 +117,35 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
             yield from _leaves((*path, name), part)
     else:
         yield path, value
+
+
+class Kept(Operation):
+    """A derived value would be another one today; a record keeps the one that its run had.
+
+    Arguments:
+        path: the field.
+        when: says from the data of a record whether that is so.
+        of: as for `Operation`.
+    """
+
+    def __init__(
+        self, path: str, when: Callable[[dict[str, Any]], bool], of: str | None = None
+    ) -> None:
+        super().__init__(of)
+        self.path = path
+        self.when = when
+
+    def apply(self, tree: Tree) -> None:
+        """See `Operation.apply`."""
+        for path in self.places(tree, self.path) if tree.complete else ():
+            entry = tree.origins.get(dotted(path))
+            if entry is None or entry["layers"][-1]["layer"] != DERIVED:
+                continue
+            if converted(self, path, None, lambda: self.when(tree.data)):
+                *before, last = entry["layers"]
+                origin = f"derived before schema {self.schema}"
+                last = {**last, "layer": RECORD, "origin": origin}
+                tree.origins[dotted(path)] = {**entry, "layers": [*before, last]}
 
 
 class Meant(Operation):

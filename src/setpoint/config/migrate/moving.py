@@ -19,17 +19,42 @@ class Renamed(Operation):
         old: the path of the schema before; `*` stands for each item of a list or mapping.
         new: the path now, with as many `*`.
         of: as for `Operation`.
+        convert: where the same value is written in another way now, from the old one to the new
+            one; a reference stays as it is.
     """
 
-    def __init__(self, old: str, new: str, of: str | None = None) -> None:
+    def __init__(
+        self,
+        old: str,
+        new: str,
+        of: str | None = None,
+        convert: Callable[[Any], Any] | None = None,
+    ) -> None:
         super().__init__(of)
         self.old = old
         self.new = new
+        self.convert = convert
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
+        convert = self.convert
+        if self.of is None and "*" not in self.old:
+            # A file may refer to what it leaves to others to set.
+            tree.rename_references(self.old, self.new)
         for path in self.places(tree, self.old):
-            move(tree, path, filled(self.old, self.new, path))
+            place, value = filled(self.old, self.new, path), tree.plain(path)
+            if left_out(tree, path, place):
+                continue
+            tree.move(path, place)
+            if convert is None or "${" in str(value):
+                continue
+            now = converted(self, path, value, lambda value=value: convert(value))
+            if now == value and type(now) is type(value):
+                continue
+            tree.put(place, now)
+            entry = tree.origins.get(dotted(place))
+            if entry is not None:
+                tree.origins[dotted(place)] = with_value(entry, now)
 
     def old_keys(self) -> tuple[str, ...]:
         """See `Operation.old_keys`."""
@@ -116,8 +141,8 @@ class Merged(Operation):
     """Several fields have become one.
 
     Arguments:
-        old: the paths of the schema before, without `*`.
-        new: the path now.
+        old: the paths of the schema before; `*` stands for each item of a list or mapping.
+        new: the path now, with as many `*`.
         combine: gives the value from those of the old fields, in order.
         defaults: what the old fields were where a file leaves them out.
         of: as for `Operation`.
@@ -139,10 +164,21 @@ class Merged(Operation):
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
-        found = [next(iter(self.places(tree, old)), None) for old in self.old]
+        places = [self.places(tree, old) for old in self.old]
+        # What one `*` stands for goes together.
+        for new in dict.fromkeys(
+            filled(old, self.new, path)
+            for old, paths in zip(self.old, places, strict=True)
+            for path in paths
+        ):
+            found = [
+                next((path for path in paths if filled(old, self.new, path) == new), None)
+                for old, paths in zip(self.old, places, strict=True)
+            ]
+            self._merge(tree, found, new)
+
+    def _merge(self, tree: Tree, found: list[Path | None], place: Path) -> None:
         given = [path for path in found if path is not None]
-        if not given:
-            return
         values = [
             default if path is None else tree.plain(path)
             for path, default in zip(found, self.defaults, strict=True)
@@ -151,7 +187,6 @@ class Merged(Operation):
         entries = [tree.origins[dotted(p)] for p in given if dotted(p) in tree.origins]
         entries.sort(key=lambda entry: entry["layers"][-1]["layer"] == "default")
         value = converted(self, given[0], values, lambda: self.combine(*values))
-        place: Path = tuple(self.new.split("."))
         if tree.is_off(place):
             for path in given:
                 left_out(tree, path, place)
@@ -163,7 +198,7 @@ class Merged(Operation):
                 tree.remove(path)
         tree.put(place, value)
         if entries:
-            tree.origins[self.new] = with_value(entries[0], value)
+            tree.origins[dotted(place)] = with_value(entries[0], value)
 
     def old_keys(self) -> tuple[str, ...]:
         """See `Operation.old_keys`."""

@@ -29,7 +29,9 @@ def tombstone(root: type[Config], path: str, file: str | None = None) -> str:
     if root.__setpoint__.migrations is None:
         return ""
     operations = chain(root)
-    found = _match(operations, path) or _match(operations, path, whole=True)
+    found = _match(operations, path)
+    if found is None and not _exists(root, tuple(path.split("."))):
+        found = _match(operations, path, whole=True)
     if found is None:
         return ""
     operation, old = found

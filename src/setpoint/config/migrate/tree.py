@@ -97,7 +97,7 @@ class Tree:
         self.steps.append(("move", old, new))
         self._rename_origins(old, new)
         if same:
-            self._rename_references(dotted(old), dotted(new))
+            self.rename_references(dotted(old), dotted(new))
         self._prune(old[:-1])
 
     def put(self, path: Path, value: Any) -> None:
@@ -231,7 +231,13 @@ class Tree:
             for key, entry in self.origins.items()
         }
 
-    def _rename_references(self, old: str, new: str) -> None:
+    def rename_references(self, old: str, new: str) -> None:
+        """Let references to a field name its new path.
+
+        Arguments:
+            old, new: dotted paths.
+        """
+
         def renamed(text: str) -> str:
             def name(match: re.Match[str]) -> str:
                 word = match.group()

@@ -1,4 +1,4 @@
-"""From the sections of schedules to functions of the update's number."""
+"""From the sections of schedules to functions of the place of a step."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from . import shapes
 from .decay import decay_factor
 from .inverse_sqrt import inverse_sqrt_factor
-from .piecewise import Stretch, piecewise_factor
+from .piecewise import Stretch, piecewise_factor, spans
+from .place import Place, measure, nearest
 from .plateau import PlateauCurve
 from .warmup import warmup_factor
 from .wsd import wsd_factor
 
 if TYPE_CHECKING:
+    from setpoint.config import Duration
+
     from .config import (
         Constant,
         Cosine,
@@ -26,24 +29,26 @@ if TYPE_CHECKING:
         Plateau,
         Polynomial,
         Rex,
+        Warmed,
         Wsd,
     )
 
-Schedule = Callable[[float], float]
-"""From the number of an update, counted from 0, to the factor on the peak learning rate."""
+Schedule = Callable[[Place | float], float]
+"""From where a step lies, or the number of the step alone, counted from 0, to the factor on the
+peak learning rate."""
 
 
 def build_none(config: NoSchedule) -> Schedule:
-    """Make the schedule of a `none` section.
+    """Make the schedule of a `none` section: a factor of 1.
 
     Arguments:
         config: the resolved section.
 
     Returns:
-        `factor(step)`, which is 1.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
     del config
-    return partial(warmup_factor, warmup_steps=0)
+    return partial(_ones)
 
 
 def build_constant(config: Constant) -> Schedule:
@@ -53,21 +58,9 @@ def build_constant(config: Constant) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`; it holds no state, so there is nothing to save or restore.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    return partial(warmup_factor, warmup_steps=config.warmup_steps, warmup_from=config.warmup_from)
-
-
-def _decay(config: Decaying, shape: shapes.Shape, hard_floor: bool = False) -> Schedule:
-    return partial(
-        decay_factor,
-        shape=shape,
-        warmup_steps=config.warmup_steps,
-        warmup_from=config.warmup_from,
-        horizon_steps=config.horizon_steps,
-        floor=config.floor,
-        hard_floor=hard_floor,
-    )
+    return partial(_rising, config)
 
 
 def build_cosine(config: Cosine) -> Schedule:
@@ -77,9 +70,9 @@ def build_cosine(config: Cosine) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    return _decay(config, shapes.cosine)
+    return partial(_decaying, config, shapes.cosine, False)
 
 
 def build_linear(config: Linear) -> Schedule:
@@ -89,9 +82,9 @@ def build_linear(config: Linear) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    return _decay(config, shapes.linear)
+    return partial(_decaying, config, shapes.linear, False)
 
 
 def build_polynomial(config: Polynomial) -> Schedule:
@@ -101,9 +94,10 @@ def build_polynomial(config: Polynomial) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    return _decay(config, partial(shapes.polynomial, power=config.power), config.hard_floor)
+    shape = partial(shapes.polynomial, power=config.power)
+    return partial(_decaying, config, shape, config.hard_floor)
 
 
 def build_rex(config: Rex) -> Schedule:
@@ -113,9 +107,9 @@ def build_rex(config: Rex) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    return _decay(config, shapes.rex)
+    return partial(_decaying, config, shapes.rex, False)
 
 
 def build_wsd(config: Wsd) -> Schedule:
@@ -125,17 +119,9 @@ def build_wsd(config: Wsd) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    return partial(
-        wsd_factor,
-        shape=getattr(shapes, config.decay),
-        warmup_steps=config.warmup_steps,
-        warmup_from=config.warmup_from,
-        horizon_steps=config.horizon_steps,
-        decay_steps=config.decay_steps,
-        floor=config.floor,
-    )
+    return partial(_stable_then_decaying, config, getattr(shapes, config.decay))
 
 
 def build_inverse_sqrt(config: InverseSqrt) -> Schedule:
@@ -145,15 +131,9 @@ def build_inverse_sqrt(config: InverseSqrt) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    return partial(
-        inverse_sqrt_factor,
-        warmup_steps=config.warmup_steps,
-        warmup_from=config.warmup_from,
-        timescale=config.timescale,
-        floor=config.floor,
-    )
+    return partial(_rooted, config)
 
 
 def build_piecewise(config: Piecewise) -> Schedule:
@@ -163,24 +143,19 @@ def build_piecewise(config: Piecewise) -> Schedule:
         config: the resolved section.
 
     Returns:
-        `factor(step)`.
+        `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    stretches: list[Stretch] = []
-    source = config.start
-    for (begin, end), phase in zip(config.spans(), config.phases, strict=True):
-        stretches.append(Stretch(begin, end, source, phase.target, phase.curve, phase.power))
-        source = phase.target
-    return partial(piecewise_factor, stretches=tuple(stretches))
+    return partial(_in_phases, config)
 
 
 def build_plateau(config: Plateau) -> PlateauCurve:
-    """Make the schedule of a `plateau` section.
+    """Make the schedule of a `plateau` section, which keeps what evaluations came to.
 
     Arguments:
         config: the resolved section.
 
     Returns:
-        `factor(step)`, which is told of evaluations and keeps what they came to.
+        `factor(place)`, with the state of what evaluations came to.
     """
     return PlateauCurve(
         monitor=config.monitor,
@@ -191,6 +166,105 @@ def build_plateau(config: Plateau) -> PlateauCurve:
         threshold=config.threshold,
         cooldown=config.cooldown,
         floor=config.floor,
-        warmup_steps=config.warmup_steps,
-        warmup_from=config.warmup_from,
+        warmup=partial(_rising, config),
     )
+
+
+def _ones(at: Place | float) -> float:
+    del at
+    return 1.0
+
+
+def _rising(config: Warmed, at: Place | float) -> float:
+    """The warm-up, in its own unit; a share in the unit of the horizon."""
+    place, length = Place.of(at), config.warmup
+    unit, whole = length.unit, 0.0
+    if length.share is not None:
+        unit, whole = nearest(_ended(config.horizon), place)
+    return warmup_factor(
+        place.at(unit),
+        warmup=measure(length, unit, whole, place),
+        warmup_from=config.warmup_from,
+        ahead=place.ahead(unit),
+    )
+
+
+def _beginning(config: Warmed, place: Place, unit: str, whole: float) -> dict[str, float] | None:
+    """The warm-up and the extent of a step in the unit of a curve, as its formula takes them.
+
+    Returns:
+        None where a warm-up that is counted in another unit is not over.
+    """
+    length = config.warmup
+    if length and length.unit not in ("%", unit) and place.at(length.unit) < length.count:
+        return None
+    warmup = measure(length, unit, whole, place)
+    return {"warmup": warmup, "warmup_from": config.warmup_from, "ahead": place.ahead(unit)}
+
+
+def _decaying(config: Decaying, shape: shapes.Shape, hard: bool, at: Place | float) -> float:
+    place = Place.of(at)
+    unit, whole = nearest(config.horizon, place)
+    beginning = _beginning(config, place, unit, whole)
+    if beginning is None:
+        return _rising(config, place)
+    return decay_factor(
+        place.at(unit),
+        shape=shape,
+        horizon=whole,
+        floor=config.floor,
+        hard_floor=hard,
+        **beginning,
+    )
+
+
+def _stable_then_decaying(config: Wsd, shape: shapes.Shape, at: Place | float) -> float:
+    place = Place.of(at)
+    unit, whole = nearest(config.horizon, place)
+    beginning = _beginning(config, place, unit, whole)
+    if beginning is None:
+        return _rising(config, place)
+    return wsd_factor(
+        place.at(unit),
+        shape=shape,
+        horizon=whole,
+        decay_length=measure(config.decay_length, unit, whole, place),
+        floor=config.floor,
+        **beginning,
+    )
+
+
+def _rooted(config: InverseSqrt, at: Place | float) -> float:
+    place, scale = Place.of(at), config.timescale
+    unit, whole = scale.unit, 0.0
+    if scale.share is not None or config.warmup.share is not None:
+        unit, whole = nearest(_ended(config.horizon), place)
+    beginning = _beginning(config, place, unit, whole)
+    if beginning is None:
+        return _rising(config, place)
+    timescale = measure(scale, unit, whole, place)
+    return inverse_sqrt_factor(place.at(unit), timescale=timescale, floor=config.floor, **beginning)
+
+
+def _in_phases(config: Piecewise, at: Place | float) -> float:
+    place = Place.of(at)
+    if config.horizon is not None:
+        unit, whole = nearest(config.horizon, place)
+    else:
+        unit, whole = config.own_unit, 0.0
+    lengths = [
+        None if phase.length is None else measure(phase.length, unit, whole, place)
+        for phase in config.phases
+    ]
+    stretches: list[Stretch] = []
+    source = config.start
+    for (begin, end), phase in zip(spans(lengths, whole, unit), config.phases, strict=True):
+        stretches.append(Stretch(begin, end, source, phase.target, phase.curve, phase.power))
+        source = phase.target
+    return piecewise_factor(place.at(unit), stretches, place.ahead(unit))
+
+
+def _ended(horizon: Duration | None) -> Duration:
+    """The horizon of a section that was checked to need one."""
+    assert horizon is not None
+    return horizon

@@ -1,12 +1,24 @@
-"""The section `schedule`: how the learning rate changes over the updates."""
+"""The section `schedule`: how the learning rate changes over the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import inf
-from typing import Literal
+from collections.abc import Callable, Iterator
+from math import ceil, inf
+from typing import Any, Literal
 
-from setpoint.config import Config, Invalid, Problem, check, dead, derive, derived, field
+from setpoint.config import (
+    Config,
+    Duration,
+    Invalid,
+    Length,
+    Problem,
+    check,
+    dead,
+    derive,
+    derived,
+    field,
+    is_set,
+)
 
 WARMUP = (
     "warmup_iters",
@@ -28,23 +40,63 @@ FLOOR = ("min_lr", "lr_min", "min_lr_ratio", "min_lr_rate", "eta_min", "alpha_f"
 By = Literal["step", "tokens", "epoch"]
 
 
+def rounded(length: float, unit: str) -> float:
+    """Without the noise of binary fractions: ten times a tenth of a run is the whole run.
+
+    Arguments:
+        length: in the unit.
+        unit: in steps, six decimals are kept, else twelve digits.
+
+    Returns:
+        the length.
+    """
+    return round(length, 6) if unit == "steps" else float(f"{length:.12g}")
+
+
+def _in_steps(old: str) -> Callable[[Any], dict[str, object] | None]:
+    """The name and value that a length in steps had while it could be nothing else."""
+
+    def formerly(value: Any) -> dict[str, object] | None:
+        if value is None:
+            return {old: None}
+        counted = isinstance(value, str) and value.endswith(" steps")
+        return {old: int(value.removesuffix(" steps"))} if counted else None
+
+    return formerly
+
+
+def _steps_or_share(value: Any) -> dict[str, object]:
+    """The two names and values that the length of a phase had; other units keep theirs."""
+    if value is not None and not value.endswith((" steps", " %")):
+        return {"length": value}
+    length = None if value is None else Length(value)
+    counted = length is not None and length.unit == "steps"
+    steps = int(length.count) if length is not None and counted else None
+    return {"steps": steps, "share": None if length is None else length.share}
+
+
 class ScheduleConfig(Config):
     """What all schedules share: a factor on the peak learning rate."""
 
     @property
-    def end(self) -> float | None:
-        """The update, counted from 0, from which on the factor stays; None where it never does."""
+    def runs_over(self) -> Duration | None:
+        """What the curve is drawn over; None where that is no matter to it."""
         return None
 
     @property
-    def horizon(self) -> int | None:
-        """How many updates the curve is drawn over; None where that is no matter to it."""
+    def end(self) -> Duration | None:
+        """Where on the factor stays; None where it never does, or only the run can tell."""
         return None
 
     @property
-    def warmup(self) -> int:
-        """Updates of the linear warm-up; 0 where there is none."""
-        return 0
+    def rises_over(self) -> Length:
+        """How long the linear warm-up is; 0 where there is none."""
+        return Length(0)
+
+    @property
+    def lengths(self) -> list[Length]:
+        """Every length that is counted from the start of the run or of a part of it."""
+        return [self.rises_over]
 
     @property
     def moved_by(self) -> By:
@@ -53,32 +105,66 @@ class ScheduleConfig(Config):
 
 
 class NoSchedule(ScheduleConfig, type="none", owner="setpoint.optim.schedule.build:build_none"):
-    """The peak learning rate at each update, without a warm-up."""
+    """The peak learning rate at each step, without a warm-up."""
 
 
-class Warmed(ScheduleConfig):
+class Spanning(ScheduleConfig):
+    """What schedules share of which a part may be a share of the whole."""
+
+    horizon: Duration | None = derived(
+        before=None, also_called=HORIZON, formerly=_in_steps("horizon_steps")
+    )
+    """What shares are of, in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min, or a list
+    of which the nearest counts. Set by the training job to its duration unless given; null where
+    no length is a share."""
+
+    @derive("horizon")
+    def _derive_horizon(self) -> Duration | None:
+        if self.needs_horizon:
+            raise Invalid("must be set: it is what the curve, or a share of it, is drawn over")
+        return None
+
+    @property
+    def needs_horizon(self) -> bool:
+        """Whether a length is a share of the horizon."""
+        return any(length.unit == "%" for length in self.lengths)
+
+    @property
+    def runs_over(self) -> Duration | None:
+        """See `ScheduleConfig.runs_over`."""
+        return self.horizon
+
+    @dead("horizon")
+    def _horizon_is_dead(self) -> str | None:
+        return None if self.needs_horizon else "no length is a share of it"
+
+
+class Warmed(Spanning):
     """What schedules share that begin with a linear warm-up."""
 
-    warmup_steps: int = field(default=0, ge=0, also_called=WARMUP)
-    """Updates over which the factor rises linearly; the last of them has the full rate."""
+    warmup: Length = field(
+        default=Length(0), also_called=WARMUP, formerly=_in_steps("warmup_steps")
+    )
+    """How long the factor rises linearly: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs,
+    5 min), or a share of the horizon (5 %). The last step of it has the full rate."""
 
     warmup_from: float = field(
         default=0.0, ge=0, le=1, before=0.0, also_called=("lr_start", "warmup_start_factor")
     )
-    """The factor that the warm-up rises from; the first update is a step above it."""
+    """The factor that the warm-up rises from; the first step is a step above it."""
 
     @property
-    def warmup(self) -> int:
-        """See `ScheduleConfig.warmup`."""
-        return self.warmup_steps
+    def rises_over(self) -> Length:
+        """See `ScheduleConfig.rises_over`."""
+        return self.warmup
 
     @check
     def _check_warmup_from(self) -> Iterator[Problem]:
-        if self.warmup_from and not self.warmup_steps:
+        if self.warmup_from and not self.warmup:
             yield Problem(
                 "warmup_from",
                 "has no effect: there is no warm-up",
-                also=("warmup_steps",),
+                also=("warmup",),
                 hint="Remove it, or give a warm-up.",
             )
 
@@ -87,13 +173,34 @@ class Moving(ScheduleConfig):
     """What schedules share that are curves over the whole run."""
 
     by: By = field(default="step", before="step", also_called=("interval",))
-    """What moves along the curve: each update; the tokens trained on, in full batches, so that
-    an update of few moves it little; or each epoch, so that the factor is constant within one."""
+    """What moves along the curve: step; tokens: what is counted in steps is counted by the tokens
+    trained on, in full batches, so that a step of few moves it little; epoch: the factor of the
+    first step of each epoch stays for all of it."""
 
     @property
     def moved_by(self) -> By:
         """See `ScheduleConfig.moved_by`."""
         return self.by
+
+    @check
+    def _check_by(self) -> Iterator[Problem]:
+        if self.by == "step":
+            return
+        over = [] if self.runs_over is None else [limit.unit for limit in self.runs_over.limits]
+        moving = [length.unit for length in self.lengths if length]
+        if not (over or moving):
+            yield Problem(
+                "by",
+                "has no effect: without a warm-up nothing moves",
+                also=("warmup",),
+                hint="Remove it, or give a warm-up.",
+            )
+        elif self.by == "tokens" and "steps" not in (*over, *moving):
+            yield Problem(
+                "by",
+                "has no effect: nothing of the schedule is counted in steps",
+                hint="Remove it.",
+            )
 
 
 class Constant(
@@ -101,55 +208,71 @@ class Constant(
 ):
     """A constant learning rate after a linear warm-up."""
 
-    @check
-    def _check_by(self) -> Iterator[Problem]:
-        if self.by != "step" and not self.warmup_steps:
-            yield Problem(
-                "by",
-                "has no effect: without a warm-up nothing moves",
-                also=("warmup_steps",),
-                hint="Remove it, or give a warm-up.",
-            )
-
 
 class Decaying(Moving, Warmed):
-    """What schedules share that come down to a floor at a known update."""
+    """What schedules share that come down to a floor at a known end."""
 
-    warmup_steps: int = derived(ge=0, also_called=WARMUP)
-    """Updates over which the factor rises linearly; the last of them has the full rate. Unless
-    given a twentieth of horizon_steps, rounded down."""
+    warmup: Length = derived(also_called=WARMUP, formerly=_in_steps("warmup_steps"))
+    """How long the factor rises linearly: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs,
+    5 min), or a share of the horizon (5 %). The last step of it has the full rate. Unless given a
+    twentieth of the horizon, rounded down to whole steps where it is in steps."""
 
-    horizon_steps: int = derived(ge=1, also_called=HORIZON)
-    """Update, counted from 0, at which the floor is reached. Set by the training job to the
-    number of its updates unless given."""
+    horizon: Duration = derived(  # pyright: ignore[reportIncompatibleVariableOverride]
+        also_called=HORIZON, formerly=_in_steps("horizon_steps")
+    )
+    """Where the floor is reached, in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min,
+    or a list of which the nearest counts. Set by the training job to its duration unless given."""
 
     floor: float = field(default=0.1, ge=0, le=1, also_called=FLOOR)
     """The lowest factor, as a fraction of the peak."""
 
-    @derive("warmup_steps")
-    def _derive_warmup_steps(self) -> int:
-        return self.horizon_steps // 20
+    @derive("warmup")
+    def _derive_warmup(self) -> Length:
+        return _part(self.horizon, 20)
 
     @property
-    def end(self) -> float | None:
+    def needs_horizon(self) -> bool:
+        """See `Spanning.needs_horizon`."""
+        return True
+
+    @property
+    def end(self) -> Duration | None:
         """See `ScheduleConfig.end`."""
-        return self.horizon_steps
-
-    @property
-    def horizon(self) -> int | None:
-        """See `ScheduleConfig.horizon`."""
-        return self.horizon_steps
+        return self.horizon
 
     @check
     def _check_warmup(self) -> Iterator[Problem]:
-        if self.warmup_steps > self.horizon_steps:
+        warmup, whole = _in(self.horizon, self.warmup), self.horizon.limits[0].count
+        if warmup is not None and warmup > whole:
             yield Problem(
-                "warmup_steps",
-                f"a warm-up of {self.warmup_steps} updates does not fit into "
-                f"{self.horizon_steps} updates",
-                valid=(str(self.horizon_steps), str(self.horizon_steps // 20)),
-                also=("horizon_steps",),
+                "warmup",
+                f"a warm-up of {self.warmup} does not fit into {self.horizon}",
+                valid=(str(self.horizon), str(_part(self.horizon, 20))),
+                also=("horizon",),
             )
+
+
+def _part(horizon: Duration, parts: int, least: int = 0) -> Length:
+    """A part of the horizon: whole steps where that is its only unit, else a share."""
+    steps = horizon.in_unit("steps") if len(horizon.limits) == 1 else None
+    if steps is not None:
+        return Length(max(least, int(steps) // parts))
+    return Length(f"{100 // parts} %")
+
+
+def _in(horizon: Duration, length: Length) -> float | None:
+    """A length in the one unit of a horizon; None where only the run can tell."""
+    unit, whole = horizon.limits[0].unit, horizon.limits[0].count
+    if length.share is not None:
+        return rounded(length.share * whole, unit)
+    comparable = len(horizon.limits) == 1 and (length.unit == unit or not length)
+    return length.count if comparable else None
+
+
+def _said(unit: str, count: float) -> str:
+    """A count with its unit, as a text that reads back."""
+    number = ceil(count) if unit in ("steps", "tokens") or count == int(count) else count
+    return f"{number} {'s' if unit == 'seconds' else unit}"
 
 
 class Cosine(Decaying, type="cosine", owner="setpoint.optim.schedule.build:build_cosine"):
@@ -189,9 +312,12 @@ class Rex(Decaying, type="rex", owner="setpoint.optim.schedule.build:build_rex")
 class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_wsd"):
     """Warm-up, stable, decay (Hu et al., 2024): the full rate until the last part of the run."""
 
-    decay_steps: int = derived(ge=1, also_called=("wsd_decay_steps", "cooldown_steps"))
-    """Updates over which the factor comes down to the floor. Unless given a tenth of
-    horizon_steps, at least 1."""
+    decay_length: Length = derived(
+        also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
+        formerly=_in_steps("decay_steps"),
+    )
+    """How long the factor comes down to the floor, before the end of the horizon: a count with a
+    unit, or a share of the horizon. Unless given a tenth of the horizon; in steps at least 1."""
 
     decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = field(
         default="linear",
@@ -201,20 +327,33 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_wsd")
     """Its shape, t being the share of the decay that is over; sqrt: sqrt(1 - t), slow at first;
     one_minus_sqrt: 1 - sqrt(t), fast at first (Haegele et al., 2024)."""
 
-    @derive("decay_steps")
-    def _derive_decay_steps(self) -> int:
-        return max(1, self.horizon_steps // 10)
+    @derive("decay_length")
+    def _derive_decay_length(self) -> Length:
+        return _part(self.horizon, 10, least=1)
+
+    @property
+    def lengths(self) -> list[Length]:
+        """See `ScheduleConfig.lengths`."""
+        return [self.warmup, self.decay_length]
 
     @check
     def _check_decay(self) -> Iterator[Problem]:
-        room = self.horizon_steps - self.warmup_steps
-        if self.decay_steps > room >= 0:
+        if not self.decay_length:
+            yield Problem("decay_length", "must be above 0", valid=("1", "10 %"))
+        lengths = [_in(self.horizon, length) for length in self.lengths]
+        if None in lengths:
+            return
+        whole = self.horizon.limits[0].count
+        warmup, decay = (length or 0 for length in lengths)
+        room = rounded(whole - warmup, self.horizon.limits[0].unit)
+        if decay > room >= 0:
+            left = _said(self.horizon.limits[0].unit, room) if room else ""
             yield Problem(
-                "decay_steps",
-                f"a decay of {self.decay_steps} updates does not fit into the {room} that "
-                f"warmup_steps leaves of horizon_steps",
-                valid=(str(room),) if room else (),
-                also=("warmup_steps", "horizon_steps"),
+                "decay_length",
+                f"a decay of {self.decay_length} does not fit into the {left or 'nothing'} that "
+                f"warmup leaves of horizon",
+                valid=(left,) if left else (),
+                also=("warmup", "horizon"),
             )
 
 
@@ -223,19 +362,40 @@ class InverseSqrt(
 ):
     """A linear warm-up, then the inverse root of the update's number (Vaswani et al., 2017)."""
 
-    warmup_steps: int = field(default=1000, ge=0, also_called=WARMUP)
-    """Updates over which the factor rises linearly; the last of them has the full rate."""
+    warmup: Length = field(
+        default=Length(1000), also_called=WARMUP, formerly=_in_steps("warmup_steps")
+    )
+    """How long the factor rises linearly: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs,
+    5 min), or a share of the horizon (5 %). The last step of it has the full rate."""
 
-    timescale: int = derived(ge=1)
-    """Updates after the warm-up until the factor is sqrt(1 / 2): n after it, the factor is
-    sqrt(timescale / (timescale + n)). Unless given warmup_steps, or 10,000 without one."""
+    timescale: Length = derived(formerly=_in_steps("timescale"))
+    """How long after the warm-up the factor is sqrt(1 / 2): n after it, the factor is
+    sqrt(timescale / (timescale + n)). A count with a unit, or a share of the horizon; unless given
+    warmup, or 10,000 steps without one."""
 
     floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
     """The lowest factor, as a fraction of the peak."""
 
     @derive("timescale")
-    def _derive_timescale(self) -> int:
-        return self.warmup_steps or 10_000
+    def _derive_timescale(self) -> Length:
+        return self.warmup or Length(10_000)
+
+    @property
+    def needs_horizon(self) -> bool:
+        """See `Spanning.needs_horizon`."""
+        # The other length is derived from the warm-up, perhaps before there is a horizon.
+        lengths = [self.warmup, *([self.timescale] if is_set(self, "timescale") else [])]
+        return any(length.unit == "%" for length in lengths)
+
+    @property
+    def lengths(self) -> list[Length]:
+        """See `ScheduleConfig.lengths`."""
+        return [self.warmup, self.timescale]
+
+    @check
+    def _check_timescale(self) -> Iterator[Problem]:
+        if not self.timescale:
+            yield Problem("timescale", "must be above 0", valid=("10000",))
 
 
 class Phase(Config):
@@ -244,11 +404,11 @@ class Phase(Config):
     target: float = field(ge=0, lt=inf, also_called=("target_multiplier",))
     """The factor at its end."""
 
-    steps: int | None = field(default=None, ge=0)
-    """Its length in updates, 0 for a jump; null: share, or what other phases leave."""
-
-    share: float | None = field(default=None, gt=0, le=1, also_called=("percentage",))
-    """Its length as a share of horizon_steps; null: steps, or what other phases leave."""
+    length: Length | None = field(
+        default=None, also_called=("percentage",), formerly=_steps_or_share
+    )
+    """How long it is: a count with a unit (100 steps, 0.5 epochs), a share of the horizon (25 %),
+    or 0 for a jump; null: what other phases leave of the horizon."""
 
     curve: Literal["linear", "cosine", "polynomial", "exponential"] = "linear"
     """How the factor gets to the target: in a straight line, by half a cosine, by a power of the
@@ -262,21 +422,16 @@ class Phase(Config):
         return None if self.curve == "polynomial" else f"curve = {self.curve} takes none"
 
     @check
-    def _check_length(self) -> Iterator[Problem]:
-        if self.steps is not None and self.share is not None:
+    def _check_curve(self) -> Iterator[Problem]:
+        if self.length is not None and not self.length and self.curve != "linear":
             yield Problem(
-                "share",
-                "contradicts steps: a phase has one length",
-                also=("steps",),
-                hint="Remove one of the two.",
-            )
-        if self.steps == 0 and self.curve != "linear":
-            yield Problem(
-                "curve", "has no effect: the phase is a jump", also=("steps",), hint="Remove it."
+                "curve", "has no effect: the phase is a jump", also=("length",), hint="Remove it."
             )
 
 
-class Piecewise(Moving, type="piecewise", owner="setpoint.optim.schedule.build:build_piecewise"):
+class Piecewise(
+    Moving, Spanning, type="piecewise", owner="setpoint.optim.schedule.build:build_piecewise"
+):
     """Phases, each with a curve from where the one before ended to a target of its own."""
 
     start: float = field(default=0.0, ge=0, lt=inf, also_called=("initial_multiplier",))
@@ -285,67 +440,49 @@ class Piecewise(Moving, type="piecewise", owner="setpoint.optim.schedule.build:b
     phases: tuple[Phase, ...] = field()
     """The phases, in order; after the last one its target stays."""
 
-    horizon_steps: int | None = derived(ge=1, also_called=HORIZON)
-    """What shares are of, and what the phase without a length fills up, in updates. Set by the
-    training job to the number of its updates unless given; null where all phases have steps."""
-
-    @derive("horizon_steps")
-    def _derive_horizon_steps(self) -> int | None:
-        if self.needs_horizon:
-            raise Invalid("must be set: phases are shares of it, or fill it up")
-        return None
+    horizon: Duration | None = derived(also_called=HORIZON, formerly=_in_steps("horizon_steps"))
+    """What shares are of, and what the phase without a length fills up, in a unit of its own: 1000
+    steps, 1e9 tokens, 3 epochs, 30 min, or a list of which the nearest counts. Set by the training
+    job to its duration unless given; null where all phases have a length of their own."""
 
     @property
     def needs_horizon(self) -> bool:
-        """Whether a phase has another length than in steps."""
-        return any(phase.steps is None for phase in self.phases)
+        """See `Spanning.needs_horizon`."""
+        return any(phase.length is None or phase.length.unit == "%" for phase in self.phases)
 
     @property
-    def end(self) -> float | None:
+    def lengths(self) -> list[Length]:
+        """See `ScheduleConfig.lengths`."""
+        return [phase.length for phase in self.phases if phase.length is not None]
+
+    @property
+    def end(self) -> Duration | None:
         """See `ScheduleConfig.end`."""
-        return max((end for _, end in self.spans()), default=0.0)
+        if any(phase.length is None for phase in self.phases):
+            return self.horizon
+        # Without a horizon all are measured in the unit of the first.
+        whole = self.horizon or Duration(_said(self.own_unit, 1))
+        found = [_in(whole, length) for length in self.lengths]
+        first, *others = whole.limits
+        total = rounded(sum(filter(None, found)), first.unit)
+        if None in found or not total or others:
+            return None
+        return Duration(_said(first.unit, total))
 
     @property
-    def horizon(self) -> int | None:
-        """See `ScheduleConfig.horizon`."""
-        return self.horizon_steps
-
-    def spans(self) -> list[tuple[float, float]]:
-        """Where each phase begins and ends.
-
-        Returns:
-            pairs of updates, counted from the start of the run; not whole where a share is not.
-        """
-        lengths = [self._length(phase) for phase in self.phases]
-        given = sum(length for length in lengths if length is not None)
-        rest = max((self.horizon_steps or 0) - given, 0)
-        found: list[tuple[float, float]] = []
-        begin = 0.0
-        for length in lengths:
-            end = _rounded(begin + (rest if length is None else length))
-            found.append((begin, end))
-            begin = end
-        return found
-
-    def _length(self, phase: Phase) -> float | None:
-        if phase.steps is not None:
-            return phase.steps
-        return None if phase.share is None else phase.share * (self.horizon_steps or 0)
+    def own_unit(self) -> str:
+        """The unit of the curve where no length is a share of a horizon."""
+        return next((length.unit for length in self.lengths if length), "steps")
 
     @check
     def _check_phases(self) -> Iterator[Problem]:
         if not self.phases:
-            yield Problem("phases", "no phase, so no curve", valid=("[{steps = 100, target = 1}]",))
-            return
-        if self.needs_horizon:
-            yield from self._misfits()
-        elif self.horizon_steps is not None:
             yield Problem(
-                "horizon_steps",
-                "has no effect: all phases have a length in steps",
-                also=("phases",),
-                hint="Remove it, or give a phase a share of it.",
+                "phases", "no phase, so no curve", valid=("[{length = 100, target = 1}]",)
             )
+            return
+        if self.horizon is not None and self.needs_horizon:
+            yield from self._misfits(self.horizon)
         source = self.start
         for index, phase in enumerate(self.phases):
             if phase.curve == "exponential" and not (source and phase.target):
@@ -358,39 +495,36 @@ class Piecewise(Moving, type="piecewise", owner="setpoint.optim.schedule.build:b
                 )
             source = phase.target
 
-    def _misfits(self) -> Iterator[Problem]:
-        """Lengths that together are more than horizon_steps, or leave nothing for the rest."""
-        lengths = [self._length(phase) for phase in self.phases]
-        unknown = [index for index, length in enumerate(lengths) if length is None]
-        known = [length for length in lengths if length is not None]
+    def _misfits(self, horizon: Duration) -> Iterator[Problem]:
+        """Lengths that together are more than the horizon, or leave nothing for the rest."""
+        unknown = [index for index, phase in enumerate(self.phases) if phase.length is None]
         if len(unknown) > 1:
             yield Problem(
                 f"phases.{unknown[1]}",
-                f"has neither steps nor share, like phases.{unknown[0]}; one phase can fill up "
-                f"what the others leave",
+                f"has no length, like phases.{unknown[0]}; one phase can fill up what the others "
+                f"leave",
                 hint="Give it a length.",
             )
             return
-        given, whole = _rounded(sum(known)), self.horizon_steps or 0
+        # What is in another unit only makes it longer.
+        measured = [_in(horizon, length) for length in self.lengths]
+        known = [length for length in measured if length is not None]
+        unit, whole = horizon.limits[0].unit, horizon.limits[0].count
+        given = rounded(sum(known), unit)
         if given > whole:
             yield Problem(
                 "phases",
-                f"together {given:g} updates do not fit into {whole}: "
+                f"together {given:g} {unit} do not fit into {whole:g}: "
                 f"{' + '.join(f'{length:g}' for length in known)}",
-                also=("horizon_steps",),
+                also=("horizon",),
             )
         elif unknown and given == whole:
             yield Problem(
                 f"phases.{unknown[0]}",
-                f"the other phases leave nothing of {whole} updates for it",
-                also=("horizon_steps",),
+                f"the other phases leave nothing of {horizon} for it",
+                also=("horizon",),
                 hint="Remove it, or shorten the others.",
             )
-
-
-def _rounded(length: float) -> float:
-    """Without the noise of binary fractions: ten times a tenth of a run is the whole run."""
-    return round(length, 6)
 
 
 class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:build_plateau"):

@@ -7,36 +7,38 @@ from .warmup import warmup_factor
 
 
 def decay_factor(
-    step: float,
+    at: float,
     *,
     shape: Shape,
-    warmup_steps: int,
+    warmup: float,
     warmup_from: float,
-    horizon_steps: int,
+    horizon: float,
     floor: float,
     hard_floor: bool = False,
+    ahead: float = 1,
 ) -> float:
     """Compute the factor of a warm-up and a decay in a given shape.
 
-    With W = warmup_steps, T = horizon_steps and t = (step - W) / (T - W):
-    that of the warm-up for step < W;
-    floor + (1 - floor) * shape(t) for W <= step < T, or max(floor, shape(t)) with a hard floor;
-    floor for step >= T.
+    With W = warmup, T = horizon and t = (at - W) / (T - W):
+    that of the warm-up for at < W;
+    floor + (1 - floor) * shape(t) for W <= at < T, or max(floor, shape(t)) with a hard floor;
+    floor for at >= T.
 
     Arguments:
-        step: number of the update, the first is 0; a fraction where tokens are counted.
+        at: where the step begins, in the unit of the lengths; the number of the step, from 0.
         shape: from 1 at 0 to 0 at 1.
-        warmup_steps, warmup_from: of the warm-up; W is at most T.
-        horizon_steps: T.
+        warmup, warmup_from: of the warm-up; W is at most T.
+        horizon: T.
         floor: the lowest factor after the warm-up.
         hard_floor: whether the shape is cut off at the floor.
+        ahead: how far the step goes.
 
     Returns:
         The factor, in [floor, 1] after the warm-up.
     """
-    if step < warmup_steps:
-        return warmup_factor(step, warmup_steps=warmup_steps, warmup_from=warmup_from)
-    if step >= horizon_steps:
+    if at < warmup:
+        return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
+    if at >= horizon:
         return floor
-    left = shape((step - warmup_steps) / (horizon_steps - warmup_steps))
+    left = shape((at - warmup) / (horizon - warmup))
     return max(floor, left) if hard_floor else floor + (1.0 - floor) * left

@@ -8,24 +8,31 @@ from .warmup import warmup_factor
 
 
 def inverse_sqrt_factor(
-    step: float, *, warmup_steps: int, warmup_from: float, timescale: int, floor: float
+    at: float,
+    *,
+    warmup: float,
+    warmup_from: float,
+    timescale: float,
+    floor: float,
+    ahead: float = 1,
 ) -> float:
     """Compute the factor of a warm-up and an inverse root.
 
-    With W = warmup_steps and tau = timescale:
-    that of the warm-up for step < W;
-    max(floor, sqrt(tau / (step - W + tau))) for step >= W.
-    With tau = W that is sqrt(W / step).
+    With W = warmup and tau = timescale:
+    that of the warm-up for at < W;
+    max(floor, sqrt(tau / (at - W + tau))) for at >= W.
+    With tau = W that is sqrt(W / at).
 
     Arguments:
-        step: number of the update, the first is 0; a fraction where tokens are counted.
-        warmup_steps, warmup_from: of the warm-up.
+        at: where the step begins, in the unit of the lengths; the number of the step, from 0.
+        warmup, warmup_from: of the warm-up.
         timescale: tau; tau updates after the warm-up the factor is sqrt(1 / 2).
         floor: the lowest factor after the warm-up.
+        ahead: how far the step goes.
 
     Returns:
         The factor, in [floor, 1] after the warm-up.
     """
-    if step < warmup_steps:
-        return warmup_factor(step, warmup_steps=warmup_steps, warmup_from=warmup_from)
-    return max(floor, math.sqrt(timescale / (step - warmup_steps + timescale)))
+    if at < warmup:
+        return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
+    return max(floor, math.sqrt(timescale / (at - warmup + timescale)))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from .config import rounded
+
 Curve = Literal["linear", "cosine", "polynomial", "exponential"]
 
 
@@ -13,7 +15,7 @@ class Stretch(NamedTuple):
     """A phase with its place on the curve.
 
     Arguments:
-        begin, end: in updates from the start of the run; fractions where a share gives them.
+        begin, end: from the start of the run, in the unit of the curve.
         source, target: the factors at its two ends.
         curve: how the factor gets from one to the other.
         power: of a polynomial.
@@ -55,23 +57,46 @@ def between(source: float, target: float, t: float, *, curve: Curve, power: floa
     return source + (target - source) * t
 
 
-def piecewise_factor(step: float, stretches: Sequence[Stretch]) -> float:
+def spans(lengths: Sequence[float | None], whole: float, unit: str) -> list[tuple[float, float]]:
+    """Where each phase begins and ends.
+
+    Arguments:
+        lengths: of the phases; None for one that fills up what the others leave.
+        whole: what there is to fill up.
+        unit: that all are in.
+
+    Returns:
+        pairs of places from the start of the run.
+    """
+    rest = max(whole - sum(length for length in lengths if length is not None), 0)
+    found: list[tuple[float, float]] = []
+    begin = 0.0
+    for length in lengths:
+        end = rounded(begin + (rest if length is None else length), unit)
+        found.append((begin, end))
+        begin = end
+    return found
+
+
+def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) -> float:
     """Compute the factor of a curve of phases; after the last one its target stays.
 
-    An update is a stretch of the curve itself, from step to step + 1, and has the higher of the
-    factors at its two ends: t = (step - begin) / (end - begin) in a phase that falls, with step + 1
-    in place of step, and at most 1, in one that rises. So a rise from 0 does not begin with an
+    A step is a stretch of the curve itself, from at to at + ahead, and has the higher of the
+    factors at its two ends: t = (at - begin) / (end - begin) in a phase that falls, with at + ahead
+    in place of at, and at most 1, in one that rises. So a rise from 0 does not begin with an
     update of nothing, as no warm-up does, and the last update of a rise is at its target.
 
     Arguments:
-        step: number of the update, the first is 0; a fraction where tokens are counted.
+        at: where the step begins, in the unit of the stretches; the number of the step, from 0.
         stretches: the phases, in order, without gaps.
+        ahead: how far the step goes.
 
     Returns:
         The factor.
     """
     for begin, end, source, target, curve, power in stretches:
-        if step < end:
-            at = step + 1.0 if target > source else step
-            return between(source, target, (at - begin) / (end - begin), curve=curve, power=power)
+        if at < end:
+            here = at + ahead if target > source else at
+            t = (here - begin) / (end - begin)
+            return between(source, target, t, curve=curve, power=power)
     return stretches[-1].target

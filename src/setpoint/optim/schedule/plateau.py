@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
-from .warmup import warmup_factor
+from .place import Place
 
 
 class PlateauCurve:
@@ -25,7 +25,7 @@ class PlateauCurve:
         threshold: the least relative change that is a gain.
         cooldown: evaluations after a fall that are not counted.
         floor: the lowest level.
-        warmup_steps, warmup_from: of the warm-up.
+        warmup: the warm-up alone, as a function of the place.
         judged_on: what it is measured on and how often; a state of another likewise.
     """
 
@@ -39,30 +39,21 @@ class PlateauCurve:
         threshold: float,
         cooldown: int,
         floor: float,
-        warmup_steps: int = 0,
-        warmup_from: float = 0.0,
+        warmup: Callable[[Place | float], float] = lambda _: 1.0,
         judged_on: str | None = None,
     ) -> None:
         self.monitor, self.direction, self.judged_on = monitor, direction, judged_on
         self.factor, self.patience, self.threshold = factor, patience, threshold
         self.cooldown, self.floor = cooldown, floor
-        self.warmup_steps, self.warmup_from = warmup_steps, warmup_from
+        self.warmup = warmup
         self.level = 1.0
         self.best: float | None = None
         self.waited = 0
         self.cooling = 0
 
-    def __call__(self, step: float) -> float:
-        """Compute the factor: that of the warm-up times the level.
-
-        Arguments:
-            step: number of the update, the first is 0.
-
-        Returns:
-            The factor.
-        """
-        warmup = warmup_factor(step, warmup_steps=self.warmup_steps, warmup_from=self.warmup_from)
-        return warmup * self.level
+    def __call__(self, at: Place | float) -> float:
+        """Compute the factor: that of the warm-up times the level."""
+        return self.warmup(at) * self.level
 
     def observe(self, value: float) -> None:
         """Take notice of an evaluation.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 
-def warmup_factor(step: float, *, warmup_steps: int, warmup_from: float = 0.0) -> float:
+def warmup_factor(at: float, *, warmup: float, warmup_from: float = 0.0, ahead: float = 1) -> float:
     """Compute the factor of a linear warm-up, which is 1 after it.
 
-    With W = warmup_steps and a = warmup_from: a + (1 - a) * min(1, (step + 1) / W).
+    With W = warmup and a = warmup_from: a + (1 - a) * min(1, (at + ahead) / W).
 
     Arguments:
-        step: number of the update, the first is 0; a fraction where tokens are counted.
-        warmup_steps: W; update W - 1 is the first with factor 1, and none has factor a.
+        at: where the step begins, in the unit of the warm-up; the number of the step, from 0.
+        warmup: W; in steps, step W - 1 is the first with factor 1, and none has factor a.
         warmup_from: a, what the warm-up rises from.
+        ahead: how far the step goes, in that unit.
 
     Returns:
-        The factor, in (a, 1].
+        The factor, in (a, 1], or a at the beginning where ahead is 0.
     """
-    if step >= warmup_steps - 1:
+    if at + ahead >= warmup:
         return 1.0
-    return warmup_from + (1.0 - warmup_from) * ((step + 1) / warmup_steps)
+    return warmup_from + (1.0 - warmup_from) * ((at + ahead) / warmup)

@@ -7,36 +7,38 @@ from .warmup import warmup_factor
 
 
 def wsd_factor(
-    step: float,
+    at: float,
     *,
     shape: Shape,
-    warmup_steps: int,
+    warmup: float,
     warmup_from: float,
-    horizon_steps: int,
-    decay_steps: int,
+    horizon: float,
+    decay_length: float,
     floor: float,
+    ahead: float = 1,
 ) -> float:
     """Compute the factor of a schedule that decays over the last updates only.
 
-    With T = horizon_steps, D = decay_steps and t = (step - (T - D)) / D:
-    that of the warm-up, which ends in 1, for step < T - D;
-    floor + (1 - floor) * shape(t) for T - D <= step < T;
-    floor for step >= T.
+    With T = horizon, D = decay_length and t = (at - (T - D)) / D:
+    that of the warm-up, which ends in 1, for at < T - D;
+    floor + (1 - floor) * shape(t) for T - D <= at < T;
+    floor for at >= T.
 
     Arguments:
-        step: number of the update, the first is 0; a fraction where tokens are counted.
+        at: where the step begins, in the unit of the lengths; the number of the step, from 0.
         shape: from 1 at 0 to 0 at 1.
-        warmup_steps, warmup_from: of the warm-up.
-        horizon_steps: T.
-        decay_steps: D; with the warm-up at most T.
+        warmup, warmup_from: of the warm-up.
+        horizon: T.
+        decay_length: D; with the warm-up at most T.
         floor: the lowest factor after the warm-up.
+        ahead: how far the step goes.
 
     Returns:
         The factor, in [floor, 1] after the warm-up.
     """
-    begin = horizon_steps - decay_steps
-    if step < begin:
-        return warmup_factor(step, warmup_steps=warmup_steps, warmup_from=warmup_from)
-    if step >= horizon_steps:
+    begin = horizon - decay_length
+    if at < begin:
+        return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
+    if at >= horizon:
         return floor
-    return floor + (1.0 - floor) * shape((step - begin) / decay_steps)
+    return floor + (1.0 - floor) * shape((at - begin) / decay_length)

@@ -11,6 +11,7 @@ from setpoint.model.moe.bias import update_biases
 from setpoint.model.moe.metrics import expert_metrics
 from setpoint.model.outcome import Routing
 from setpoint.train.callback import Callback
+from setpoint.train.position import share_done
 
 if TYPE_CHECKING:
     from setpoint.train.loop import Loop, Update
@@ -31,8 +32,7 @@ class ExpertsCallback(Callback):
         if update.routing is None:
             return
         self.routing = sum_over_ranks(update.routing)
-        horizon = loop.job.horizon()
-        at = 0.0 if horizon is None else min(1.0, loop.position.step / horizon)
+        at = share_done(loop.job.horizon(), loop.position)
         update_biases(loop.parts.model, self.routing.counts, at)
 
     def metrics(self) -> dict[str, float]:
