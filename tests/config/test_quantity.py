@@ -2,7 +2,8 @@ import pickle
 
 import pytest
 
-from setpoint.config import Duration, Invalid, Period
+from setpoint.config import Duration, Invalid, Length, Period
+from setpoint.config.arithmetic import evaluate, parse
 
 
 @pytest.mark.parametrize(
@@ -114,3 +115,66 @@ def test_every_word_for_a_time() -> None:
     for seconds, names in words.items():
         for name in names:
             assert Period(f"2 {name}").count == 2 * seconds, name
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "unit", "share", "dump"),
+    [
+        (0, 0, "steps", None, "0 steps"),
+        ("0 epochs", 0, "steps", None, "0 steps"),
+        (7, 7, "steps", None, "7 steps"),
+        ("0.5 epochs", 0.5, "epochs", None, "0.5 epochs"),
+        ("90 s", 90.0, "seconds", None, "90 s"),
+        ("5%", 5.0, "%", 0.05, "5 %"),
+        ("5.0 %", 5.0, "%", 0.05, "5 %"),
+        ("33.3 %", 33.3, "%", 0.333, "33.3 %"),
+    ],
+)
+def test_lengths(text, count, unit, share, dump):
+    length = Length(text)
+    assert (length.count, length.unit, length.share) == (count, unit, share)
+    assert str(length) == length.dump() == dump and Length.read(dump) == length
+    assert bool(length) == (count > 0)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.07, 1 / 3, 1e-7, 1.0])
+def test_a_length_of_a_share_is_exact(share):
+    assert Length.of_share(share).share == share
+
+
+@pytest.mark.parametrize("text", [0.05, True, "0.05", "101 %", "-1", "5 percent", None, 2**63])
+def test_what_is_no_length(text):
+    with pytest.raises(Invalid):
+        Length.read(text)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("whole // 10", Length(60)),
+        ("whole * 0.07", Length(42)),
+        ("whole - part - 5", Length(585)),
+        ("whole / part", 60.0),
+        ("half_hour / 2", Length("15 min")),
+        ("epochs * 2", Length("1 epochs")),
+    ],
+)
+def test_arithmetic_on_lengths(expression, value):
+    assert evaluate(parse(expression), lambda path: VALUES[path[0]]) == value
+
+
+@pytest.mark.parametrize(
+    "expression", ["whole * part", "whole + epochs", "2 / whole", "several // 2", "whole ** 2"]
+)
+def test_arithmetic_that_is_no_length(expression):
+    with pytest.raises(Invalid, match="cannot be computed"):
+        evaluate(parse(expression), lambda path: VALUES[path[0]])
+
+
+VALUES = {
+    "whole": Duration(600),
+    "part": Length(10),
+    "half_hour": Duration("30 min"),
+    "epochs": Length("0.5 epochs"),
+    "several": Duration("5 steps", "2 epochs"),
+}
