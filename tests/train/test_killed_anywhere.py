@@ -139,8 +139,9 @@ class Oracle:
             assert run is not None
             self.words[1] = str(Path("runs") / run.name)
             self.words += [f"--{flag}" for flag in story.then]
-            if any(not flag.startswith(("duration", "evaluation")) for flag in story.then):
-                self.words += ["--accept", "optimizer", "--accept", "precision"]
+            for section in dict.fromkeys(flag.partition(".")[0] for flag in story.then):
+                if section in ("optimizer", "precision"):
+                    self.words += ["--accept", section]
         shutil.copytree(folder / "whole", folder / "begun")
         self.go_on(folder / "whole")
         self.whole = the_run(folder / "whole")
