@@ -316,7 +316,8 @@ def test_10_old_configs_always_load(cli: CommandLine, script: Script) -> None:
 
 
 def test_11_default_drift_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Golden files hold every preset; a changed default is named in each that it changes."""
+    """Golden files hold every preset; a changed default is named once, and in each that it changes
+    the fingerprint."""
     names = {"tiny.txt", "tiny+smoke.txt", "tiny+reproducible.txt"}
     assert names <= {path.name for path in goldens.FOLDER.iterdir()}
     assert goldens.all_drift() == {}
@@ -324,11 +325,11 @@ def test_11_default_drift_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cosine.__setpoint__.fields["floor"], "written", 0.2)
     drifted = goldens.all_drift()
     assert drifted.keys() >= names | {goldens.FIELDS}
-    assert "-optimizer.eps = 1e-08  # identity" in drifted["tiny.txt"]
-    assert "+optimizer.eps = 1e-06  # identity" in drifted["tiny.txt"]
-    # The preset sets its own floor, so that only the table of fields drifts.
-    assert not any("schedule.floor" in line for line in drifted["tiny.txt"])
-    assert any("schedule.floor = 0.2" in line for line in drifted[goldens.FIELDS])
+    assert "-optim.AdamW.eps = 1e-08  # identity" in drifted[goldens.FIELDS]
+    assert "+optim.AdamW.eps = 1e-06  # identity" in drifted[goldens.FIELDS]
+    assert all(drifted[name][0].startswith("-fingerprint ") for name in names)
+    # The preset sets its own floor, which is no longer the default.
+    assert "+schedule.floor = 0.1  # identity" in drifted["tiny.txt"]
 
 
 def test_12_lossless_both_ways(script: Script) -> None:
