@@ -90,12 +90,13 @@ def test_nothing_valid_is_zero_with_zero_gradient(options: dict[str, Any]) -> No
 
 
 @each_option
-def test_what_does_not_count_may_be_infinite(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("value", [1e30, torch.inf])
+def test_what_does_not_count_may_be_infinite(options: dict[str, Any], value: float) -> None:
     """The z-loss, too, is over valid positions only."""
     logits, targets, weights = batch()
     loss = plain(**options)
     expected = loss(logits, targets, weights)
-    logits[targets == IGNORE_INDEX] = 1e30
+    logits[targets == IGNORE_INDEX] = value
     found = loss(logits, targets, weights)
     assert found.total.item() == expected.total.item()
     assert found.nats.item() == expected.nats.item()
