@@ -202,7 +202,7 @@ def test_the_first_step_is_not_waited_for(
     process.signal(number)
     assert process.wait() == status
     told = process.output.read_text()
-    assert "saved; the same command goes on" in told
+    assert "nothing was trained; the same command starts it again" in told
     assert "Traceback" not in told
     run = the_run(tmp_path)
     assert rows(run) == []

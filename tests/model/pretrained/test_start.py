@@ -164,6 +164,6 @@ def test_a_run_without_its_checkpoints_is_not_trained_from_nothing(
     from setpoint.train import run as module
 
     job = job_from(tmp_path, trained(tmp_path))
-    monkeypatch.setattr(module, "build_parts", lambda job, fresh: build_parts(job, fresh=False))
+    monkeypatch.setattr(module, "build_parts", lambda job, *_: build_parts(job, fresh=False))
     with pytest.raises(SetpointError, match="went away while the run was being set up"):
         train(job)
