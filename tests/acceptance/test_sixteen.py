@@ -316,8 +316,7 @@ def test_10_old_configs_always_load(cli: CommandLine, script: Script) -> None:
 
 
 def test_11_default_drift_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Golden files hold every preset; a changed default is named once, and in each that it changes
-    the fingerprint."""
+    """Golden files hold every preset; a changed default changes the fingerprint of each."""
     names = {"tiny.txt", "tiny+smoke.txt", "tiny+reproducible.txt"}
     assert names <= {path.name for path in goldens.FOLDER.iterdir()}
     assert goldens.all_drift() == {}
