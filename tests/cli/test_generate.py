@@ -82,7 +82,7 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     assert "  model.rope_base\n    recorded  10000.0" in text
     assert "    today     5.0 (command line --model.rope_base)\n" in text
     # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
-    assert "has no checkpoint yet" in cli.refused(f"generate {run} --parallel.device cpu")
+    assert "without a checkpoint" in cli.refused(f"generate {run} --parallel.device cpu")
 
 
 def test_overrides_of_what_is_over(

@@ -23,13 +23,13 @@ def refuse_misspelt_options(
 
     Raises:
         SetpointError: for a flag that is no field of the root, and is either close to an option
-            of the command or has no value.
+            of the command, or the only one and without a value.
     """
     overrides = arguments.overrides
     if not overrides:
         return
     root = root or arguments.command.program.root
-    for at, token in enumerate(overrides):
+    for token in overrides:
         name, equals, _ = token.partition("=")
         word = name[2:].replace("-", "_")
         if not name.startswith("--") or "." in name or word in fields:
@@ -45,7 +45,8 @@ def refuse_misspelt_options(
             raise SetpointError(f"{command.title} has no option {name}. Did you mean {close}?")
         if known_elsewhere(root, word):
             continue  # a field by its name elsewhere
-        if not equals and (at + 1 == len(overrides) or overrides[at + 1].startswith("--")):
+        # Beside others it is reported with what is wrong there, as a key that is not known.
+        if not equals and len(overrides) == 1:
             raise SetpointError(
                 f"{name} is neither an option of {command.title} nor a field with a "
                 f"value. Options: {', '.join(options)}"

@@ -15,7 +15,12 @@ from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import build_parts, data_line
 from setpoint.train.config import Job
-from setpoint.train.contract import check_contract, describe_accepted, refuse_renaming
+from setpoint.train.contract import (
+    check_contract,
+    describe_accepted,
+    refuse_renaming,
+    shorter_runs,
+)
 from setpoint.train.memory import enough_memory
 from setpoint.train.naming import run_directory_of
 from setpoint.train.position import Position, is_over
@@ -104,6 +109,8 @@ def rehearse(
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
     rows += [("duration", str(job.duration))]
     rows += [("changed", line) for line in changes]
+    if newest is None and run.is_new:
+        rows += [("note", line) for line in shorter_runs(job, path)]
     return rows + [("damaged", line) for line in damaged]
 
 

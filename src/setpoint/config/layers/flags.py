@@ -201,8 +201,13 @@ def read_flags(cls: type[Config], tokens: Sequence[str]) -> list[Flag]:
         lambda path: _is_switch(cls, path),
         # A switch that was retired has no value to be read.
         lambda path: former(cls, ".".join(path)),
-        lambda path: known_elsewhere(cls, path[-1]),
+        # What names no field is answered as such, together with whatever else is wrong.
+        lambda path: known_elsewhere(cls, path[-1]) or _is_unknown(cls, path),
     )
+
+
+def _is_unknown(cls: type[Config], path: tuple[str, ...]) -> bool:
+    return len(path) == 1 and path[0] not in cls.__setpoint__.fields
 
 
 def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:

@@ -118,7 +118,9 @@ def _of_run(path: Path) -> Path:
             found = _checkpoint(path / _CHECKPOINTS / name)
             if found is not None:
                 return found
-    raise SetpointError(f"{path} is a run that has no checkpoint yet")
+    raise SetpointError(
+        f"{path} is a run without a checkpoint: none was saved yet, or they are gone"
+    )
 
 
 def _is_below_here(path: Path) -> bool:
