@@ -675,7 +675,6 @@ def fuzz(
             print(text, file=report, flush=True)
 
     with prepared():
-        gc.freeze()
         for number in range(start, start + cases):
             if number % 500 == 0:
                 faulthandler.dump_traceback_later(STUCK, exit=report is not None)
@@ -715,6 +714,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--only", choices=KINDS, help="all kinds if none is named")
     given = parser.parse_args()
+    gc.freeze()
     gc.set_threshold(20_000)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     run = fuzz(given.seed, given.start, given.cases, sys.stdout, given.only)
