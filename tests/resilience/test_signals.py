@@ -102,7 +102,7 @@ def test_in_another_thread_only_code_can_ask() -> None:
 
 
 BLOCKED = """
-    import os, signal, sys, time
+    import os, signal, subprocess, sys, time
     from setpoint.resilience.signals import StopRequest
 
     stop = StopRequest()
@@ -112,8 +112,8 @@ BLOCKED = """
         stop.watch()
         # As in a long operation of C: no handler of Python's runs in this thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, {{2, 15, 1}})
-        os.kill(os.getpid(), signal.SIGTERM)
-        {more}
+        # Sent from outside, while this thread is inside one call.
+        subprocess.Popen(["sh", "-c", f"sleep 0.2; kill -TERM {{os.getpid()}}{more}"])
         time.sleep(60)
     """
 
@@ -128,7 +128,7 @@ BLOCKED = """
             "a checkpoint of it. The newest checkpoint is step-7\n",
         ),
         (
-            True, 60, "time.sleep(0.1); os.kill(os.getpid(), signal.SIGINT)", 143,
+            True, 60, "; sleep 0.2; kill -INT {os.getpid()}", 143,
             "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C to stop at once\n"
             "Ctrl-C: stopping at once, without a checkpoint of the last steps\n",
         ),
