@@ -16,12 +16,14 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
 import socket
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
@@ -29,6 +31,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 LONGEST = 1 << 20
+# What registers itself, or imports what takes long or need not be there.
+NOT_YET = ("setpoint.presets.", "setpoint.infer.harness.", "setpoint.model.attention.flex")
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -142,6 +146,29 @@ def become(request: dict[str, Any], files: list[int], path: list[str]) -> NoRetu
         os._exit(status)
 
 
+def prepare(names: list[str]) -> None:
+    """Do what each program would do for itself: import, and look up what stays the same.
+
+    Arguments:
+        names: modules; those of Setpoint that a command may import come on top.
+    """
+    import setpoint
+
+    found = (module.name for module in pkgutil.walk_packages(setpoint.__path__, "setpoint."))
+    for name in (*names, *(name for name in found if not name.startswith(NOT_YET))):
+        importlib.import_module(name)
+    from setpoint.track import environment
+
+    environment._own_code()
+    environment._packages()
+    # What torch has registered need not be taken back at the end of a fork, which takes as long as
+    # a small command does.
+    for each in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]
+        each.atexit = False
+    gc.collect()
+    gc.freeze()
+
+
 def serve(listener: socket.socket) -> None:
     """Answer requests until standard input ends."""
     own = [os.path.abspath(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -188,8 +215,5 @@ def answer(connection: socket.socket, number: int) -> None:
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file
     with socket.socket(fileno=int(sys.argv[1])) as at:
-        for name in sys.argv[2:]:
-            importlib.import_module(name)
-        gc.collect()
-        gc.freeze()
+        prepare(sys.argv[2:])
         serve(at)

@@ -23,7 +23,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 # No program of the tests takes as long, but for one that waits for another for ever.
 SECONDS = 300
 SETPOINT = str(Path(sys.executable).with_name("setpoint"))
-MODULES = ("setpoint.train.run", "setpoint.train.summary", "setpoint.cli.train")
+# Of what commands use; torch.profiler imports more with its first use.
+MODULES = ("torch.profiler._cupti_monitor", "numpy.ma", "resource", "tomllib")
 
 # Started by a shell in the place of `python` and `setpoint`, and by a sweep for its points. What
 # torch starts gets a real process: it inherits more than the three standard streams.
@@ -55,7 +56,7 @@ class Forks:
     """Starts Python programs as forks of one process; it starts with the first program.
 
     Arguments:
-        modules: what that process imports, besides what trains.
+        modules: what that process imports, besides what commands use.
     """
 
     def __init__(self, *modules: str) -> None:

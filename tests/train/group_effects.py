@@ -12,11 +12,12 @@ from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
 
-def moved(job: Job) -> list[bytes]:
+def learned(job: Job) -> list[bytes]:
     """The parameters after four updates."""
     parts = build_parts(job)
     Loop(job, parts, [], StopRequest(), Position()).run()
-    return [p.detach().numpy().tobytes() for p in parts.model.parameters()]
+    # NumPy has no bf16.
+    return [p.detach().float().numpy().tobytes() for p in parts.model.parameters()]
 
 
 Row = tuple[str, Callable[[Job], Any], tuple[str, ...]]
@@ -40,7 +41,7 @@ SHARED = {
 def shared(optimizer: str, field: str) -> Row:
     """The row of a field that all optimizers have."""
     change, base = SHARED[field]
-    return change, moved, (f"optimizer={optimizer}", *base)
+    return change, learned, (f"optimizer={optimizer}", *base)
 
 
 ROWS: dict[str, Row] = {
@@ -100,8 +101,8 @@ ROWS: dict[str, Row] = {
     "ImportedOptimizer.groups": shared(IMPORTED, "groups"),
     "ImportedOptimizer.clip_norm": shared(IMPORTED, "clip_norm"),
     "ImportedOptimizer.clip_value": shared(IMPORTED, "clip_value"),
-    "Group.pattern": (f"{GROUP}.pattern=norm", moved, (GROUPS,)),
-    "Group.lr_multiplier": (f"{GROUP}.lr_multiplier=2", moved, (GROUPS,)),
-    "Group.weight_decay_multiplier": (f"{GROUP}.weight_decay_multiplier=9", moved, (GROUPS,)),
-    "Group.options": (f"{GROUP}.options={{betas=[0.5, 0.6]}}", moved, (GROUPS,)),
+    "Group.pattern": (f"{GROUP}.pattern=norm", learned, (GROUPS,)),
+    "Group.lr_multiplier": (f"{GROUP}.lr_multiplier=2", learned, (GROUPS,)),
+    "Group.weight_decay_multiplier": (f"{GROUP}.weight_decay_multiplier=9", learned, (GROUPS,)),
+    "Group.options": (f"{GROUP}.options={{betas=[0.5, 0.6]}}", learned, (GROUPS,)),
 }

@@ -10,13 +10,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 
-
-def trained(job: Job) -> list[bytes]:
-    """The parameters after four updates."""
-    parts = build_parts(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    # Python's numbers have no bf16.
-    return [p.detach().float().numpy().tobytes() for p in parts.model.parameters()]
+from .group_effects import learned
 
 
 def kernels(job: Job) -> set[tuple[bool | None, bool | None]]:
@@ -52,19 +46,19 @@ FACTOR = ("optimizer=adafactor",)
 # By the name of a field: the change, where it is seen, what is set on both sides, and what is
 # seen with the change where that can be said in short.
 ROWS: dict[str, tuple[Any, ...]] = {
-    "AdamW.betas": ("optimizer.betas=[0.8, 0.9]", trained),
-    "AdamW.eps": ("optimizer.eps=1e-3", trained),
-    "AdamW.amsgrad": ("optimizer.amsgrad=true", trained, ("optimizer.betas=[0.1, 0.1]",)),
+    "AdamW.betas": ("optimizer.betas=[0.8, 0.9]", learned),
+    "AdamW.eps": ("optimizer.eps=1e-3", learned),
+    "AdamW.amsgrad": ("optimizer.amsgrad=true", learned, ("optimizer.betas=[0.1, 0.1]",)),
     "AdamW.implementation": ("optimizer.implementation=foreach", kernels, (), {(False, True)}),
-    "SGD.momentum": ("optimizer.momentum=0.5", trained, SGD),
-    "SGD.dampening": ("optimizer.dampening=0.5", trained, SGD),
-    "SGD.nesterov": ("optimizer.nesterov=true", trained, SGD),
+    "SGD.momentum": ("optimizer.momentum=0.5", learned, SGD),
+    "SGD.dampening": ("optimizer.dampening=0.5", learned, SGD),
+    "SGD.nesterov": ("optimizer.nesterov=true", learned, SGD),
     "SGD.implementation": ("optimizer.implementation=loop", kernels, SGD, {(False, False)}),
-    "Lion.betas": ("optimizer.betas=[0.5, 0.6]", trained, LION),
-    "Muon.momentum": ("optimizer.momentum=0.5", trained, MUON),
-    "Muon.nesterov": ("optimizer.nesterov=false", trained, MUON),
-    "Muon.steps": ("optimizer.steps=3", trained, MUON),
-    "Muon.adjust_lr": ("optimizer.adjust_lr=match_rms_adamw", trained, MUON),
+    "Lion.betas": ("optimizer.betas=[0.5, 0.6]", learned, LION),
+    "Muon.momentum": ("optimizer.momentum=0.5", learned, MUON),
+    "Muon.nesterov": ("optimizer.nesterov=false", learned, MUON),
+    "Muon.steps": ("optimizer.steps=3", learned, MUON),
+    "Muon.adjust_lr": ("optimizer.adjust_lr=match_rms_adamw", learned, MUON),
     "Muon.adamw_lr": ("optimizer.adamw_lr=0.003", largest_change, MUON, 0.003),
     "Muon.adamw_patterns": (
         "optimizer.adamw_patterns=[feed_forward]",
@@ -72,22 +66,22 @@ ROWS: dict[str, tuple[Any, ...]] = {
         MUON,
         {"muon": 4, "adamw": 8},
     ),
-    "Muon.betas": ("optimizer.betas=[0.8, 0.9]", trained, MUON),
-    "Muon.eps": ("optimizer.eps=1e-3", trained, MUON),
-    "ScheduleFreeAdamW.betas": ("optimizer.betas=[0.8, 0.9]", trained, FREE),
-    "ScheduleFreeAdamW.eps": ("optimizer.eps=1e-3", trained, FREE),
+    "Muon.betas": ("optimizer.betas=[0.8, 0.9]", learned, MUON),
+    "Muon.eps": ("optimizer.eps=1e-3", learned, MUON),
+    "ScheduleFreeAdamW.betas": ("optimizer.betas=[0.8, 0.9]", learned, FREE),
+    "ScheduleFreeAdamW.eps": ("optimizer.eps=1e-3", learned, FREE),
     # With a rate that does not rise any more all weigh the same, whatever the power.
     "ScheduleFreeAdamW.lr_power": (
         "optimizer.lr_power=1",
-        trained,
+        learned,
         (*FREE, "schedule={type=constant, warmup=4}"),
     ),
-    "ScheduleFreeAdamW.step_power": ("optimizer.step_power=1", trained, FREE),
-    "AnyPrecisionAdamW.betas": ("optimizer.betas=[0.8, 0.9]", trained, ANY),
-    "AnyPrecisionAdamW.eps": ("optimizer.eps=1e-3", trained, ANY),
-    "AnyPrecisionAdamW.rounding": ("optimizer.rounding=nearest", trained, ANY),
-    "Adafactor.beta2_decay": ("optimizer.beta2_decay=-0.3", trained, FACTOR),
-    "Adafactor.eps1": ("optimizer.eps1=0.1", trained, FACTOR),
-    "Adafactor.eps2": ("optimizer.eps2=0.5", trained, FACTOR),
-    "Adafactor.clip_threshold": ("optimizer.clip_threshold=3", trained, FACTOR),
+    "ScheduleFreeAdamW.step_power": ("optimizer.step_power=1", learned, FREE),
+    "AnyPrecisionAdamW.betas": ("optimizer.betas=[0.8, 0.9]", learned, ANY),
+    "AnyPrecisionAdamW.eps": ("optimizer.eps=1e-3", learned, ANY),
+    "AnyPrecisionAdamW.rounding": ("optimizer.rounding=nearest", learned, ANY),
+    "Adafactor.beta2_decay": ("optimizer.beta2_decay=-0.3", learned, FACTOR),
+    "Adafactor.eps1": ("optimizer.eps1=0.1", learned, FACTOR),
+    "Adafactor.eps2": ("optimizer.eps2=0.5", learned, FACTOR),
+    "Adafactor.clip_threshold": ("optimizer.clip_threshold=3", learned, FACTOR),
 }

@@ -42,7 +42,7 @@ PRETRAINED_ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "Transformer.pretrained": ("model.pretrained={tmp}/weights", "weights", ()),
     "ImportedModel.pretrained": ("model.pretrained={tmp}/own", "weights", OWN),
     "HuggingFaceModel.pretrained": ("model.pretrained={tmp}/theirs", "weights", THEIRS),
-    "HuggingFaceModel.config": ("model.config={tmp}/other", "weights", THEIRS),
+    "HuggingFaceModel.config": ("model.config={tmp}/narrow", "weights", THEIRS),
     "HuggingFaceModel.overrides": ("model.overrides.n_layer=2", "weights", THEIRS),
     "HuggingFaceModel.attention_backend": (
         "model.attention_backend=eager",
@@ -72,9 +72,9 @@ def prepare(folder: Path, name: str) -> None:
         small = ("duration=1 steps", "model.dropout=0", "seed=5", *OWN)
         run = train(small_job(folder / "source", *small)).directory
         run.rename(folder / "own")
-    elif name.startswith("HuggingFaceModel"):
+    elif name.startswith("HuggingFaceModel") and not (folder / "theirs").exists():
         theirs(folder / "theirs", {})
-        theirs(folder / "other", {"n_embd": 8})
+        theirs(folder / "narrow", {"n_embd": 8})
 
 
 def theirs(folder: Path, keys: dict[str, Any]) -> None:

@@ -1,21 +1,46 @@
-"""Rows of the table of effects: the fields of the schedules, seen in the rates of a run."""
+"""Rows of the table of effects: the fields of the schedules, seen in the rates of updates."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 from setpoint.config.fingerprint import fingerprint
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build import build_parts
+from setpoint.train.callback import Callback
 from setpoint.train.config import Job
+from setpoint.train.loop import Loop, Update
+from setpoint.train.position import Position
 from setpoint.train.run import train
+
+from .small import rows
+
+
+class Updates(Callback):
+    """Keeps the updates."""
+
+    def __init__(self) -> None:
+        self.seen: list[Update] = []
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        self.seen.append(update)
+
+
+def updates(job: Job) -> list[Update]:
+    """What the updates were."""
+    callback = Updates()
+    Loop(job, build_parts(job), [callback], StopRequest(), Position()).run()
+    return callback.seen
 
 
 def rates(job: Job) -> list[float]:
-    """The learning rates of all updates of a run, as they were logged."""
-    path = Path(train(job).directory) / "metrics.jsonl"
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [row["lr"] for row in found if row["kind"] == "train"]
+    """The learning rates."""
+    return [update.lr for update in updates(job)]
+
+
+def logged(job: Job) -> list[float]:
+    """The learning rates of a whole run, which evaluations may move."""
+    return [row["lr"] for row in rows(train(job).directory) if row["kind"] == "train"]
 
 
 SHARED = {
@@ -58,7 +83,8 @@ for name in (
 for name in ("Constant", "InverseSqrt", "Plateau"):
     tag = {"InverseSqrt": "inverse_sqrt"}.get(name, name.lower())
     share = ("schedule.warmup=40 %", f"schedule={tag}", "evaluation.every=1 steps")
-    ROWS[f"{name}.horizon"] = ("schedule.horizon=12", rates, share)
+    see = logged if name == "Plateau" else rates
+    ROWS[f"{name}.horizon"] = ("schedule.horizon=12", see, share)
 WSD = ("schedule=wsd", "schedule.decay_length=3")
 ROWS |= {
     "Constant.warmup": (SHARED["warmup"], rates, ("schedule=constant",)),
@@ -89,18 +115,18 @@ ROWS |= {
     "Phase.length": ("schedule.phases.0={target: 1, length: 25 %}", rates, PHASES),
     "Phase.curve": ("schedule.phases.0.curve=cosine", rates, POLYNOMIAL),
     "Phase.power": ("schedule.phases.0.power=3", rates, POLYNOMIAL),
-    "Plateau.warmup": (SHARED["warmup"], rates, PLATEAU),
+    "Plateau.warmup": (SHARED["warmup"], logged, PLATEAU),
     "Plateau.warmup_from": (
-        SHARED["warmup_from"], rates, (*PLATEAU, "schedule.warmup=3")
+        SHARED["warmup_from"], logged, (*PLATEAU, "schedule.warmup=3")
     ),
     # What gets better by the other measure: perplexity falls faster than its logarithm.
     "Plateau.monitor": (
-        "schedule.monitor=held_out.perplexity", rates, (*PLATEAU, "schedule.threshold=0.2")
+        "schedule.monitor=held_out.perplexity", logged, (*PLATEAU, "schedule.threshold=0.2")
     ),
     "Plateau.judged_on": ("evaluation.sequences=2", fingerprint, PLATEAU),
-    "Plateau.factor": ("schedule.factor=0.7", rates, PLATEAU),
-    "Plateau.patience": ("schedule.patience=1", rates, PLATEAU),
-    "Plateau.threshold": ("schedule.threshold=0", rates, PLATEAU),
-    "Plateau.cooldown": ("schedule.cooldown=1", rates, PLATEAU),
-    "Plateau.floor": ("schedule.floor=0.4", rates, PLATEAU),
+    "Plateau.factor": ("schedule.factor=0.7", logged, PLATEAU),
+    "Plateau.patience": ("schedule.patience=1", logged, PLATEAU),
+    "Plateau.threshold": ("schedule.threshold=0", logged, PLATEAU),
+    "Plateau.cooldown": ("schedule.cooldown=1", logged, PLATEAU),
+    "Plateau.floor": ("schedule.floor=0.4", logged, PLATEAU),
 }  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from setpoint.config.compose import compose
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
+from setpoint.train.run import train
 
 TEXT = """
 name = "small"
@@ -159,3 +161,23 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
     }
+
+
+class Kept:
+    """A run that several tests go on with, each from what it was at its end.
+
+    Arguments:
+        folder: empty; for the run.
+        flags: of the job.
+    """
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.directory = train(small_job(folder, *flags)).directory
+        self._copy = folder / "copy"
+        shutil.copytree(self.directory.parent, self._copy)
+
+    def again(self) -> Path:
+        """The directory of the run, as it was."""
+        shutil.rmtree(self.directory.parent)
+        shutil.copytree(self._copy, self.directory.parent)
+        return self.directory

@@ -27,10 +27,9 @@ from setpoint.model.moe import experts
 from setpoint.parallel.device import choose_device
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import build_parts
-from setpoint.train.callback import Callback
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, Update
+from setpoint.train.loop import Loop
 from setpoint.train.naming import run_directory_of
 from setpoint.train.position import Position
 from setpoint.train.run import train
@@ -42,6 +41,7 @@ from .compile_effects import ROWS as COMPILE_ROWS
 from .evaluation_effects import ROWS as EVALUATION_ROWS
 from .expert_effects import ROWS as EXPERT_ROWS
 from .group_effects import ROWS as GROUP_ROWS
+from .group_effects import learned
 from .loss_effects import ROWS as LOSS_ROWS
 from .memory_effects import ROWS as MEMORY_ROWS
 from .model_effects import ROWS
@@ -50,6 +50,7 @@ from .precision_effects import ROWS as PRECISION_ROWS
 from .pretrained_effects import PRETRAINED_ROWS, implementation, prepare  # noqa: F401 - rows name it
 from .profile_effects import ROWS as PROFILE_ROWS
 from .schedule_effects import ROWS as SCHEDULE_ROWS
+from .schedule_effects import rates, updates
 from .small import events, rows, small_job
 
 BASE = ("duration=4 steps", "model.dropout=0")
@@ -77,16 +78,6 @@ class Softened(Table):
         super().__init__(vocab_size, dropout, scale=0.5)
 
 
-class Updates(Callback):
-    """Keeps the updates."""
-
-    def __init__(self) -> None:
-        self.seen: list[Update] = []
-
-    def after_update(self, loop: Loop, update: Update) -> None:
-        self.seen.append(update)
-
-
 def weights(job: Job) -> dict[str, bytes]:
     """The initial parameters."""
     parts = build_parts(job)
@@ -100,25 +91,6 @@ def logits(job: Job) -> bytes:
         for parameter in model.parameters():
             parameter.mul_(5.0)
         return model(torch.arange(64, 80)[None]).numpy().tobytes()
-
-
-def learned(job: Job) -> list[bytes]:
-    """The parameters after four updates."""
-    parts = build_parts(job)
-    Loop(job, parts, [], StopRequest(), Position()).run()
-    return [p.detach().numpy().tobytes() for p in parts.model.parameters()]
-
-
-def updates(job: Job) -> list[Update]:
-    """What the updates were."""
-    callback = Updates()
-    Loop(job, build_parts(job), [callback], StopRequest(), Position()).run()
-    return callback.seen
-
-
-def rates(job: Job) -> list[float]:
-    """The learning rates."""
-    return [update.lr for update in updates(job)]
 
 
 def backend(job: Job) -> str:
@@ -363,9 +335,39 @@ def classes(cls: type[Config] = Job) -> Iterator[type[Config]]:
 
 def observed(effect: Effect, folder: Path, flags: tuple[str, ...]) -> Any:
     try:
-        return effect.see(small_job(folder, *flags, without=effect.without))
+        seen = effect.see(small_job(folder, *flags, without=effect.without))
     except SetpointError as error:
         return f"refused: {type(error).__name__}"
+    return seen.replace(str(folder), "HERE") if isinstance(seen, str) else seen
+
+
+class Before:
+    """What is seen without a change, once for all rows that start from the same.
+
+    Arguments:
+        folder: for what rows name by `{tmp}`, and for the runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen: dict[tuple[Any, ...], Any] = {}
+        (folder / "text").mkdir()
+        for number in range(24):
+            text = f"{number}: one two three four five six seven eight nine ten " * 9
+            (folder / "text" / f"{number}.txt").write_text(text)
+        byte_level(folder / "tokenizer")
+        byte_level(folder / "other", vocab_size=280)
+
+    def __call__(self, effect: Effect, base: tuple[str, ...]) -> Any:
+        key = (effect.see, base, effect.without)
+        if key not in self._seen:
+            self._seen[key] = observed(effect, self.folder / str(len(self._seen)), base)
+        return self._seen[key]
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Before:
+    return Before(tmp_path_factory.mktemp("before"))
 
 
 def test_each_field_is_in_the_table() -> None:
@@ -376,27 +378,18 @@ def test_each_field_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", EFFECTS)
-def test_the_field_has_an_effect(tmp_path: Path, name: str) -> None:
+def test_the_field_has_an_effect(before: Before, tmp_path: Path, name: str) -> None:
     effect = EFFECTS[name]
-    (tmp_path / "text").mkdir()
-    for number in range(24):
-        text = tmp_path / "text" / f"{number}.txt"
-        text.write_text(f"{number}: one two three four five six seven eight nine ten " * 9)
-    if effect.base == TOKENIZER:
-        byte_level(tmp_path / "tokenizer")
-        byte_level(tmp_path / "other", vocab_size=280)
     if name in PRETRAINED_ROWS:
-        prepare(tmp_path, name)
+        prepare(before.folder, name)
     # Models of transformers have no dropout of that name.
     common = BASE[:1] if name.startswith("HuggingFaceModel") else BASE
-    base = [flag.replace("{tmp}", str(tmp_path)) for flag in (*common, *effect.base)]
-    change = effect.change.replace("{tmp}", str(tmp_path))
-    before = observed(effect, tmp_path / "before", tuple(base))
-    after = observed(effect, tmp_path / "after", (*base, change))
-    assert not str(before).startswith("refused"), before
-    if name in ("Job.name", "Job.experiment", "Job.workspace"):
-        after = after.replace("/after/", "/before/")
-    assert after != before
+    flags = [flag.replace("{tmp}", str(before.folder)) for flag in (*common, *effect.base)]
+    change = effect.change.replace("{tmp}", str(before.folder))
+    without = before(effect, tuple(flags))
+    after = observed(effect, tmp_path, (*flags, change))
+    assert not str(without).startswith("refused"), without
+    assert after != without
     if effect.gives is not None:
         assert after == effect.gives
 

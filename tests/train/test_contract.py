@@ -15,7 +15,7 @@ from setpoint.train.config import Job
 from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Outcome, train
 
-from .small import essence, events, rows, small_job, snapshot
+from .small import Kept, essence, events, rows, small_job, snapshot
 
 
 def resume(run: Path, *flags: str) -> Outcome:
@@ -24,10 +24,15 @@ def resume(run: Path, *flags: str) -> Outcome:
     return train(compose(Job, draft, flags=flags).resolve(), run)
 
 
+@pytest.fixture(scope="module")
+def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("six"), "duration=6 steps", "schedule=constant")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(six_steps: Kept) -> Path:
     """A run of six steps with a constant schedule."""
-    return train(small_job(tmp_path, "duration=6 steps", "schedule=constant")).directory
+    return six_steps.again()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from setpoint.train.loop import Loop, Update
 from setpoint.train.run import Outcome, train
 
 from ..snapshots import compare
-from .small import events, rows, small_job, snapshot
+from .small import Kept, events, rows, small_job, snapshot
 
 
 def resolved(run: Path, flags: Sequence[str]) -> Job:
@@ -37,10 +37,15 @@ def accepted(run: Path, *flags: str, accept: Sequence[str] = ()) -> Accepted:
     return check_contract(str(run), resolved(run, flags), accept)
 
 
+@pytest.fixture(scope="module")
+def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("six"), "duration=6 steps", "schedule=constant")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(six_steps: Kept) -> Path:
     """A run of six steps with a constant schedule."""
-    return train(small_job(tmp_path, "duration=6 steps", "schedule=constant")).directory
+    return six_steps.again()
 
 
 def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Path) -> None:
@@ -208,6 +213,17 @@ GROUPED = (
 )
 
 
+@pytest.fixture(scope="module")
+def three_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("three"), "duration=3 steps", *GROUPED)
+
+
+@pytest.fixture
+def grouped(three_steps: Kept) -> Path:
+    """A run of three steps with a group of parameters."""
+    return three_steps.again()
+
+
 @pytest.mark.parametrize(
     ("flags", "key", "value"),
     [
@@ -220,12 +236,11 @@ GROUPED = (
     ],
 )
 def test_an_accepted_change_of_a_group_takes_effect(
-    tmp_path: Path, flags: tuple[str, ...], key: str, value: object
+    grouped: Path, flags: tuple[str, ...], key: str, value: object
 ) -> None:
-    folder = train(small_job(tmp_path, "duration=3 steps", *GROUPED)).directory
     with pytest.raises(SetpointError, match="cannot be resumed"):
-        resume(folder, *flags, "duration=5 steps")
-    outcome = resume(folder, *flags, "duration=5 steps", accept=["optimizer"])
+        resume(grouped, *flags, "duration=5 steps")
+    outcome = resume(grouped, *flags, "duration=5 steps", accept=["optimizer"])
     group = outcome.parts.optimizer.param_groups[-1]
     assert group["param_names"] == ["embedding.weight"]
     assert group.get(key) == (pytest.approx(value) if isinstance(value, float) else value)
@@ -240,11 +255,10 @@ def test_an_accepted_change_of_a_group_takes_effect(
         'optimizer.no_decay_patterns=["^output"]',
     ],
 )
-def test_other_rules_for_groups_do_not_fit_the_checkpoint(tmp_path: Path, flag: str) -> None:
-    folder = train(small_job(tmp_path, "duration=3 steps", *GROUPED)).directory
+def test_other_rules_for_groups_do_not_fit_the_checkpoint(grouped: Path, flag: str) -> None:
     words = r"What decides which group a parameter falls into \(optimizer\.groups, no_decay"
     with pytest.raises(SetpointError, match=words):
-        resume(folder, flag, "duration=5 steps", accept=["optimizer"])
+        resume(grouped, flag, "duration=5 steps", accept=["optimizer"])
 
 
 @pytest.mark.parametrize(
@@ -260,11 +274,10 @@ def test_other_rules_for_groups_do_not_fit_the_checkpoint(tmp_path: Path, flag: 
     ],
 )
 def test_what_cannot_work_is_not_offered(
-    tmp_path: Path, flags: tuple[str, ...], reason: str | None
+    grouped: Path, flags: tuple[str, ...], reason: str | None
 ) -> None:
-    folder = train(small_job(tmp_path, "duration=1 steps", *GROUPED)).directory
     with pytest.raises(SetpointError, match="cannot be resumed") as caught:
-        resume(folder, *flags)
+        resume(grouped, *flags)
     told = str(caught.value)
     assert ("add --accept" in told) is (reason is None)
     if reason is not None:
