@@ -40,13 +40,13 @@ class Change(NamedTuple):
     Arguments:
         path: the file.
         before, after: its text.
-        backup: where the text before is kept; None for files of people.
+        is_record: whether it is one of the files of a record, which change together.
     """
 
     path: Path
     before: str
     after: str
-    backup: Path | None = None
+    is_record: bool = False
 
 
 def run(arguments: Arguments) -> int:
@@ -80,7 +80,7 @@ def run(arguments: Arguments) -> int:
         if not changes:
             print(f"{name}: nothing to change; it is of schema {root.__setpoint__.schema}")
         elif write:
-            _write(name, changes)
+            _write(name, changes, root.__setpoint__.schema)
             print(f"{name}: is of schema {root.__setpoint__.schema} now")
         else:
             for change in changes:
@@ -114,7 +114,6 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
 def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
     """The changes of the three files of a record."""
     from setpoint.config.record import read_record, record_files, recorded_differences
-    from setpoint.config.recorded import backup_name
     from setpoint.config.resolve import resolve
 
     if kind_of(folder) == CHECKPOINT:
@@ -139,32 +138,26 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
     for name, text in record_files(config).items():
         path = Path(folder, name)
         before = path.read_text(encoding="utf-8") if path.exists() else ""
-        backup = path.with_name(backup_name(name, schema))
-        changes.append(Change(path, before, text, backup))
-    # The file that says which schema it is comes last.
-    return sorted(changes, key=lambda change: change.path.name == "config.json")
+        changes.append(Change(path, before, text, is_record=True))
+    return changes
 
 
-def _write(name: str, changes: list[Change]) -> None:
+def _write(name: str, changes: list[Change], schema: int) -> None:
     from setpoint.track.atomic import write_text
     from setpoint.track.run_directory import RunDirectory
 
-    if changes[0].backup is None:
+    if not changes[0].is_record:
         for change in changes:
             write_text(change.path, change.after)
         return
     # No run may be going on in the directory meanwhile.
-    with RunDirectory.create(name):
-        for change in changes:
-            if change.backup is not None and not change.backup.exists():
-                write_text(change.backup, change.before)
-        for change in changes:
-            write_text(change.path, change.after)
+    with RunDirectory.create(name) as run:
+        run.write_record({change.path.name: change.after for change in changes}, schema)
 
 
 def _diff(change: Change) -> Iterator[str]:
     from difflib import unified_diff
 
-    shown = str(change.path) if change.backup else os.path.relpath(change.path)
+    shown = str(change.path) if change.is_record else os.path.relpath(change.path)
     before, after = change.before.splitlines(), change.after.splitlines()
     yield from unified_diff(before, after, shown, f"{shown} (migrated)", lineterm="")

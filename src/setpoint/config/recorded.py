@@ -143,16 +143,44 @@ def _origins_of(
     folder: str, values: dict[str, Any], header: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The origins that belong to the values: those that were there, or the new ones."""
-    origins = _read_origins(os.path.join(folder, ORIGINS))
     try:
-        check_integrity(folder, values, header, origins)
+        return _checked(os.path.join(folder, ORIGINS), folder, values, header)
     except SetpointError:
         waiting = os.path.join(folder, NEW_ORIGINS)
         if not os.path.isfile(waiting):
             raise
-        origins = _read_origins(waiting)
-        check_integrity(folder, values, header, origins)
+        return _checked(waiting, folder, values, header)
+
+
+def _checked(
+    name: str, folder: str, values: dict[str, Any], header: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    origins = _read_origins(name)
+    check_integrity(folder, values, header, origins)
     return origins
+
+
+def take_new_origins(folder: str) -> None:
+    """Finish what a process left that was killed while it replaced a record.
+
+    Arguments:
+        folder: of the record, to which no other process writes.
+
+    Raises:
+        OSError: if the folder cannot be written.
+    """
+    from .files.read import read
+
+    waiting = os.path.join(folder, NEW_ORIGINS)
+    if not os.path.isfile(waiting):
+        return
+    try:
+        document = read(os.path.join(folder, CONFIG))
+        values = {key: value for key, value in document.data.items() if key != HEADER}
+        _checked(waiting, folder, values, _header(document))
+    except SetpointError:
+        return  # config.json has not been replaced, and belongs to origins.json
+    os.replace(waiting, os.path.join(folder, ORIGINS))
 
 
 def _read_origins(name: str) -> dict[str, dict[str, Any]]:

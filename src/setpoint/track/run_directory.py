@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from setpoint.config import SetpointError
+from setpoint.config.record import MINIMAL
+from setpoint.config.recorded import (
+    NEW_ORIGINS,
+    ORIGINS,
+    backup_name,
+    recorded_schema,
+    take_new_origins,
+)
 
 from .atomic import write_json, write_text
 from .lock import RunLock, refuse_locked
@@ -79,6 +88,8 @@ class RunDirectory:
                 # What a killed process was about to put in place of a file.
                 for staged in path.glob(f"{name}.tmp-*"):
                     staged.unlink()
+            if not is_new:
+                take_new_origins(str(path))
         except OSError as error:
             lock.release()
             raise SetpointError(
@@ -167,6 +178,33 @@ class RunDirectory:
             RunError: if it cannot be written; what was there before is unchanged.
         """
         write_text(self._writable(name), text)
+
+    def write_record(self, texts: Mapping[str, str], schema: int) -> None:
+        """Write the files of the configuration's record, or replace those that are there.
+
+        A process that is killed on the way leaves the record of before or this one, whole: the
+        origins wait beside until `config.json` has been replaced. The files of a record of an
+        older schema are kept beside, as `config.schema-1.json`.
+
+        Arguments:
+            texts: as `record_files` gives them.
+            schema: that they are of.
+
+        Raises:
+            RunError: if one cannot be written.
+        """
+        before = recorded_schema(str(self.path))
+        if before is not None and before != schema:
+            for name in texts:
+                backup = self.path / backup_name(name, before)
+                if (self.path / name).exists() and not backup.exists():
+                    write_text(backup, (self.path / name).read_text(encoding="utf-8"))
+        origins = NEW_ORIGINS if self.config.exists() else ORIGINS
+        self.write_text(origins, texts[ORIGINS])
+        self.write_text(MINIMAL, texts[MINIMAL])
+        self.write_text(CONFIG, texts[CONFIG])  # which makes it a run directory
+        if origins != ORIGINS:
+            os.replace(self.path / origins, self.path / ORIGINS)
 
     def close(self) -> None:
         """Let another process write to the directory."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +12,7 @@ from setpoint import __version__
 from setpoint.config import SetpointError
 from setpoint.config.fingerprint import fingerprint
 from setpoint.config.overridden import overridden
-from setpoint.config.record import CONFIG, MINIMAL, ORIGINS, record_files
-from setpoint.config.recorded import NEW_ORIGINS, backup_name, recorded_schema
+from setpoint.config.record import record_files
 from setpoint.config.verify import cautions_of
 from setpoint.config.walk import dropped, within
 from setpoint.data.corpus import Corpus
@@ -245,30 +243,13 @@ def _digest(text: str) -> str:
 
 
 def write_config(run: RunDirectory, job: Job) -> None:
-    """Write the three files of the configuration's record.
-
-    The files of a record of an older schema are kept beside, as `config.schema-1.json`.
+    """Write the record of the configuration; see `RunDirectory.write_record`.
 
     Arguments:
         run: the directory, locked.
         job: the resolved configuration.
     """
-    texts = record_files(job)
-    schema = recorded_schema(str(run.path))
-    if schema is not None and schema != type(job).__setpoint__.schema:
-        for name in texts:
-            backup = run.path / backup_name(name, schema)
-            if (run.path / name).exists() and not backup.exists():
-                write_text(backup, (run.path / name).read_text(encoding="utf-8"))
-    origins = ORIGINS
-    if (run.path / CONFIG).exists():
-        # A kill between two files must leave a record that can be read.
-        origins = NEW_ORIGINS
-    run.write_text(origins, texts[ORIGINS])
-    run.write_text(MINIMAL, texts[MINIMAL])
-    run.write_text(CONFIG, texts[CONFIG])  # which makes it a run directory
-    if origins != ORIGINS:
-        os.replace(run.path / origins, run.path / ORIGINS)
+    run.write_record(record_files(job), type(job).__setpoint__.schema)
 
 
 def _sides(parts: Parts) -> Iterator[tuple[str, Corpus]]:
