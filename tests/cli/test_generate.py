@@ -79,8 +79,8 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml")
     text = cli.refused(f"generate {run} --model.rope_base 5 --seed 3")
     assert "run was not trained with this configuration: 2 values differ from its record" in text
-    assert "  model.rope_base\n    recorded  10000.0" in text
-    assert "    today     5.0 (command line --model.rope_base)\n" in text
+    assert "  model.rope_base\n    saved      10000.0" in text
+    assert "    requested  5.0 (command line --model.rope_base)\n" in text
     # What is no part of what is learned may differ: it gets as far as the missing checkpoint.
     assert "without a checkpoint" in cli.refused(f"generate {run} --parallel.device cpu")
 

@@ -101,7 +101,11 @@ def test_a_run_whose_identity_differs(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
     text = cli.refused(f"train {run} --optimizer.lr 0.6 --evaluation.every '5 steps'")
     compare("cli/train_identity", text)
-    assert "optimizer.lr" in text and "evaluation" not in text
+    assert "optimizer.lr" in text and "evaluation" not in text.partition("all the same: ")[0]
+    # The command is that which was typed, with what is to be accepted.
+    assert text.endswith(
+        "setpoint train run --optimizer.lr 0.6 --evaluation.every '5 steps' --accept optimizer.lr\n"
+    )
 
 
 def test_without_torch_the_answer_says_what_to_install(cli: CommandLine) -> None:
@@ -146,7 +150,7 @@ def test_accepting_a_path_that_is_none(cli: CommandLine) -> None:
     assert message == (
         "error: --accept sed: the configuration has no such field or section. Did you mean seed?\n"
     )
-    assert "add --accept seed to" in cli.refused(f"train {folder} --seed 3")
+    assert f"train {folder} --seed 3 --accept seed\n" in cli.refused(f"train {folder} --seed 3")
 
 
 def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:

@@ -130,7 +130,8 @@ BLOCKED = """
         (
             True, 60, "; sleep 0.2; kill -INT {os.getpid()}", 143,
             "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C to stop at once\n"
-            "Ctrl-C: stopping at once, without a checkpoint of the last steps\n",
+            "Ctrl-C: stopping at once, without a checkpoint of the last steps\n"
+            "The newest checkpoint is step-7\n",
         ),
         (False, 60, "", 75, "SIGTERM: stopping at once\n"),
     ],

@@ -60,8 +60,8 @@ def test_another_identity_is_refused_and_nothing_changes(
     message = str(caught.value)
     assert caught.value.status == 2
     assert f"{run} cannot be resumed: 1 value" in message
-    assert f"  {path}\n    recorded  {recorded}" in message
-    assert f"    today     {today} (command line {flag.partition('=')[0]})" in message
+    assert f"  {path}\n    saved      {recorded}" in message
+    assert f"    requested  {today} (command line {flag.partition('=')[0]})" in message
     assert snapshot(run) == before
 
 
@@ -118,7 +118,7 @@ def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None
     with pytest.raises(SetpointError) as caught:
         resume(run, "duration=9 steps")
     message = str(caught.value)
-    assert "schedule.horizon\n    recorded  '6 steps' (derived from duration)" in message
+    assert "schedule.horizon\n    saved      '6 steps' (derived from duration)" in message
     assert message.endswith(
         'To go on along the recorded learning-rate curve, add --schedule.horizon "6 steps".'
     )
@@ -142,9 +142,9 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     assert "cannot be resumed: 1 value" in message
     assert (
         "  schedule.judged_on\n"
-        "    recorded  'held_out every 2 steps, the first 12 sequences' (derived from "
+        "    saved      'held_out every 2 steps, the first 12 sequences' (derived from "
     ) in message
-    assert "    today     'held_out every 2 steps, the first 3 sequences' (derived" in message
+    assert "    requested  'held_out every 2 steps, the first 3 sequences' (derived" in message
     assert "schedule.judged_on follows from the section evaluation: a plateau learns" in message
     assert snapshot(run) == before
     # Another evaluation that only looks on may come and go, also here.

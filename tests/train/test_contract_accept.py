@@ -279,7 +279,7 @@ def test_what_cannot_work_is_not_offered(
     with pytest.raises(SetpointError, match="cannot be resumed") as caught:
         resume(grouped, *flags)
     told = str(caught.value)
-    assert ("add --accept" in told) is (reason is None)
+    assert ("go on with this run all the same" in told) is (reason is None)
     if reason is not None:
         assert f"--accept does not help: the checkpoints hold the state of {reason}" in told
 

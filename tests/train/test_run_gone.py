@@ -129,3 +129,46 @@ def test_a_longer_run_names_the_shorter_one(
     ]
     # That command does.
     assert train(small_job(tmp_path, *longer), short, ["schedule"]).started.step == 4
+
+
+def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
+    """It finds the directory by the name that the run began with, and says what became of it."""
+    run = train(small_job(tmp_path, "duration=4 steps")).directory
+    train(small_job(tmp_path, "duration=6 steps"), run, ["schedule"])
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        train(small_job(tmp_path, "duration=4 steps"))
+    text = str(caught.value)
+    assert f"{run} cannot be resumed: a budget may grow, not shrink" in text
+    assert "    saved      '6 steps' (command line duration), lengthened from 4 steps\n" in text
+    assert "    requested  '4 steps' (command line duration)\n" in text
+    assert f"  {run} is finished at step 6.\n" in text
+    assert f"  To go on with it: setpoint train {run}\n" in text
+    assert text.endswith("To train the shorter one anew: the same command with --name NAME")
+    assert train(small_job(tmp_path, "duration=4 steps", "name=again")).ended.step == 4
+    # Where the directory was given, a name would have no effect.
+    with pytest.raises(SetpointError) as caught:
+        train(small_job(tmp_path, "duration=4 steps"), run)
+    assert str(caught.value).endswith(
+        f"setpoint train {run}/config.toml --duration '4 steps' --name NAME"
+    )
+    assert snapshot(run) == before
+
+
+@pytest.mark.parametrize(
+    ("duration", "kin"),
+    [
+        ("5 steps", "differs only in its duration ({}) and in what follows from it"),
+        ("6 steps", "is this run ({})"),
+    ],
+)
+def test_a_new_run_names_the_one_that_was_lengthened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], duration: str, kin: str
+) -> None:
+    run = train(small_job(tmp_path, "duration=4 steps")).directory
+    train(small_job(tmp_path, "duration=6 steps"), run, ["schedule"])
+    flags = (f"duration={duration}", "tracking.progress=lines")
+    assert train(small_job(tmp_path, *flags)).directory != run
+    told = [line for line in capsys.readouterr().out.splitlines() if "goes on with it" in line]
+    kin = kin.format("6 steps, lengthened from 4 steps; it is finished at step 6")
+    assert told == [f"{run} {kin}: `setpoint train {run}` goes on with it; this is a new run"]

@@ -174,9 +174,9 @@ def let_go(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "status", "words"),
     [
-        (signal.SIGINT, 130, "interrupted\n"),
-        (signal.SIGTERM, 75, "stopped by SIGTERM\n"),
-        (signal.SIGHUP, 75, "stopped by SIGHUP\n"),
+        (signal.SIGINT, 130, "interrupted: nothing was trained"),
+        (signal.SIGTERM, 75, "stopped by SIGTERM: nothing was trained"),
+        (signal.SIGHUP, 75, "stopped by SIGHUP: nothing was trained"),
     ],
 )
 @pytest.mark.parametrize("place", ["import", "read"])
@@ -188,7 +188,7 @@ def test_before_training_a_signal_ends_it_at_once_and_quietly(
     # The module is imported before anything is known of the run.
     assert process.wait() == (143 if place == "import" and status == 75 else status)
     told = process.output.read_text()
-    assert told.endswith(words)
+    assert told.endswith(words + "; the same command starts again" * (place == "read") + "\n")
     assert "Traceback" not in told
     assert not list((tmp_path / "runs").glob("*/checkpoints/*"))
 
@@ -202,7 +202,7 @@ def test_the_first_step_is_not_waited_for(
     process.signal(number)
     assert process.wait() == status
     told = process.output.read_text()
-    assert "nothing was trained; the same command starts it again" in told
+    assert "nothing was trained; the same command starts again" in told
     assert "Traceback" not in told
     run = the_run(tmp_path)
     assert rows(run) == []
@@ -211,18 +211,43 @@ def test_the_first_step_is_not_waited_for(
     assert commands.run(tmp_path, *WORDS, *SLOW, "--duration=50 steps")[0] == 0
 
 
-def test_a_second_ctrl_c_does_not_wait(commands: Commands, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["read", "step 1"])
+def test_a_stop_before_the_first_step_of_a_resumed_run(
+    commands: Commands, tmp_path: Path, place: str
+) -> None:
     process = hold(commands, tmp_path, "step 5")
+    process.signal(signal.SIGINT)
+    wait_for(process, "press Ctrl-C again")
+    let_go(tmp_path)
+    assert process.wait() == 130
+    assert "\nsaved at step 5; the same command goes on there\n" in process.output.read_text()
+    process = hold(commands, tmp_path, place)
+    process.signal(signal.SIGINT)
+    assert process.wait() == 130
+    told = process.output.read_text()
+    assert told.endswith("nothing was trained; the same command goes on at step 5\n")
+
+
+@pytest.mark.parametrize(
+    ("every", "newest"),
+    [("never", "There is no checkpoint yet"), ("2", "The newest checkpoint is runs/{}/step-4")],
+)
+def test_a_second_ctrl_c_does_not_wait(
+    commands: Commands, tmp_path: Path, every: str, newest: str
+) -> None:
+    process = hold(commands, tmp_path, "step 6", f"--checkpoint.every={every}")
     process.signal(signal.SIGINT)
     wait_for(process, "press Ctrl-C again to stop at once")
     assert process.running
     process.signal(signal.SIGINT)
     assert process.wait() == 130
     told = process.output.read_text()
-    assert told.endswith("interrupted\n")
     assert "Traceback" not in told
-    assert max(row["step"] for row in rows(the_run(tmp_path))) == 4
-    assert 5 not in list_checkpoints(the_run(tmp_path) / "checkpoints")
+    run = the_run(tmp_path)
+    newest = newest.format(f"{run.name}/checkpoints").replace("step-4", "step-00000004")
+    assert f"\ninterrupted: the last steps are not saved. {newest}\n" in told
+    assert max(row["step"] for row in rows(run)) == 5
+    assert 6 not in list_checkpoints(run / "checkpoints")
 
 
 def test_a_step_that_does_not_end_is_not_waited_for_longer_than_the_grace_period(
@@ -253,7 +278,8 @@ def test_a_signal_inside_the_import_of_torch_is_quiet(tmp_path: Path) -> None:
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         told, _ = process.communicate()
-    assert (process.returncode, told.splitlines()[-1]) == (130, "interrupted")
+    last = "interrupted: nothing was trained; the same command starts again"
+    assert (process.returncode, told.splitlines()[-1]) == (130, last)
     assert "terminate" not in told
     assert "Traceback" not in told
 

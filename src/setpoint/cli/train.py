@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
 from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given
@@ -14,6 +17,7 @@ from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
+from setpoint.train.outlook import outlook
 from setpoint.train.seed import draw_seed
 
 COMMAND = Command(
@@ -58,6 +62,9 @@ def run(arguments: Arguments) -> int:
         the exit status.
     """
     source = arguments.positional[0]
+    stop = active()
+    if stop is not None:
+        stop.outlook = lambda: "nothing was trained"
     composition = open_source(source, arguments)
     if kind_of(source) == CHECKPOINT:
         raise SetpointError(_not_from_here(source))
@@ -79,9 +86,11 @@ def run(arguments: Arguments) -> int:
         problems = [problem for problem in problems if not _of_the_start(problem)]
     if problems:
         raise ConfigError(problems)
-    if (stop := active()) is not None:
+    checkpoints = Path(folder or run_directory_of(job), "checkpoints")
+    if stop is not None:
         # Whatever is asked from here on, the same command goes on without a loss.
         stop.resumable = True
+        stop.outlook = lambda: outlook(checkpoints)
         stop.watch()
     if job.tracking.progress != "none":
         # Importing torch takes seconds.
@@ -91,21 +100,38 @@ def run(arguments: Arguments) -> int:
                 print(f"caution: {caution.line()}", flush=True)
     try:
         from setpoint.track.summary import print_table
+        from setpoint.train.contract import ContractRefused
         from setpoint.train.run import rehearse, train
     except ModuleNotFoundError as error:
         raise SetpointError(
             f"training needs the package {error.name!r}: install PyTorch first, then "
             f"'setpoint[train]'"
         ) from None
-    if arguments.has("--dry-run"):
-        rows = rehearse(job, folder, accept)
-        print_table(f"{job.name}: {folder or run_directory_of(job)}", rows)
-        return 0
-    outcome = train(job, folder, accept)
+    try:
+        if arguments.has("--dry-run"):
+            rows = rehearse(job, folder, accept)
+            print_table(f"{job.name}: {folder or run_directory_of(job)}", rows)
+            return 0
+        outcome = train(job, folder, accept)
+    except ContractRefused as error:
+        if folder is None or not error.command:
+            raise
+        command = _typed_again(arguments, error.paths)
+        raise SetpointError(str(error).replace(error.command, command)) from None
     from setpoint.train.summary import print_summary
 
     print_summary(job, outcome)
     return outcome.status
+
+
+def _typed_again(arguments: Arguments, accept: Sequence[str]) -> str:
+    """The command as it was typed, with more to accept."""
+    words = ["setpoint", "train", arguments.positional[0], *arguments.overrides]
+    for name in ("--import", "--with", "--file", "--accept"):
+        for value in arguments.options.get(name, []):
+            words += [name, value]
+    words += ["--config-from-stdin"] * arguments.has("--config-from-stdin")
+    return shlex.join([*words, *(word for path in accept for word in ("--accept", path))])
 
 
 def _start_line(job: Job, folder: str, report: Preflight) -> str:

@@ -225,11 +225,11 @@ def _refuse_another_model(folder: str, job: Job) -> None:
     for item in found:
         lines.append(f"  {item.path}")
         for name, value, origin in (
-            ("recorded", item.left, item.left_origin),
-            ("today", item.right, item.right_origin),
+            ("saved", item.left, item.left_origin),
+            ("requested", item.right, item.right_origin),
         ):
             text = "(absent)" if value is ABSENT else value_text(value)
-            lines.append(f"    {name:<8}  {text}" + (f" ({origin})" if origin else ""))
+            lines.append(f"    {name:<9}  {text}" + (f" ({origin})" if origin else ""))
     lines += ["", "  Only settings that are no part of what is learned may differ."]
     raise SetpointError("\n".join(lines))
 

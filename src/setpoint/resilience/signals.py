@@ -34,14 +34,16 @@ class Stopped(KeyboardInterrupt):
         number: of the signal.
         status: the exit status.
         lost: whether steps were trained that no checkpoint holds.
+        outlook: what that means, in words; empty where nothing is to be said.
     """
 
-    def __init__(self, number: int, status: int, lost: bool) -> None:
+    def __init__(self, number: int, status: int, lost: bool, outlook: str = "") -> None:
         super().__init__()
-        self.number, self.status, self.lost = number, status, lost
+        self.number, self.status, self.lost, self.outlook = number, status, lost, outlook
 
     def __str__(self) -> str:
-        return "interrupted" if self.number == signal.SIGINT else f"stopped by {named(self.number)}"
+        how = "interrupted" if self.number == signal.SIGINT else f"stopped by {named(self.number)}"
+        return f"{how}: {self.outlook}" if self.outlook else how
 
 
 class Abandoned(Exception):
@@ -74,6 +76,8 @@ class StopRequest:
         """Seconds from a signal to the end of the step."""
         self.newest: Callable[[], str] = lambda: ""
         """Names the newest checkpoint in words."""
+        self.outlook: Callable[[], str] = lambda: ""
+        """Says what a stop means while `busy` is False: what was trained, and what to type."""
         self._before: dict[int, Any] = {}
         self._depth = 0
         self._pipe: tuple[int, int] | None = None
@@ -188,7 +192,11 @@ class StopRequest:
             self.signal = number
         if (again and number != signal.SIGINT) or (self.busy and not again):
             return
-        stopped = Stopped(number, self.status_of(number, self.busy), lost=self.busy)
+        outlook = self.outlook()
+        if self.busy:
+            newest = self.newest()
+            outlook = f"the last steps are not saved. {newest}" if newest else ""
+        stopped = Stopped(number, self.status_of(number, self.busy), self.busy, outlook)
         if self.owns_process and _is_importing(frame):
             # An exception inside the initialization of a C++ library ends in std::terminate.
             for stream in (sys.stdout, sys.stderr):
@@ -240,7 +248,8 @@ class StopRequest:
             return
         if not self._is_said:
             self._is_said = True
-            _say(f"{named(self._first)}: stopping at once")
+            outlook = "" if self.busy else self.outlook()
+            _say(f"{named(self._first)}: stopping at once" + (f": {outlook}" if outlook else ""))
         waited = time.monotonic() - self._since
         finishing = self.busy and not self._forced
         if finishing:
@@ -252,6 +261,8 @@ class StopRequest:
             )
         elif waited < UNWINDING or not (self._forced or self.owns_process):
             return
+        elif self.busy:
+            _say(self.newest())
         self._leave(self.status_of(self._first, lost=self.busy))
 
     def _leave(self, status: int) -> None:

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.config import BUDGET, IDENTITY, Duration, SetpointError
 from setpoint.config.difference import ABSENT, Difference
 from setpoint.config.origin import DERIVED
-from setpoint.config.record import CONFIG, recorded_differences
+from setpoint.config.record import CONFIG, MINIMAL, recorded_differences
 from setpoint.config.recorded import load_record
 from setpoint.config.suggest import nearest, schema
 from setpoint.config.walk import leaves, within
+from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 
 CHANGES = ("gone", "new", "changed")
+MANY = 8
+"""Above so many values a command to copy accepts their sections."""
 
 RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw_patterns)(\.\d+)?"
 """The fields that decide which group a parameter falls into."""
+
+
+class ContractRefused(SetpointError):
+    """A refused resume that `--accept` would let pass.
+
+    Arguments:
+        message: in words, with the command.
+        command: what goes on all the same; the command line knows more of what was typed.
+        paths: what has to be accepted.
+    """
+
+    def __init__(self, message: str, command: str, paths: Sequence[str]) -> None:
+        super().__init__(message)
+        self.command = command
+        self.paths = tuple(paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +67,16 @@ class Accepted:
         return bool(self.data) or any(item.role is IDENTITY for item in self.differences)
 
 
-def check_contract(folder: str, job: Job, accept: Sequence[str] = ()) -> Accepted:
+def check_contract(
+    folder: str, job: Job, accept: Sequence[str] = (), given: bool = True
+) -> Accepted:
     """Compare a run's record with today's configuration, field by field under each role.
 
     Arguments:
         folder: the run directory.
         job: today's resolved configuration.
         accept: fields and sections in which what is learned may differ, as `--accept` names them.
+        given: whether the directory was given, and not found by the name that the job has.
 
     Returns:
         the differences that are accepted.
@@ -65,22 +89,59 @@ def check_contract(folder: str, job: Job, accept: Sequence[str] = ()) -> Accepte
     paths = [_known(path, job, found) for path in accept]
     for item in found:
         if item.path == "duration" and _shrinks(item.left, job):
-            before = _side(item.left, item.left_origin)
-            today = _side(item.right, item.right_origin)
-            raise SetpointError(
-                f"{folder} cannot be resumed: its duration was {before} and is now {today}; a "
-                f"budget may grow, not shrink. Ctrl-C stops a run early, with a checkpoint saved"
-            )
+            raise SetpointError(_shorter(folder, item, given))
     identity = [difference for difference in found if difference.role is IDENTITY]
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
     if refused:
-        raise SetpointError(_refusal(folder, refused))
+        raise _refusal(folder, refused, given)
     kept = [item for item in found if item.left is not ABSENT or item.role is IDENTITY]
     idle = [path for path in paths if not any(within(item.path, path) for item in identity)]
     return Accepted(kept, tuple(idle), tuple(load_record(Job, folder).notes))
 
 
-def _refusal(folder: str, refused: list[Difference]) -> str:
+def _shorter(folder: str, item: Difference, given: bool) -> str:
+    """Why a run does not become shorter, where it stands, and what to type instead."""
+    run = shlex.quote(folder)
+    anew = "the same command with --name NAME"
+    if given:
+        file = shlex.quote(str(Path(folder, MINIMAL)))
+        anew = f"setpoint train {file} --duration {_typed(item.right)} --name NAME"
+    begun = _lengthened_from(folder, item.left)
+    was = "" if begun is None else f", lengthened from {begun}"
+    return (
+        f"{folder} cannot be resumed: a budget may grow, not shrink\n\n"
+        f"  duration\n"
+        f"    saved      {_side(item.left, item.left_origin)}{was}\n"
+        f"    requested  {_side(item.right, item.right_origin)}\n\n"
+        f"  {folder} {_standing(folder)}.\n"
+        f"  To go on with it: setpoint train {run}\n"
+        f"  To train the shorter one anew: {anew}"
+    )
+
+
+def _rows(folder: str) -> list[dict[str, Any]]:
+    log = Path(folder, "events.jsonl")
+    return read_jsonl(log, damaged=[]) if log.exists() else []
+
+
+def _lengthened_from(folder: str, now: object) -> str | None:
+    """The duration that a run began with; None where it still has it."""
+    changes = [item for row in _rows(folder) for item in row.get("accepted", ())]
+    first = next((item["left"] for item in changes if item["path"] == "duration"), now)
+    return None if first == now else _plain(first)
+
+
+def _standing(folder: str) -> str:
+    """How far a run has come, after its name."""
+    sessions = ("start", "resume", "restart", "end")
+    rows = [row for row in _rows(folder) if row.get("event") in sessions]
+    if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
+        return f"is finished at step {rows[-1].get('step')}"
+    step = readable_pointer(Path(folder, "checkpoints"), "latest")
+    return "has no checkpoint yet" if step is None else f"is at step {step}"
+
+
+def _refusal(folder: str, refused: list[Difference], given: bool) -> SetpointError:
     lines = [
         f"{folder} cannot be resumed: {len(refused)} value{'s' * (len(refused) != 1)} of what "
         f"is learned differ{'s' * (len(refused) == 1)} from its record",
@@ -88,20 +149,27 @@ def _refusal(folder: str, refused: list[Difference]) -> str:
     ]
     for item in refused:
         lines.append(f"  {item.path}")
-        lines.append(f"    recorded  {_side(item.left, item.left_origin)}")
-        lines.append(f"    today     {_side(item.right, item.right_origin)}")
-    lines += [
-        "",
-        "  Take the change back, or train it as a run of its own from a preset or file.",
-    ]
+        lines.append(f"    saved      {_side(item.left, item.left_origin)}")
+        lines.append(f"    requested  {_side(item.right, item.right_origin)}")
+    run = shlex.quote(folder)
+    lines.append("")
+    if given:
+        lines.append(
+            "  Take the change back, or train it as a run of its own from a preset or file."
+        )
+    else:
+        lines.append(f"  To go on with it as it was saved: setpoint train {run}")
+    paths, command = _accepting(refused), ""
     hopeless = _hopeless(refused)
     if hopeless is not None:
         lines.append(f"  --accept does not help: {hopeless}.")
     else:
-        lines.append(
-            f"  To go on with this run all the same, add {_accepting(refused)} to `setpoint train "
-            f"{folder}`."
-        )
+        # Of a directory that was given, what was typed beside it is known to who has read it.
+        changes = [] if given else [i for i in refused if not i.right_origin.startswith(DERIVED)]
+        words = [f"--{item.path} {_typed(item.right)}" for item in changes]
+        words += [f"--accept {path}" for path in paths]
+        command = " ".join([f"setpoint train {run}", *words])
+        lines.append(f"  To go on with this run all the same: {command}")
     if any(item.path == "schedule.judged_on" for item in refused):
         lines.append(
             "  schedule.judged_on follows from the section evaluation: a plateau learns from what "
@@ -113,7 +181,7 @@ def _refusal(folder: str, refused: list[Difference]) -> str:
         lines.append(
             f'  To go on along the recorded learning-rate curve, add --schedule.horizon "{text}".'
         )
-    return "\n".join(lines)
+    return ContractRefused("\n".join(lines), command, paths)
 
 
 def _hopeless(refused: list[Difference]) -> str | None:
@@ -126,11 +194,19 @@ def _hopeless(refused: list[Difference]) -> str | None:
     return None
 
 
-def _accepting(refused: list[Difference]) -> str:
+def _accepting(refused: list[Difference]) -> list[str]:
+    """What has to be accepted: the values, or the sections where they are many."""
     paths = [item.path for item in refused]
-    if len(paths) > 3:
+    if len(paths) > MANY:
         paths = list(dict.fromkeys(path.partition(".")[0] for path in paths))
-    return " ".join(f"--accept {path}" for path in paths)
+    return paths
+
+
+def _typed(value: object) -> str:
+    """A value as it is typed after a flag."""
+    if value is ABSENT:
+        return "null"
+    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
 
 
 def refuse_renaming(folder: str, accepted: Accepted) -> None:
@@ -263,11 +339,11 @@ def _plain(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def shorter_runs(job: Job, path: Path) -> Iterator[str]:
+def runs_of_other_lengths(job: Job, path: Path) -> Iterator[str]:
     """Look for runs beside a new one that differ from it only in how long they are.
 
-    A schedule that is drawn over the duration is part of what is learned, so that a longer one
-    makes a run of its own.
+    A schedule that is drawn over the duration is part of what is learned, so that another duration
+    makes a run of its own; and a run that was lengthened keeps the name of its directory.
 
     Arguments:
         job: the resolved configuration of the new run.
@@ -276,26 +352,34 @@ def shorter_runs(job: Job, path: Path) -> Iterator[str]:
     Returns:
         a line for each, with the command that goes on with it.
     """
-    for folder in sorted(path.parent.glob(f"{job.name}-*")):
-        if folder == path or not (folder / CONFIG).is_file():
+    for place in sorted(path.parent.glob(f"{job.name}-*")):
+        folder = str(place)
+        if place == path or not (place / CONFIG).is_file():
             continue
         try:
-            found = recorded_differences(str(folder), job)
+            differing = {item.path: item for item in recorded_differences(folder, job)}
         except SetpointError:
             continue  # it is of another kind, or cannot be read, and is left alone
-        differing = {item.path: item for item in found}
-        learned = [item for item in found if item.role is IDENTITY]
+        learned = [item for item in differing.values() if item.role is IDENTITY]
         derived = all(
             within(item.path, "schedule") and item.right_origin.startswith("derived")
             for item in learned
         )
-        if not learned or not derived or "duration" not in differing:
+        if not derived or "name" in differing or (learned and "duration" not in differing):
             continue
-        before = differing["duration"].left
-        if _shrinks(before, job):
-            continue
-        yield (
-            f"{folder} differs only in its duration ({before}) and in what follows from it: "
-            f"`setpoint train {folder} --duration '{job.duration}' --accept schedule` goes on with "
-            f"it; this is a new run"
-        )
+        saved = differing["duration"].left if "duration" in differing else str(job.duration)
+        begun = _lengthened_from(folder, saved)
+        if not learned and begun is None:
+            continue  # a copy, or a run that was moved here
+        facts = str(saved) + ("" if begun is None else f", lengthened from {begun}")
+        words = [f"setpoint train {shlex.quote(folder)}"]
+        if saved != str(job.duration) and not _shrinks(saved, job):
+            words.append(f"--duration '{job.duration}'")
+            words += ["--accept schedule"] * bool(learned)
+        else:
+            facts += f"; it {_standing(folder)}"
+        kin = f"is this run ({facts})"
+        if learned or "duration" in differing:
+            follows = " and in what follows from it" * bool(learned)
+            kin = f"differs only in its duration ({facts}){follows}"
+        yield f"{folder} {kin}: `{' '.join(words)}` goes on with it; this is a new run"

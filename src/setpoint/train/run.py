@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from setpoint.checkpoint.store import CheckpointStore
@@ -19,10 +20,11 @@ from setpoint.train.contract import (
     check_contract,
     describe_accepted,
     refuse_renaming,
-    shorter_runs,
+    runs_of_other_lengths,
 )
 from setpoint.train.memory import enough_memory
 from setpoint.train.naming import run_directory_of
+from setpoint.train.outlook import outlook
 from setpoint.train.position import Position, is_over
 from setpoint.train.record import compare_with_record
 from setpoint.train.seed import draw_seed
@@ -59,6 +61,7 @@ def train(
     # Everything that may be refused is refused before the first byte is written.
     with stop or active() or StopRequest() as stop, settings_of(job), ExitStack() as ending:
         stop.resumable, stop.grace = True, job.resilience.grace_period
+        stop.outlook = partial(outlook, path / "checkpoints")
         stop.watch()
         shown = progress_of(job)
         ending.callback(shown.stop)
@@ -110,7 +113,7 @@ def rehearse(
     rows += [("duration", str(job.duration))]
     rows += [("changed", line) for line in changes]
     if newest is None and run.is_new:
-        rows += [("note", line) for line in shorter_runs(job, path)]
+        rows += [("note", line) for line in runs_of_other_lengths(job, path)]
     return rows + [("damaged", line) for line in damaged]
 
 
@@ -136,7 +139,7 @@ def _held_against_its_place(
     path = Path(directory if directory is not None else run_directory_of(job))
     check_resume(job, path)
     if (path / CONFIG).exists():
-        accepted = check_contract(str(path), job, accept)
+        accepted = check_contract(str(path), job, accept, given=directory is not None)
         if directory is not None:
             refuse_renaming(str(path), accepted)
     return job, path

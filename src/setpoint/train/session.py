@@ -10,9 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.loading import Checkpoint
-from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.record import read_record
@@ -28,13 +26,14 @@ from setpoint.train.callbacks.log import Tracker
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.companions import companions_in
 from setpoint.train.config import Job
-from setpoint.train.contract import shorter_runs
+from setpoint.train.contract import runs_of_other_lengths
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores, scores_in
 from setpoint.train.evaluation.standing import STATE, Standing, changes_measure, standing_of
 from setpoint.train.failure import in_words
 from setpoint.train.loop import Loop
 from setpoint.train.memory import enough_memory
+from setpoint.train.outlook import newest_in_words, outlook
 from setpoint.train.position import Position, is_over
 from setpoint.train.record import (
     Beginning,
@@ -221,7 +220,7 @@ class Session:
         if checkpoint is None and known is not None:
             self.start_again()
         elif known is None:
-            for line in shorter_runs(self.job, self.directory.path):
+            for line in runs_of_other_lengths(self.job, self.directory.path):
                 self.progress.note(line)
         position, state = self.go_on(checkpoint)
         standing, differs = standing_of(self.job, self.parts, state)
@@ -251,7 +250,9 @@ class Session:
                 changed = ", ".join(differs)
                 self.progress.note(f"the best is sought anew; its measure has changed: {changed}")
         loop = Loop(self.job, self.parts, callbacks, self.stop, position)
-        self.stop.newest = self.newest_in_words
+        root = self.store.root
+        self.stop.newest = partial(newest_in_words, root)
+        self.stop.outlook = partial(outlook, root, position.step)
         if self.stop.is_deaf:
             self.progress.note(
                 "training runs in a thread that is not the main one, where Python takes no "
@@ -414,17 +415,6 @@ class Session:
     def _tell_set_aside(self, before: Path, now: Path) -> None:
         self.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
         self.events.write("set_aside", checkpoint=before.name, to=now.name)
-
-    def newest_in_words(self) -> str:
-        """Name the newest whole checkpoint, for those who leave in a hurry.
-
-        Returns:
-            a sentence.
-        """
-        step = readable_pointer(self.store.root, "latest")
-        if step is None:
-            return "There is no checkpoint yet"
-        return f"The newest checkpoint is {self.store.root / directory_name(step)}"
 
     def change_record(self, anew: bool, data: bool) -> None:
         """Write today's configuration into the record of a run that has trained with it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config.fingerprint import SHORT, fingerprint
 from setpoint.data.ngram import ngram_baselines
 from setpoint.model.count import count_parameters
@@ -12,6 +11,7 @@ from setpoint.track.console import short_time
 from setpoint.track.summary import print_table
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import judged_part
+from setpoint.train.outlook import outlook
 from setpoint.train.run import Outcome
 
 ENDINGS = {
@@ -51,13 +51,7 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     ]
     print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
     if outcome.status:
-        saved = list_checkpoints(outcome.directory / "checkpoints")
-        words = (
-            "saved; the same command goes on"
-            if saved
-            else ("nothing was trained; the same command starts it again")
-        )
-        print(words, file=stream, flush=True)
+        print(outlook(outcome.directory / "checkpoints", before.step), file=stream, flush=True)
     # Whoever stops a run waits for it to leave, so nothing is counted then.
     finished, section = outcome.status == 0, job.evaluation
     if finished and outcome.score is not None and section is not None and section.baselines:
