@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 from setpoint.cli.command import IMPORT, Arguments, Command, Option
 from setpoint.cli.list import load_what_can_be_loaded
@@ -50,8 +52,6 @@ def run(arguments: Arguments) -> int:
     Returns:
         the exit status.
     """
-    import json
-
     from setpoint.config.json_schema.document import json_schema
 
     refuse_misspelt_options(arguments, ())
@@ -71,7 +71,7 @@ def run(arguments: Arguments) -> int:
     elif not program.is_own:  # a script of one's own has no sweeps
         from setpoint.sweep.config import SweepTable as table
     schema = json_schema(program.root, table)
-    text = json.dumps(schema, indent=2, ensure_ascii=False)
+    text = _written(schema)
     name = arguments.value("--output")
     if name is None:
         print(text)
@@ -84,3 +84,19 @@ def run(arguments: Arguments) -> int:
 
     write_text(Path(name), text + "\n")
     return 0
+
+
+def _written(schema: dict[str, Any]) -> str:
+    """JSON with a line for each field of the root and each definition, for tools that compare."""
+
+    def written(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    lines: list[str] = []
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            inside = ",\n".join(f"{written(name)}:{written(part)}" for name, part in value.items())
+            lines.append(f"{written(key)}:{{\n{inside}\n}}")
+        else:
+            lines.append(f"{written(key)}:{written(value)}")
+    return "{" + ",\n".join(lines) + "}"

@@ -64,7 +64,7 @@ def test_the_root_holds_itself() -> None:
 
 
 def test_a_family_that_holds_itself() -> None:
-    good = {"type": "group", "part-of": {"type": "group", "part_of": {"type": "circle"}}}
+    good = {"type": "group", "part_of": {"type": "group", "part_of": {"type": "circle"}}}
     assert complaints(KNOWN, {"shape": good}) == []
     bad = {"type": "group", "part_of": {"type": "circle", "part_of": None}}
     assert complaints(KNOWN, {"shape": bad}) == ["shape.part_of: additionalProperties"]

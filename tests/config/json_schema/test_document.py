@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from jsonschema.exceptions import best_match
 
 from setpoint.config import Config, field, resolve
 from setpoint.config.compose import HEADERS
@@ -75,8 +76,8 @@ VALID: list[Any] = [
     {"seed": None},
     {"seed": "null"},
     {"seed": "${batch.size}"},
-    {"batch": {"sequence-length": 3}},
-    {"log-every": 5},
+    {"batch": {"sequence_length": 3}},
+    {"log_every": 5},
     {"log_every": "0.25 epochs"},
     {"duration": ["300 steps", "10 min"]},
     {"duration": "300 steps, 10 min"},
@@ -112,10 +113,10 @@ INVALID: list[tuple[Any, str]] = [
     ({"duration": "300 stpes"}, "duration: pattern"),
     ({"duration": []}, "duration: minItems"),
     ({"log_every": 0}, "log_every: minimum"),
-    ({"compute": "fp8"}, "compute: anyOf"),
-    ({"mode": "exact"}, "mode: anyOf"),
+    ({"compute": "fp8"}, "compute: enum"),
+    ({"mode": "exact"}, "mode: enum"),
     ({"optimizer": {"type": "adam"}}, "optimizer.type: enum"),
-    ({"optimizer": "adam"}, "optimizer: anyOf"),
+    ({"optimizer": "adam"}, "optimizer: enum"),
     ({"optimizer": {"type": "adamw", "momentum": 0.5}}, "optimizer: additionalProperties"),
     ({"optimizer": {"moment": 0.5}}, "optimizer: additionalProperties"),
     ({"optimizer": {"type": "sgd", "momentum": 1}}, "optimizer.momentum: exclusiveMaximum"),
@@ -125,7 +126,7 @@ INVALID: list[tuple[Any, str]] = [
     ({"optimizer": {"betas": [0.9, 0.9, 0.9]}}, "optimizer.betas: maxItems"),
     ({"optimizer": {"lr": "inf."}}, "optimizer.lr: pattern"),
     ({"optimizer": {"lr": "-inf"}}, "optimizer.lr: pattern"),
-    ({"optimizer": None}, "optimizer: anyOf"),
+    ({"optimizer": None}, "optimizer: type"),
     ({"batch": "big"}, "batch: pattern"),
     ({"sources": [{"paths": ["a"]}]}, "sources.0: required"),
     ({"sources": [{"type": "text", "documents": 3}]}, "sources.0: additionalProperties"),
@@ -136,8 +137,8 @@ INVALID: list[tuple[Any, str]] = [
     ({"user": {"_a": 1}}, "user: pattern"),
     ({"user": {"a": {"b.c": 1}}}, "user.a: pattern"),
     ({"user": 3}, "user: type"),
-    ({"warmup": "never"}, "warmup: anyOf"),
-    ({"warmup": -2}, "warmup: anyOf"),
+    ({"warmup": "never"}, "warmup: enum"),
+    ({"warmup": -2}, "warmup: minimum"),
 ]
 
 
@@ -162,7 +163,34 @@ def test_help_defaults_and_names() -> None:
     assert (seed["description"], seed["default"]) == ("Decides all random numbers.", 1234)
     assert "default" not in schema["$defs"]["Transformer"]["properties"]["head_dim"]
     assert schema["$defs"]["Sgd"]["properties"]["type"] == {"const": "sgd"}
-    assert schema["$defs"]["AdamW"]["properties"]["betas"]["default"] == [0.9, 0.95]
+    betas = schema["$defs"]["AdamW"]["properties"]["betas"]  # and where no `type` is given
+    assert schema["$defs"][betas["$ref"].removeprefix("#/$defs/")]["default"] == [0.9, 0.95]
+
+
+MISTAKES = [
+    ({"sede": 1}, "Additional properties are not allowed ('sede' was unexpected)"),
+    ({"model": {"dims": 3}}, "Additional properties are not allowed ('dims' was unexpected)"),
+    (
+        {"optimizer": {"type": "sgd", "momentun": 0.5}},
+        "Additional properties are not allowed ('momentun' was unexpected)",
+    ),
+    ({"compute": "fp8"}, "'fp8' is not one of ['bf16', 'fp32']"),
+    ({"optimizer": "adam"}, "'adam' is not one of ['adamw', 'sgd'"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), MISTAKES, ids=str)
+def test_a_mistake_is_named(data: Any, message: str) -> None:
+    (error,) = KNOWN.iter_errors(data)
+    best = best_match(KNOWN.iter_errors(data))
+    assert best and best.message == error.message
+    assert error.message.startswith(message)
+
+
+def test_a_schema_knows_one_spelling() -> None:
+    data = {"batch": {"sequence-length": 3}}
+    assert findings(Job, json.dumps(data)) == []
+    assert complaints(KNOWN, data) == ["batch: additionalProperties"]
 
 
 def test_every_header_is_described() -> None:

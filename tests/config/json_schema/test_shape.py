@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from setpoint.config.json_schema.shape import NULL, REFERENCE, either, types_of, whole
+from jsonschema import Draft202012Validator
+
+from setpoint.config.json_schema.repeated import write_once
+from setpoint.config.json_schema.shape import NULL, REFERENCE, either, hint, types_of, whole
 
 NUMBER = {"type": "number", "minimum": 1}
 WORDS = {"enum": ["a", "b"]}
-SECTION = {"$ref": "#/$defs/Part"}
 
 
 def test_what_differs_by_type_stands_side_by_side() -> None:
@@ -21,19 +23,38 @@ def test_texts_fit_one_of_the_patterns() -> None:
     assert either(REFERENCE, REFERENCE) == REFERENCE
 
 
+def test_words_stand_beside_other_types() -> None:
+    known = Draft202012Validator(either(WORDS, NUMBER, REFERENCE))
+    for value in ("a", 1, "${x}"):
+        assert not list(known.iter_errors(value))
+    for value, message in (
+        ("c", "'c' is not one of ['a', 'b']"),
+        (0, "0 is less than the minimum of 1"),
+        (None, "None is not of type 'number', 'string'"),
+    ):
+        assert [error.message for error in known.iter_errors(value)] == [message]
+
+
 def test_what_cannot_be_told_apart_is_listed() -> None:
-    assert either(WORDS, NUMBER) == {"anyOf": [WORDS, NUMBER]}
+    assert either({"enum": ["a", 3]}, NUMBER) == {"anyOf": [{"enum": ["a", 3]}, NUMBER]}
     assert either(NUMBER, {"type": "number", "maximum": 0}) == {
         "anyOf": [{"type": "number", "maximum": 0}, NUMBER]
     }
 
 
-def test_objects_are_held_against_their_own_schema() -> None:
-    chosen = either(SECTION, NULL)
-    assert chosen == {"if": {"type": "object"}, "then": SECTION, "else": NULL}
-    again = either(chosen, WORDS)
-    assert again["then"] == SECTION
-    assert again["else"] == {"anyOf": [WORDS, NULL]}
+def test_a_hint_refuses_nothing() -> None:
+    assert Draft202012Validator(hint(WORDS)).is_valid("c")
+
+
+def test_what_is_repeated_is_written_once() -> None:
+    """A property may have the name of a keyword, and data may look like a schema."""
+    part = {"type": "integer", "minimum": 1, "description": "A text of some length, in two places."}
+    data = {"enum": [part]}
+    made = write_once({"properties": {"items": part, "b": part, "c": data}, "$defs": {"D": data}})
+    assert made["properties"]["items"] == made["properties"]["b"] == {"$ref": "#/$defs/_1"}
+    assert made["$defs"]["_1"] == part
+    found = [made["properties"]["c"], made["$defs"]["D"], made["$defs"]["_2"]]
+    assert found == [{"$ref": "#/$defs/_2"}, {"$ref": "#/$defs/_2"}, data]
 
 
 def test_anything_is_anything() -> None:

@@ -6,10 +6,9 @@ from ..base import Config
 from ..data import json_value
 from ..docs import class_help, field_help
 from ..field import MISSING, FieldInfo
-from ..types.base import FieldType
 from ..types.containers import OptionalType
 from ..types.sections import SectionType
-from .shape import PRESET, Schema, either
+from .shape import PRESET, Schema, either, hint, inside
 from .values import FREE, Values
 
 EXTENDS = "extends"
@@ -31,64 +30,47 @@ class Definitions:
         self.values = Values(self)
         self._names: dict[tuple[type[Config], ...], str] = {}
 
-    def section(self, kind: SectionType, fresh: bool = False) -> Schema:
-        """The schema of what can stand where a section is wanted.
+    def section(self, kind: SectionType, fresh: bool = False) -> list[Schema]:
+        """The schemas of what can stand where a section is wanted.
 
         Arguments:
             kind: the section's type.
             fresh: whether nothing stands there yet, as in a list, so that `type` must be given.
 
         Returns:
-            a schema of objects, or of the name of a variant.
+            a schema of objects, and that of the names of variants.
         """
         tags = list(kind.candidates())
         only = kind.only()
-        target: Schema = {"$ref": self._class(only) if only is not None else self._family(kind)}
+        pointer = self._class(only) if only is not None else self._family(kind)
+        section: Schema = {"type": "object", **inside([{"$ref": pointer}])}
         if fresh and only is None:
-            target["required"] = ["type"]
-        return either(target, {"enum": tags}) if tags else target
-
-    def place(self, kind: FieldType, schema: Schema) -> Schema:
-        """The schema of a field, for whose value a reference or a preset's section may stand.
-
-        Arguments:
-            kind: the field's type.
-            schema: of the value itself.
-
-        Returns:
-            the schema.
-        """
-        schema = self.values.with_reference(kind, schema)
-        parts = kind.parts() if isinstance(kind, OptionalType) else (kind,)
-        sections = any(isinstance(part, SectionType) for part in parts)
-        return either(schema, PRESET) if sections else schema
+            section["required"] = ["type"]
+        return [section, {"enum": tags}] if tags else [section]
 
     def free(self) -> Schema:
         """The schema of the area whose keys are the user's own.
 
         Returns:
-            a reference to it.
+            a schema of objects.
         """
-        inside: Schema = {"if": {"type": "object"}, "then": {"$ref": _pointer(FREE)}}
-        self.schemas[FREE] = {
-            "type": "object",
-            "description": "Keys of your own, with plain values.",
+        keys: Schema = {
             "propertyNames": {"pattern": r"^[^_.][^.]*$"},
-            "additionalProperties": inside,
+            "additionalProperties": {"$ref": _pointer(FREE)},
         }
-        return {"$ref": _pointer(FREE)}
+        self.schemas[FREE] = keys
+        return {"type": "object", **keys}
 
-    def fields(self, cls: type[Config], pointer: str) -> Schema:
+    def fields(self, cls: type[Config]) -> Schema:
         """The schema of a section's fields.
 
         Arguments:
             cls: its class.
-            pointer: where the schema is going to stand in the document.
 
         Returns:
             a schema of objects that knows every field, and refuses other keys.
         """
-        schema: Schema = {"type": "object", "title": cls.__name__}
+        schema: Schema = {"title": cls.__name__}
         if class_help(cls):
             schema["description"] = class_help(cls)
         tag = cls.__setpoint__.tag
@@ -97,7 +79,6 @@ class Definitions:
             properties[name] = self.field(cls, info)
         properties.setdefault(EXTENDS, self._extends())
         schema["properties"] = properties
-        schema.update(_hyphens(properties, f"{pointer}/properties"))
         # A component that is imported by its path has whatever arguments its target has.
         schema["additionalProperties"] = hasattr(cls, "__setpoint_open__")
         return schema
@@ -112,13 +93,17 @@ class Definitions:
         Returns:
             the schema.
         """
-        value = self.values.of(info.type, info.bounds, info.item_bounds)
-        schema = dict(self.place(info.type, value))
+        kind = info.type
+        options = self.values.options(kind, info.bounds, info.item_bounds)
+        parts = kind.parts() if isinstance(kind, OptionalType) else (kind,)
+        if any(isinstance(part, SectionType) for part in parts):
+            options.append(PRESET)
+        schema = either(*options)
         text = field_help(cls, info.name)
         if info.environment is not None:
             text = f"{text}\n\nThe variable {info.environment} may give it, too.".strip()
         if text:
-            schema["description"] = text
+            schema = {"description": text, **schema}
         if not info.type.nested and not info.derived:
             default = info.initial()
             if default is not MISSING:
@@ -131,10 +116,9 @@ class Definitions:
 
     def _class(self, cls: type[Config]) -> str:
         name, known = self._name((cls,))
-        pointer = _pointer(name)
         if not known:
-            self.schemas[name] = self.fields(cls, pointer)
-        return pointer
+            self.schemas[name] = self.fields(cls)
+        return _pointer(name)
 
     def _family(self, kind: SectionType) -> str:
         """One of several classes: the fields are those of the class that `type` names."""
@@ -144,37 +128,32 @@ class Definitions:
         variants = kind.variants()
         cases: list[Schema] = []
         family: Schema = {
-            "type": "object",
             "title": " or ".join(cls.__name__ for cls in kind.classes),
             "properties": {"type": {"enum": list(variants)}},
-            "allOf": cases,
+            "if": {"type": "object", "required": ["type"]},
+            "then": {"allOf": cases},
         }
         self.schemas[name] = family
         for tag, cls in variants.items():
-            chosen = {"properties": {"type": {"const": tag}}, "required": ["type"]}
+            chosen = {"properties": {"type": {"const": tag}}}
             cases.append({"if": chosen, "then": {"$ref": self._class(cls)}})
-        untold = self._untold(f"{name}.fields", list(variants.values()))
-        cases.append({"if": {"not": {"required": ["type"]}}, "then": {"$ref": untold}})
+        any_of_them = {"$ref": self._untold(f"{name}.fields", list(variants.values()))}
+        family.update({"else": any_of_them, **hint(any_of_them)})
         return _pointer(name)
 
     def _untold(self, name: str, variants: list[type[Config]]) -> str:
         """What may be set where a layer below has chosen the `type`: the fields of any variant."""
         properties: dict[str, list[Schema]] = {EXTENDS: [self._extends()]}
-        known: set[FieldInfo] = set()
         for cls in variants:
             for key, info in cls.__setpoint__.fields.items():
-                if info not in known:  # a field that several variants inherit
-                    target = {"$ref": f"{self._class(cls)}/properties/{key}"}
-                    properties.setdefault(key, []).append(target)
-                    known.add(info)
-        joined: Schema = {
-            key: options[0] if len(options) == 1 else {"anyOf": options}
-            for key, options in properties.items()
-        }
+                schema = self.field(cls, info)
+                if schema not in properties.setdefault(key, []):
+                    properties[key].append(schema)
         self.schemas[name] = {
-            "type": "object",
-            "properties": joined,
-            **_hyphens(joined, f"{_pointer(name)}/properties"),
+            "properties": {
+                key: options[0] if len(options) == 1 else _any_of(options)
+                for key, options in properties.items()
+            },
             # Closed, although the `type` may be one that takes any argument: a misspelt key is far
             # more likely, and is to be marked.
             "additionalProperties": False,
@@ -201,12 +180,6 @@ def _pointer(name: str) -> str:
     return f"#/$defs/{name}"
 
 
-def _hyphens(properties: Schema, pointer: str) -> Schema:
-    """The other spellings of keys; apart, since `properties` are what editors propose."""
-    found: Schema = {}
-    for key in properties:
-        if "_" in key:
-            spelling = key.replace("_", "-" if key.count("_") == 1 else "[-_]")
-            but = f"(?!{key}$)" if "[" in spelling else ""
-            found[f"^{but}{spelling}$"] = {"$ref": f"{pointer}/{key}"}
-    return {"patternProperties": found} if found else {}
+def _any_of(options: list[Schema]) -> Schema:
+    help = {key: text for key, text in options[0].items() if key == "description"}
+    return {**help, **inside([{"anyOf": options}])}

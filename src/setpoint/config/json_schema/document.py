@@ -7,10 +7,10 @@ from ..compose import HEADERS, SWEEP
 from ..misuse import need_class
 from ..suggest import schema as every_field
 from .definitions import EXTENDS, NAMES, Definitions
-from .shape import Schema
+from .repeated import write_once
+from .shape import Schema, either, inside
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-ROOT = "#"
 TAG = "tag"
 ABOUT_THE_FILE: dict[str, Schema] = {
     EXTENDS: {
@@ -42,7 +42,7 @@ def json_schema(root: type[Config], sweep: type[Config] | None = None) -> Schema
     """
     need_class(root, "json_schema")
     definitions = Definitions()
-    fields = definitions.fields(root, ROOT)
+    fields = definitions.fields(root)
     properties = fields.pop("properties")
     del properties[EXTENDS]
     del fields["additionalProperties"]
@@ -52,8 +52,9 @@ def json_schema(root: type[Config], sweep: type[Config] | None = None) -> Schema
         from .sweep import sweep_schema
 
         points = {**POINTS, **sweep_schema(sweep, definitions)}
-    return {
+    document = {
         "$schema": DRAFT,
+        "type": "object",
         **fields,
         "properties": {
             **{key: ABOUT_THE_FILE.get(key, {}) for key in HEADERS},
@@ -64,6 +65,7 @@ def json_schema(root: type[Config], sweep: type[Config] | None = None) -> Schema
         "additionalProperties": False,
         "$defs": dict(sorted(definitions.schemas.items())),
     }
+    return write_once(document)
 
 
 def _tags(root: type[Config], definitions: Definitions) -> Schema:
@@ -72,8 +74,8 @@ def _tags(root: type[Config], definitions: Definitions) -> Schema:
     paths: dict[str, list[str]] = {}
     for path, info in every_field(root):
         for tag in info.tags:
-            schema = definitions.values.of(info.type, info.bounds, info.item_bounds)
-            schema = definitions.values.with_reference(info.type, schema)
+            options = definitions.values.options(info.type, info.bounds, info.item_bounds)
+            schema = either(*options)
             if schema not in found.setdefault(tag, []):
                 found[tag].append(schema)
             paths.setdefault(tag, []).append(path)
@@ -83,7 +85,7 @@ def _tags(root: type[Config], definitions: Definitions) -> Schema:
     for tag, schemas in found.items():
         reached = ", ".join(dict.fromkeys(paths[tag]))
         # Each field must take the value that all of them get.
-        properties[tag] = {"description": f"Sets {reached}.", "allOf": schemas}
+        properties[tag] = {"description": f"Sets {reached}.", **inside(schemas)}
     return {
         "type": "object",
         "description": "Sets all fields that carry a tag at once.",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 Schema = dict[str, Any]
 
-OBJECT: Schema = {"type": "object"}
-
-REFERENCE: Schema = {"type": "string", "pattern": r"^\s*\$\{[\s\S]*\}\s*$"}
+REFERENCE: Schema = {"type": "string", "pattern": r"^\s*\$\{"}
 """Arithmetic on other fields, which may stand for any value."""
 
-TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{[\s\S]*\}"}
+TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{"}
 """A text with references in it."""
 
 PRESET: Schema = {"type": "string", "pattern": r"^@."}
@@ -40,13 +37,13 @@ def whole(pattern: str) -> str:
 def either(*options: Schema) -> Schema:
     """A schema for what fits any of several.
 
-    `anyOf` would be right, but a validator can only say of it that nothing fits. What differs by
-    the type of the JSON value is therefore told apart by it, so that the error is that of the
-    option which was meant: keywords such as `minimum`, `items` and `pattern` each concern one type
-    only and stand side by side, and an object is held against the schema of objects.
+    `anyOf` would be right, but a validator can only say of it that nothing fits. Keywords such as
+    `minimum`, `items`, `pattern` and `properties` concern one type of JSON value each. Options of
+    different types therefore stand side by side, and the error is that of the option which was
+    meant. A text that fits no pattern is held against the words of `enum`.
 
     Arguments:
-        options: schemas; those with a `$ref` are of objects.
+        options: schemas.
 
     Returns:
         the schema.
@@ -54,53 +51,75 @@ def either(*options: Schema) -> Schema:
     if {} in options:
         return {}
     flat: Schema = {}
+    words: list[Any] = []
     apart: list[Schema] = []
-    objects: list[Schema] = []
     for option in options:
-        for part in _parts(option):
-            if "$ref" in part:
-                objects.append(part)
-            elif not _joined(flat, part):
-                apart.append(part)
-    if flat:
-        apart.append(flat)
-    if not objects:
-        return _any_of(apart)
-    if not apart:
-        return _any_of(objects)
-    return {"if": OBJECT, "then": _any_of(objects), "else": _any_of(apart)}
+        if list(option) == ["enum"]:
+            words.extend(option["enum"])
+        elif not _joined(flat, option):
+            apart.append(option)
+    if words and flat and not apart and all(isinstance(word, str) for word in words):
+        return _with_words(flat, {"enum": words})
+    apart = [*([{"enum": words}] if words else []), *apart, *([flat] if flat else [])]
+    return apart[0] if len(apart) == 1 else {"anyOf": apart}
 
 
-def _parts(schema: Schema) -> Iterator[Schema]:
-    """The options that a schema was made of by `either`."""
-    if schema.get("if") == OBJECT:
-        yield from _parts(schema["then"])
-        yield from _parts(schema["else"])
-    elif list(schema) == ["anyOf"]:
-        for option in schema["anyOf"]:
-            yield from _parts(option)
-    else:
-        yield schema
+def inside(schemas: list[Schema]) -> Schema:
+    """Keywords that take what fits each of some schemas.
+
+    Arguments:
+        schemas: of which Taplo (0.9), which checks TOML, proposes each key once and only where it
+            can stand. Of an `allOf` without `properties` beside it, it exhausts its stack.
+
+    Returns:
+        the keywords.
+    """
+    return {"properties": {}, "allOf": schemas}
 
 
-def _any_of(options: list[Schema]) -> Schema:
-    return options[0] if len(options) == 1 else {"anyOf": options}
+def hint(schema: Schema) -> Schema:
+    """Keywords that take anything, by which an editor finds what it may propose.
+
+    Arguments:
+        schema: of what is proposed. Taplo looks into `anyOf`, and does not look into `if`.
+
+    Returns:
+        the keywords.
+    """
+    return {"anyOf": [True, schema]}
+
+
+def _with_words(flat: Schema, words: Schema) -> Schema:
+    types = types_of(flat)
+    # Where a table may stand, too, Taplo would propose the key once more for the words.
+    shown = {} if "object" in types else hint(words)
+    if "string" not in types:
+        return {
+            **flat,
+            "type": [*types, "string"],
+            "if": {"type": "string"},
+            "then": words,
+            **shown,
+        }
+    if "pattern" not in flat:  # every text fits
+        return {**flat, **shown}
+    # A pattern says nothing of what is no text.
+    return {"if": {"pattern": flat.pop("pattern")}, **flat, "else": words, **shown}
 
 
 def _joined(flat: Schema, option: Schema) -> bool:
     """Put an option's keywords beside those of the others; False if they would mix."""
-    if "type" not in option or "enum" in option:
+    if not option.keys() & {"type"} or option.keys() & {"enum", "anyOf", "if"}:
         return False
     known, new = types_of(flat), types_of(option)
     shared = set(known) & set(new)
     if shared - {"string"}:
         return False
-    texts = "string" in shared
     patterns = [schema.get("pattern") for schema in (flat, option)]
     flat.update(option)
     types = list(dict.fromkeys([*known, *new]))
     flat["type"] = types[0] if len(types) == 1 else types
-    if texts:
+    if "string" in shared:
         # A text that fits one of two patterns; without a pattern, every text does.
         flat.pop("pattern", None)
         if None not in patterns:

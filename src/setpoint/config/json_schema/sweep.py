@@ -23,7 +23,7 @@ def sweep_schema(table: type[Config], definitions: Definitions) -> Schema:
         a reference to the schema.
     """
     before = set(definitions.schemas)
-    reference = definitions.section(SectionType((table,)))
+    (section,) = definitions.section(SectionType((table,)))
     values: Schema = {"type": "array", "minItems": 1}
     definitions.schemas[AXES] = _nested(AXES, values)
     definitions.schemas[DRAWN] = _nested(DRAWN, {"type": "string"})
@@ -37,7 +37,7 @@ def sweep_schema(table: type[Config], definitions: Definitions) -> Schema:
         properties: Schema = definitions.schemas[name]["properties"]
         for key in kinds.keys() & properties.keys():
             properties[key] = {"description": properties[key]["description"], **kinds[key]}
-    return reference
+    return section
 
 
 def _nested(name: str, leaf: Schema) -> Schema:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .definitions import Definitions
 
 FREE = "Free"
+Options = list[Schema]
 ANY_PATH = r"[^\u0000]+"
 # Words that JSON and YAML write for what they, or this format, cannot hold as a number.
 HIGHEST, LOWEST = "^inf$", "^-inf$"
@@ -41,7 +42,7 @@ class Values:
 
     def __init__(self, definitions: Definitions) -> None:
         self.definitions = definitions
-        self.makers: dict[type[FieldType], Callable[[Any, Bounds, Bounds], Schema]] = {
+        self.makers: dict[type[FieldType], Callable[[Any, Bounds, Bounds], Schema | Options]] = {
             AnyOfType: self._any_of,
             AnyType: lambda kind, bounds, items: {},
             BoolType: lambda kind, bounds, items: {"type": "boolean"},
@@ -62,8 +63,8 @@ class Values:
             TupleType: self._tuple,
         }
 
-    def of(self, kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Schema:
-        """The schema of what a field of a type takes from a file.
+    def options(self, kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Options:
+        """The schemas of what a field of a type takes from a file.
 
         Arguments:
             kind: the type.
@@ -71,24 +72,16 @@ class Values:
             items: the range of each item of it.
 
         Returns:
-            the schema; that of anything for a type that is not known here.
+            one for each kind of value, for `either`; that of anything for a type that is not known
+            here. A reference may stand for each value but a secret, which no reference can reach.
         """
+        found = self._own(kind, bounds or NO_BOUNDS, items or NO_BOUNDS)
+        return found if kind.is_secret() else [*found, TEMPLATE if kind.takes_text else REFERENCE]
+
+    def _own(self, kind: FieldType, bounds: Bounds, items: Bounds) -> Options:
         maker = self.makers.get(type(kind))
-        return maker(kind, bounds or NO_BOUNDS, items or NO_BOUNDS) if maker else {}
-
-    def with_reference(self, kind: FieldType, schema: Schema) -> Schema:
-        """The schema of a value for which a reference may stand.
-
-        Arguments:
-            kind: the value's type.
-            schema: of the value itself.
-
-        Returns:
-            the schema; unchanged for secrets, which no reference can reach.
-        """
-        if kind.is_secret():
-            return schema
-        return either(schema, TEMPLATE if kind.takes_text else REFERENCE)
+        made = maker(kind, bounds, items) if maker else {}
+        return made if isinstance(made, list) else [made]
 
     def edits(self, kind: SequenceType, item: Schema) -> Schema:
         """The schema of a mapping that edits a list, instead of replacing it.
@@ -118,18 +111,18 @@ class Values:
 
     def _item(self, kind: FieldType, bounds: Bounds | None, fresh: bool) -> Schema:
         if fresh and isinstance(kind, SectionType):
-            return self.with_reference(kind, self.definitions.section(kind, fresh=True))
-        return self.with_reference(kind, self.of(kind, bounds, None))
+            return either(*self.definitions.section(kind, fresh=True), REFERENCE)
+        return either(*self.options(kind, bounds, None))
 
-    def _optional(self, kind: OptionalType, bounds: Bounds, items: Bounds) -> Schema:
-        return either(self.of(kind.inner, bounds, items), NULL)
+    def _optional(self, kind: OptionalType, bounds: Bounds, items: Bounds) -> Options:
+        return [*self._own(kind.inner, bounds, items), NULL]
 
-    def _any_of(self, kind: AnyOfType, bounds: Bounds, items: Bounds) -> Schema:
-        return either(*(self.of(option, bounds, items) for option in kind.options))
+    def _any_of(self, kind: AnyOfType, bounds: Bounds, items: Bounds) -> Options:
+        return [one for option in kind.options for one in self._own(option, bounds, items)]
 
-    def _sequence(self, kind: SequenceType, bounds: Bounds, items: Bounds) -> Schema:
+    def _sequence(self, kind: SequenceType, bounds: Bounds, items: Bounds) -> Options:
         item = self._item(kind.item, items, fresh=True)
-        return either({"type": "array", "items": item}, self.edits(kind, item))
+        return [{"type": "array", "items": item}, self.edits(kind, item)]
 
     def _tuple(self, kind: TupleType, bounds: Bounds, items: Bounds) -> Schema:
         places = [self._item(item, items, fresh=True) for item in kind.items]
@@ -166,22 +159,22 @@ def _limits(bounds: Bounds) -> Schema:
     }
 
 
-def _float(bounds: Bounds) -> Schema:
+def _float(bounds: Bounds) -> Options:
     endless = [
         word
         for word, infinity in zip((HIGHEST, LOWEST), INFINITIES, strict=True)
         if bounds.takes(infinity)
     ]
     number: Schema = {"type": "number", **_limits(bounds)}
-    return either(number, *({"type": "string", "pattern": word} for word in endless))
+    return [number, *({"type": "string", "pattern": word} for word in endless)]
 
 
-def _text(bounds: Bounds) -> Schema:
+def _text(bounds: Bounds) -> Options:
     if bounds.pattern is None or "(?P" in bounds.pattern:  # named groups are Python's alone
-        return {"type": "string"}
-    return either({"type": "string", "pattern": whole(bounds.pattern)}, LITERAL)
+        return [{"type": "string"}]
+    return [{"type": "string", "pattern": whole(bounds.pattern)}, LITERAL]
 
 
-def _scalar(kind: ScalarType) -> Schema:
+def _scalar(kind: ScalarType) -> Options:
     known: Schema = getattr(kind.cls, "__setpoint_json_schema__", {})
-    return dict(known)
+    return list(known["anyOf"]) if list(known) == ["anyOf"] else [known]
