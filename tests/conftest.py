@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import ast
+import functools
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from setpoint.track import environment
+from setpoint.track.code_revision import code_revision
 
 from .forks import Forks
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
+
+# Nothing of what collecting tests makes is garbage; see pytest_collection_finish.
+gc.disable()
+# No test takes the power away, and what a killed process has written is there without it.
+os.fsync = lambda descriptor: None
 
 # Before any test imports torch: idle threads of OpenMP sleep instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -61,6 +72,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts = hasattr(getattr(item, "module", None), "subprocess")
         if starts or "forks" in getattr(item, "fixturenames", ()):
             item.add_marker("process")
+
+
+def pytest_collection_finish() -> None:
+    """Let nobody look for garbage among the modules and the tests themselves."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """For tests of how garbage is collected: nothing is set aside."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def revision_of_these_tests() -> Iterator[None]:
+    """Ask git once about the repository of these tests, not for each run that they train."""
+    known = functools.cache(code_revision)
+
+    def revision(directory: Path) -> dict[str, Any]:
+        return known(directory) if directory == ROOT else code_revision(directory)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "code_revision", revision)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -159,6 +159,7 @@ def prepare(names: list[str]) -> None:
         importlib.import_module(name)
     from setpoint.track import environment
 
+    os.fsync = lambda descriptor: None  # as in tests/conftest.py
     environment._own_code()
     environment._packages()
     # What torch has registered need not be taken back at the end of a fork, which takes as long as

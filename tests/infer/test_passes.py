@@ -118,6 +118,7 @@ def test_a_job_that_fails_can_be_done_again(
     assert "results.json" in folder_of(tmp_path / "out")
 
 
+@pytest.mark.usefixtures("thawed")
 def test_garbage_is_collected_when_it_is_due(
     trained: tuple[Job, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_garbage_is_collected_when_it_is_due(
     assert gc.isenabled() and gc.get_freeze_count() == 0
 
 
+@pytest.mark.usefixtures("thawed")
 def test_python_does_not_collect_in_between(
     trained: tuple[Job, Path], tmp_path: Path, loaded: Loaded
 ) -> None:

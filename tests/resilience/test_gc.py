@@ -82,6 +82,7 @@ def test_what_was_off_stays_off() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.usefixtures("thawed")
 def test_what_is_there_at_the_start_is_set_aside() -> None:
     before: list[Any] = []
     before.append(before)
@@ -111,6 +112,7 @@ def test_garbage_made_since_the_start_is_found() -> None:
     paced.close()
 
 
+@pytest.mark.usefixtures("thawed")
 def test_what_others_have_set_aside_stays_there() -> None:
     gc.freeze()
     paced = PacedCollection(resolve(GarbageCollection()))
