@@ -50,8 +50,8 @@ def test_state_on_the_host_counts() -> None:
 def test_the_line() -> None:
     report = MemoryReport(2048, 0, 1024, 4096, 0, 0, 10**9, None)
     assert report.line() == (
-        "memory: parameters 2 KiB, gradients 1 KiB, optimizer state 4 KiB, the process took "
-        "954 MiB at most"
+        "memory: parameters 2 KiB, gradients 1 KiB, optimizer state 4 KiB, peak memory (RSS) "
+        "954 MiB"
     )
     report = report._replace(on_host=4096, rest=512, buffers=8)
     assert report.line().endswith(

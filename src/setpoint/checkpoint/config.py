@@ -22,7 +22,7 @@ class Checkpoint(Config, role=RUNTIME):
             "checkpoint_interval",
         ),
     )
-    """How often a checkpoint is saved on the way; Ctrl-C and SIGTERM save one in any case."""
+    """Checkpoint interval; Ctrl-C and SIGTERM save one in any case."""
     at_start: bool = False
     """Whether the state before the first step is saved as well."""
     last: Literal["full", "weights", "none"] = field(
@@ -40,10 +40,10 @@ class Checkpoint(Config, role=RUNTIME):
             "max_checkpoints",
         ),
     )
-    """How many of the newest checkpoints stay; null keeps all."""
+    """How many of the newest checkpoints are kept (save_total_limit); null keeps all."""
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
-    """Whether the checkpoint that evaluation.best selects stays too, under the name `best`: by
-    default the one with the lowest held-out loss among those that were judged and saved."""
+    """Whether the best checkpoint by evaluation.best is kept too, under the name `best`: by default
+    the one with the lowest validation loss among those that were evaluated and saved."""
     resume: Literal["auto", "never", "must", "restart"] = field(
         default="auto",
         also_called=(

@@ -1,4 +1,4 @@
-"""`setpoint evaluate`: judge a trained model on texts."""
+"""`setpoint evaluate`: evaluate a trained model on texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`setpoint generate`: let a trained model write."""
+"""`setpoint generate`: generate text with a trained model."""
 
 from __future__ import annotations
 

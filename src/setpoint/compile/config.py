@@ -25,11 +25,11 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """What inductor favours; null: its default."""
 
     fullgraph: bool = False
-    """Fail where a part cannot be compiled, in place of running that part as it is written."""
+    """fullgraph: a graph break is an error, in place of running that part eagerly."""
 
     dynamic: bool | None = None
-    """Compile for all sizes, true, or for each size anew, false; null: for all from the second size
-    on."""
+    """Dynamic shapes: compile for all sizes, true, or for each size anew, false; null: for all from
+    the second size on."""
 
     options: Free = field(factory=Free)
     """Options of the backend, by its own names, nested or dotted: triton.cudagraphs; instead of
@@ -38,15 +38,15 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     cache: Path | None = field(
         default=None, also_called=("precompile_artifact_dir", "cache_dir", "inductor_cache_dir")
     )
-    """Folder that inductor keeps compiled code in, for the next run; null: where PyTorch keeps
-    it."""
+    """Compile cache: folder that inductor keeps compiled code in, for the next run; null: PyTorch's
+    default."""
 
     recompile_limit: int = field(default=8, ge=1, also_called=("cache_size_limit",))
-    """How often a function may be compiled anew before it runs as it is written."""
+    """Recompile limit: how often a function may be recompiled before it runs eagerly."""
 
     fallback: Literal["report", "fail"] = "report"
-    """What happens when a part runs as it is written although it was to be compiled: a note and an
-    event, or the end of the run."""
+    """What happens on a fallback to eager: a warning and an event, or an error that ends the
+    run."""
 
     @check(needs="files")
     def _check_cache(self) -> Iterator[Problem]:

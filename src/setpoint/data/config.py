@@ -125,7 +125,7 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
     """How many byte values occur, from the space upwards."""
 
     seed: int = field(default=0, ge=0)
-    """Decides the text; apart from the job's seed, so that runs can differ on the same text."""
+    """Seed of the text; apart from the job's seed, so that runs can differ on the same text."""
 
 
 class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
@@ -151,8 +151,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
             "eval_split_ratio",
         ),
     )
-    """Share of documents held out; of a single document, its last share. 0 holds nothing out.
-    A document's side depends on its name alone, so adding others never moves it."""
+    """Validation split: share of documents held out; of a single document, its last share. 0 holds
+    nothing out. A document's side depends on its name alone, so adding others never moves it."""
 
     validation: tuple[SourceConfig, ...] = field(
         default=(),
@@ -169,7 +169,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
             "validation_dataset",
         ),
     )
-    """Sources of the held-out text, in place of a share of `sources`; all of it is held out."""
+    """Sources of a validation set of its own, in place of a share of `sources`; all of it is held
+    out."""
 
     @dead("held_out")
     def _held_out_is_dead(self) -> str | None:

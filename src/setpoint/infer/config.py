@@ -33,7 +33,7 @@ class Weights(Config):
     dtype: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32", also_called=("torch_dtype", "load_dtype")
     )
-    """Number format of the weights in memory; half of one takes half the memory."""
+    """dtype of the weights in memory; half of one takes half the memory."""
 
     @check
     def _check_path(self) -> Iterator[Problem]:
@@ -51,20 +51,21 @@ class Precision(Config):
         also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
         values_also_called=NAMES_16,
     )
-    """Format of matrix products, where weights in fp32 are converted for them. fp16 needs a GPU."""
+    """Compute dtype (autocast) of matrix products, where weights in fp32 are converted for them.
+    fp16 needs a GPU."""
 
 
 class Batch(Config):
-    """What goes through the model at once."""
+    """Batch size and sequence length."""
 
     micro_size: int = field(
         default=8, ge=1, role=RUNTIME, also_called=("batch_size", "per_device_eval_batch_size")
     )
-    """Sequences, or texts to continue, side by side. No result depends on it but by rounding."""
+    """Batch size: sequences, or prompts, side by side. No result depends on it but by rounding."""
 
     sequence_length: int = derived(ge=1, also_called=("max_length", "seq_len", "block_size"))
-    """Tokens of a sequence that is judged. That of the run; of other weights the longest that the
-    model takes, but 2048 at most."""
+    """Sequence length of evaluation, in tokens. That of the run; of other weights the longest that
+    the model takes, but 2048 at most."""
 
 
 class Inference(
@@ -76,37 +77,38 @@ class Inference(
     """The trained weights."""
 
     model: ModelConfig = field(factory=Transformer)
-    """What the weights are of. It comes from their record; only what is no part of what was
-    learned, such as the attention backend, may be given here."""
+    """The model architecture, from the record of the weights; only runtime fields, such as the
+    attention backend, may be given here."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
     """How text becomes tokens; from the record of the weights."""
 
     data: Data = field(factory=Data)
-    """What the model is judged on; that of the run unless given."""
+    """The evaluation data; that of the run unless given."""
 
     batch: Batch = field(factory=Batch)
-    """What goes through the model at once."""
+    """Batch size and sequence length."""
 
     precision: Precision = field(factory=Precision)
-    """The number formats; those of the run unless given."""
+    """Compute dtype; that of the run unless given."""
 
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
-    """Where it runs."""
+    """Device and number of ranks."""
 
     deterministic: bool = field(
         default=False, also_called=("full_determinism", "use_deterministic_algorithms")
     )
-    """Use only deterministic operations where PyTorch has a choice, and fail where it has none."""
+    """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation that has
+    none is an error."""
 
     seed: int = field(default=0, ge=0, lt=2**63, also_called=("random_seed", "sampling_seed"))
-    """Start of the random numbers that tokens are drawn with."""
+    """Sampling seed: seed of the random numbers that tokens are drawn with."""
 
     generation: Generation | None = None
-    """Prompts to continue; null: none."""
+    """Text generation: prompts to continue; null: none."""
 
     evaluation: Evaluation | None = None
-    """Texts to judge the model on; null: none."""
+    """Evaluation: loss, perplexity and bits per byte on texts; null: none."""
 
     export: Export | None = None
     """Where to write the weights for other programs; null: nowhere."""
@@ -120,11 +122,12 @@ class Inference(
     profiling: Profiling | None = field(
         default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
     )
-    """Which passes through the model are profiled; null: none. A pass is a batch that is judged,
-    or a further token for all texts side by side, and stands for what is called an update there."""
+    """torch.profiler: which forward passes are profiled; null: none. A pass is a batch that is
+    evaluated, or a further token for all texts side by side, and stands for what is called a step
+    there."""
 
     resilience: Resilience = field(factory=Resilience, role=RUNTIME)
-    """What keeps a long job healthy; a step is a pass through the model here."""
+    """Garbage collection and shutdown; a step is a forward pass here."""
 
     @derive("model.max_sequence_length")
     def _derive_max_sequence_length(self) -> int:

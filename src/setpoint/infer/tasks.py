@@ -22,40 +22,43 @@ class Generation(Config):
     holds a prompt in each line."""
 
     samples: int = field(default=1, ge=1, also_called=("num_return_sequences", "num_samples", "n"))
-    """Continuations of each prompt, each with random numbers of its own."""
+    """Samples per prompt (num_return_sequences), each with random numbers of its own."""
 
     max_tokens: int = field(
         default=256, ge=1, also_called=("max_new_tokens", "max_gen_toks", "max_gen_tokens")
     )
-    """Tokens to add at most."""
+    """Maximum number of new tokens."""
 
     temperature: float = field(default=0.8, ge=0, lt=inf)
-    """Divides the logits; 0 takes the likeliest token."""
+    """Sampling temperature: divides the logits; 0 is greedy decoding."""
 
     top_k: int | None = field(default=None, ge=1)
-    """Draw among the k likeliest tokens; null: among all."""
+    """Top-k sampling: draw among the k likeliest tokens; null: among all."""
 
     top_p: float | None = field(default=None, gt=0, le=1, also_called=("nucleus",))
-    """Draw among the fewest likeliest tokens that hold this share of the probability; null: all."""
+    """Top-p (nucleus) sampling: draw among the fewest likeliest tokens that hold this share of the
+    probability; null: all."""
 
     min_p: float | None = field(default=None, gt=0, le=1)
-    """Draw among tokens at least so likely, relative to the likeliest one; null: among all."""
+    """Min-p sampling: draw among tokens at least this likely, relative to the likeliest one; null:
+    among all."""
 
     repetition_penalty: float = field(default=1.0, gt=0, lt=inf)
-    """Above 1, tokens of the prompt and of what was drawn become less likely."""
+    """Repetition penalty: above 1, tokens of the prompt and of what was drawn become less
+    likely."""
 
     stop: tuple[str, ...] = field(default=(), also_called=("stop_strings", "until", "stop_text"))
-    """Texts that end a continuation, which is cut where they begin. The end of a document ends it
-    in any case."""
+    """Stop strings: they end a continuation, which is cut where they begin. The end of a document
+    ends it in any case."""
 
     stop_tokens: tuple[int, ...] = field(
         default=(), also_called=("eos_token_id", "stop_token_ids", "terminators")
     )
-    """Numbers of tokens that end a continuation."""
+    """Stop token ids: they end a continuation."""
 
     cache: bool = field(default=True, role=RUNTIME, also_called=("use_cache", "kv_cache"))
-    """Keep keys and values, so that a token costs one position and not the whole context. Models
-    that are not Setpoint's own read the whole context in any case."""
+    """KV cache: keep keys and values, so that a token costs one position and not the whole context.
+    Models that are not Setpoint's own read the whole context in any case."""
 
     @check
     def _check_prompts(self) -> Iterator[Problem]:
@@ -91,7 +94,7 @@ class Generation(Config):
 
 
 class DataSet(Config):
-    """A text by name that a model is judged on."""
+    """A text by name that a model is evaluated on."""
 
     name: str = field(pattern=NAME)
     """What its result is called."""
@@ -109,15 +112,15 @@ class Evaluation(Config):
     """How well the model predicts texts: loss, perplexity, and bits per byte."""
 
     sides: tuple[Literal["held_out", "train"], ...] = ("held_out",)
-    """Which sides of `data` to judge on."""
+    """Splits of `data` to evaluate on: held_out (validation) and train."""
 
     sets: tuple[DataSet, ...] = field(default=(), also_called=("eval_datasets", "test_datasets"))
-    """Further texts, each with a result under its name."""
+    """Further evaluation sets, each with a result under its name."""
 
     sequences: int | None = field(
         default=None, ge=1, also_called=("limit", "max_eval_samples", "eval_iters")
     )
-    """Sequences of each text to judge on, from its start; null: all there are."""
+    """Sequences of each text to evaluate on, from its start; null: all there are."""
 
     @check
     def _check_texts(self) -> Iterator[Problem]:
@@ -146,16 +149,16 @@ class Export(Config):
     """The directory to make; it must be empty if it is there."""
 
     family: str | None = field(default=None, also_called=("model_type",))
-    """What kind of model to write it as, by the model_type of transformers; null: the plainest
-    that it can be."""
+    """model_type of transformers to write it as; null: the plainest that it can be."""
 
     dtype: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32", also_called=("export_dtype", "torch_dtype")
     )
-    """Number format of the written weights."""
+    """dtype of the written weights."""
 
     max_shard_size: int = field(default=5_000_000_000, ge=1)
-    """Bytes of weights in one file, more or less; a single tensor is never split."""
+    """Maximum shard size: bytes of weights in one file, more or less; a single tensor is never
+    split."""
 
 
 class Harness(Config):
@@ -168,10 +171,10 @@ class Harness(Config):
     """A folder with task files of your own; null: only the harness's own."""
 
     few_shot: int | None = field(default=None, ge=0, also_called=("num_fewshot",))
-    """Worked examples before each question; null: as each task says."""
+    """Few-shot examples (num_fewshot) before each question; null: as each task says."""
 
     limit: int | None = field(default=None, ge=1)
-    """Questions of each task; null: all."""
+    """Maximum number of examples of each task; null: all."""
 
     @check
     def _check_tasks(self) -> Iterator[Problem]:

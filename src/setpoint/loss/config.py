@@ -51,8 +51,8 @@ class Ignoring(LossConfig):
         before=None,
         also_called=("ignored_index", "ignore_label", "label_pad_token_id", "loss_ignore_index"),
     )
-    """Id of a token that is never a target, such as padding: it counts neither in the loss nor in
-    any metric; null: all tokens are."""
+    """Ignore index: id of a token that is never a target, such as padding; it counts neither in the
+    loss nor in any metric; null: all tokens are targets."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -70,8 +70,8 @@ class Weighing(Ignoring):
         before=None,
         also_called=("class_weights", "class_weight", "ce_weight"),
     )
-    """Weights of targets by the id of the token, {"10": 0.5}; others weigh 1, and 0 leaves a token
-    out of metrics, too. The loss is divided by the sum of the weights. null: all weigh 1."""
+    """Token weights: weights of targets by token id, {"10": 0.5}; others weigh 1, and 0 leaves a
+    token out of metrics, too. The loss is divided by the sum of the weights. null: all weigh 1."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -111,12 +111,12 @@ class CrossEntropy(
     """Cross-entropy of the next token, in nats."""
 
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
-    """Weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps logits from
-    drifting (PaLM uses 1e-4). 0 leaves the term out."""
+    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps
+    logits from drifting (PaLM uses 1e-4). 0 leaves the term out."""
 
     label_smoothing: float = field(default=0.0, ge=0, lt=1, before=0.0, also_called=SMOOTHING)
-    """Share of the probability that the target gives to all tokens evenly (Szegedy et al., 2016).
-    0 leaves the target as it is."""
+    """Label smoothing: share of the target's probability spread evenly over all tokens (Szegedy et
+    al., 2016). 0: none."""
 
 
 class ChunkedCrossEntropy(
@@ -133,7 +133,7 @@ class ChunkedCrossEntropy(
     from_hidden = True
 
     chunk_size: int = field(default=512, ge=1, also_called=CHUNK)
-    """Tokens in a chunk; the memory for logits grows with chunk_size * vocabulary."""
+    """Chunk size in tokens; the memory for logits grows with chunk_size * vocabulary."""
 
 
 class LinearCrossEntropy(
@@ -151,7 +151,7 @@ class LinearCrossEntropy(
     soft_caps = False
 
     chunk_size: int | None = field(default=None, ge=1, also_called=CHUNK)
-    """Tokens in a chunk; null: as PyTorch chooses, from the shapes and the device."""
+    """Chunk size in tokens; null: as PyTorch chooses, from the shapes and the device."""
 
     @check(needs="torch")
     def _check_torch(self) -> Iterator[Problem]:
@@ -176,8 +176,8 @@ class LigerCrossEntropy(
     from_hidden = True
 
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
-    """Weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps logits from
-    drifting (PaLM uses 1e-4). 0 leaves the term out."""
+    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps
+    logits from drifting (PaLM uses 1e-4). 0 leaves the term out."""
 
     @check(needs="torch")
     def _check_liger(self) -> Iterator[Problem]:

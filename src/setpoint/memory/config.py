@@ -14,7 +14,7 @@ class CheckpointingConfig(Config, role=RUNTIME):
     """What all kinds of activation checkpointing share."""
 
     every: int = field(default=1, ge=1, also_called=("every_n", "selective_ac_option"))
-    """Which layers: each n-th, from the first on; 1: all."""
+    """Checkpoint each n-th layer, from the first on; 1: all."""
 
 
 class Full(
@@ -23,7 +23,8 @@ class Full(
     """Keep only the input of a layer, and compute the layer again in the backward pass."""
 
     reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
-    """Use PyTorch's older implementation, which runs the backward pass within the backward pass."""
+    """use_reentrant: PyTorch's older implementation, which runs the backward pass within the
+    backward pass."""
 
 
 class Parts(
@@ -34,10 +35,11 @@ class Parts(
     parts: tuple[Literal["attention", "feed_forward"], ...] = field(
         factory=lambda: ("attention",), also_called=("recompute_modules",)
     )
-    """The parts that are computed again."""
+    """The submodules that are recomputed."""
 
     reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
-    """Use PyTorch's older implementation, which runs the backward pass within the backward pass."""
+    """use_reentrant: PyTorch's older implementation, which runs the backward pass within the
+    backward pass."""
 
     @check
     def _check_parts(self) -> Iterator[Problem]:
@@ -58,11 +60,11 @@ class Operators(
     """Keep the results of costly operators, and compute the cheap ones again."""
 
     save: tuple[Literal["matmul", "attention"], ...] = field(factory=lambda: SAVE)
-    """The operators whose results are kept: matrix products, or attention. Unless it is changed,
-    attention that cannot be kept is computed again."""
+    """Selective activation checkpointing: operators whose results are saved, matrix products or
+    attention. Unless it is changed, attention that cannot be saved is recomputed."""
 
     matmul_every: int = field(default=1, ge=1)
-    """Keep each n-th matrix product of a layer; 1: all, 2 is every other one."""
+    """Save each n-th matrix product of a layer; 1: all, 2: every other one."""
 
     @check
     def _check_save(self) -> Iterator[Problem]:
@@ -99,7 +101,7 @@ class OptimizerOffload(Config, role=RUNTIME):
 
 
 class Memory(Config, role=RUNTIME):
-    """What is computed again in place of being kept, and what is kept where."""
+    """Activation checkpointing, CPU offload and the allocator's cache."""
 
     activation_checkpointing: CheckpointingConfig | None = field(
         default=None,
@@ -110,22 +112,23 @@ class Memory(Config, role=RUNTIME):
             "recompute_granularity",
         ),
     )
-    """What the backward pass computes again; null: nothing."""
+    """Activation checkpointing (gradient checkpointing): what the backward pass recomputes; null:
+    nothing."""
 
     activation_offload: ActivationOffload | None = field(
         default=None, also_called=("enable_activation_offload", "cpu_offload_activations")
     )
-    """Activations in the host's memory; null: all on the device."""
+    """Activation offload to CPU memory; null: all on the device."""
 
     optimizer_offload: OptimizerOffload | None = field(
         default=None, also_called=("offload_optimizer", "cpu_offload_optimizer", "cpu_offload")
     )
-    """Optimizer state in the host's memory; null: all on the device."""
+    """Optimizer state offload to CPU memory; null: all on the device."""
 
     empty_cache: Period = field(
         default=Period("never"), also_called=("empty_cache_steps", "torch_empty_cache_steps")
     )
-    """How often what PyTorch's allocator keeps of a GPU's memory is given back."""
+    """How often torch.cuda.empty_cache() is called, which gives cached GPU memory back."""
 
     @property
     def spares_device(self) -> bool:

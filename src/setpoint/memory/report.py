@@ -56,7 +56,7 @@ class MemoryReport(NamedTuple):
         if self.on_host:
             parts.append(f"{in_units(self.on_host)} of these on the host")
         if self.rest is None:
-            parts.append(f"the process took {in_units(self.peak)} at most")
+            parts.append(f"peak memory (RSS) {in_units(self.peak)}")
         else:
             parts.append(f"activations and the rest {in_units(self.rest)}")
             parts.append(f"{in_units(self.peak)} at the peak")

@@ -26,11 +26,11 @@ class MuP(Config):
     """
 
     base_dim: int = field(ge=1, also_called=("mup_base_dim", "base_hidden_size", "d_model_base"))
-    """Width that the settings were tuned at."""
+    """muP base width: dim of the model that the settings were tuned on."""
 
     base_head_dim: int | None = field(default=None, ge=1)
-    """Size of a head that they were tuned at: attention is scaled by sqrt(base_head_dim) /
-    head_dim; null: the model's own, which leaves 1 / sqrt(head_dim)."""
+    """muP base head dimension: attention is scaled by sqrt(base_head_dim) / head_dim; null: the
+    model's own, which leaves 1 / sqrt(head_dim)."""
 
 
 class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transformer:Transformer"):
@@ -41,7 +41,7 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         ge=1,
         also_called=("hidden_size", "n_embd", "d_model", "embed_dim", "emb_dim", "model_dim"),
     )
-    """Width of the residual stream."""
+    """Hidden size (d_model): width of the residual stream."""
 
     layers: int = field(
         default=4,
@@ -54,7 +54,7 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
     heads: int = field(
         default=6, ge=1, also_called=("num_attention_heads", "n_head", "n_heads", "num_heads")
     )
-    """Number of query heads in each layer."""
+    """Number of attention (query) heads in each layer."""
 
     kv_heads: int = derived(
         ge=1,
@@ -67,26 +67,26 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
             "num_query_groups",
         ),
     )
-    """Number of key-value heads; each serves heads / kv_heads query heads. As many as heads
-    unless given; 1 is multi-query attention."""
+    """Number of key-value heads (grouped-query attention, GQA): each serves heads / kv_heads query
+    heads. As many as heads unless given; 1 is multi-query attention (MQA)."""
 
     head_dim: int = derived(ge=2, also_called=("head_size", "kv_channels", "d_head"))
-    """Size of one head, even. Unless given dim / heads; heads * head_dim may differ from dim."""
+    """Head dimension, even. Unless given dim / heads; heads * head_dim may differ from dim."""
 
     ffn_dim: int = derived(
         ge=1, also_called=("intermediate_size", "ffn_hidden_size", "d_ff", "ffn_hidden_dim")
     )
-    """Inner width of the feed-forward network. Unless given ffn_multiplier * 4 * dim, or for gated
-    activations 8/3 * dim, which gives three matrices the size of two; rounded up to a multiple of
-    ffn_multiple_of."""
+    """Intermediate size (hidden width) of the feed-forward network (MLP). Unless given
+    ffn_multiplier * 4 * dim, or for gated activations 8/3 * dim, which gives three matrices the
+    size of two; rounded up to a multiple of ffn_multiple_of."""
 
     ffn_multiplier: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("ffn_dim_multiplier",)
     )
-    """What a derived ffn_dim is multiplied by before it is rounded."""
+    """FFN multiplier: a derived ffn_dim is multiplied by this before it is rounded."""
 
     ffn_multiple_of: int = field(default=64, ge=1, also_called=("multiple_of",))
-    """What a derived ffn_dim is a multiple of; matrix units like 64 and more."""
+    """A derived ffn_dim is rounded up to a multiple of this; tensor cores like 64 and more."""
 
     activation: Literal[
         "swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared"
@@ -100,8 +100,8 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
             "relu_squared": ("relu2", "squared_relu"),
         },
     )
-    """Nonlinearity of the feed-forward network; those with glu in their name multiply it with a
-    second projection (Shazeer, 2020)."""
+    """Activation function of the feed-forward network; those with glu in their name are gated by a
+    second projection, as in SwiGLU (Shazeer, 2020)."""
 
     ffn_bias: bool = field(default=False, before=False, also_called=("mlp_bias",))
     """Whether the projections of the feed-forward network have biases."""
@@ -112,44 +112,46 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         also_called=("position_embedding_type", "position_embedding"),
         values_also_called={"rotary": ("rope",), "learned": ("absolute", "learned_absolute")},
     )
-    """How the order of tokens enters: by rotating queries and keys (RoPE), by an embedding for each
-    position that is added to the token's, or only by what is before what."""
+    """Position encoding. rotary: RoPE on queries and keys; learned: an embedding for each position,
+    added to the token's; none: only the causal mask gives the order (NoPE)."""
 
     rope_base: float = field(
         default=10_000.0,
         gt=1,
         also_called=("rope_theta", "rotary_base", "rotary_emb_base"),
     )
-    """Base of the rotary wavelengths: from 2 pi to nearly 2 pi * rope_base positions."""
+    """RoPE theta (base frequency): wavelengths are from 2 pi to nearly 2 pi * rope_base
+    positions."""
 
     rope_base_sliding: float | None = field(
         default=None, gt=1, before=None, also_called=("rope_local_base_freq", "rope_local_theta")
     )
-    """Base in layers with a sliding window, which rope_scaling leaves alone then (Gemma 3); null:
-    as in the others."""
+    """RoPE theta in layers with a sliding window, which rope_scaling leaves alone then (Gemma 3's
+    rope_local_base_freq); null: as in the others."""
 
     rope_scaling: RopeScaling | None = field(
         default=None, before=None, also_called=("rope_parameters", "rope_scaling_type")
     )
-    """How rotary positions are stretched; null: not at all."""
+    """RoPE scaling for contexts longer than the original one; null: none."""
 
     attention_pattern: tuple[Kind, ...] = field(
         default=("full",),
         before=["full"],
         also_called=("layer_types", "window_pattern", "sliding_window_pattern"),
     )
-    """What the layers attend to, repeated over them: `full`, or the last sliding_window only."""
+    """Attention of each layer (layer types), repeated over the layers: `full`, or `sliding` for
+    sliding-window attention."""
 
     sliding_window: int | None = field(
         default=None, ge=1, before=None, also_called=("window_size", "attention_window")
     )
-    """Positions that one in a sliding layer sees: itself and those right before it."""
+    """Sliding window size: positions that a query sees in a sliding layer, itself included."""
 
     attention_scale: float | None = field(
         default=None, gt=0, lt=math.inf, before=None, also_called=("attention_multiplier",)
     )
-    """What products of queries and keys are multiplied by; null: 1 / sqrt(head_dim), or what mup
-    makes of it."""
+    """Softmax scale of attention: products of queries and keys are multiplied by it; null: 1 /
+    sqrt(head_dim), or muP's scale."""
 
     attention_soft_cap: float | None = field(
         default=None,
@@ -158,7 +160,7 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         before=None,
         also_called=("attn_logit_softcapping", "attn_logit_softcap"),
     )
-    """Attention scores x become cap * tanh(x / cap) (Gemma 2); null: they stay."""
+    """Attention logit soft-capping: scores x become cap * tanh(x / cap) (Gemma 2); null: none."""
 
     logit_soft_cap: float | None = field(
         default=None,
@@ -167,45 +169,47 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         before=None,
         also_called=("final_logit_softcapping", "logit_softcap", "softcap"),
     )
-    """Logits x become cap * tanh(x / cap); null: they stay."""
+    """Final logit soft-capping: logits x become cap * tanh(x / cap) (Gemma 2); null: none."""
 
     qk_norm: bool = field(default=False, before=False, also_called=("use_qk_norm", "qk_layernorm"))
-    """Normalize queries and keys in each head, before they are rotated."""
+    """QK-norm: normalize queries and keys in each head, before RoPE."""
 
     qkv_bias: bool = field(default=False, before=False, also_called=("attention_bias",))
-    """Whether the projections to queries, keys and values have biases."""
+    """QKV bias: whether the query, key and value projections have biases."""
 
     attention_output_bias: bool = field(default=False, before=False)
     """Whether the output projection of attention has a bias."""
 
     merge_qkv: bool = field(default=False, before=False, also_called=("fused_qkv", "fuse_qkv"))
-    """Keep the projections to queries, keys and values in one matrix."""
+    """Fused QKV: keep the query, key and value projections in one matrix."""
 
     attention_backend: Backend = field(
         default="auto",
         role=RUNTIME,
         also_called=("attn_implementation", "sdpa_backend", "attn_backend", "attn_impl"),
     )
-    """What computes attention. auto: sdpa, or eager where the model needs what sdpa has not."""
+    """Attention implementation. auto: sdpa (scaled dot-product attention), or eager where the model
+    needs what sdpa does not support."""
 
     mla: MLA | None = field(default=None, before=None, also_called=("multi_latent_attention",))
-    """Multi-head latent attention in place of grouped queries; null: none."""
+    """Multi-head latent attention (MLA, DeepSeek-V2) in place of grouped-query attention; null:
+    none."""
 
     moe: MoE | None = field(default=None, before=None)
-    """A mixture of experts in place of feed-forward networks; null: none."""
+    """Mixture of experts (MoE) in place of feed-forward networks; null: none."""
 
     norm: NormConfig = field(
         factory=RMSNorm,
         before="rms_norm",
         also_called=("norm_type", "normalization", "norm_class", "norm_class_name"),
     )
-    """How the residual stream is normalized."""
+    """Normalization layer (RMSNorm or LayerNorm)."""
 
     norm_placement: Literal["pre", "post", "both"] = field(
         default="pre", before="pre", also_called=("normalization_order",)
     )
-    """Whether norms stand before attention and feed-forward, behind them before they are added, or
-    both (Gemma)."""
+    """Pre-norm, post-norm (on the outputs of attention and feed-forward, before they are added), or
+    both (sandwich norm, Gemma)."""
 
     norm_eps: float = field(
         default=1e-5,
@@ -213,29 +217,31 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         lt=1,
         also_called=("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
     )
-    """Added to the mean square, or the variance, in norms."""
+    """Epsilon of the norms (rms_norm_eps, layer_norm_eps): added to the mean square or the
+    variance."""
 
     init_std: float = derived(
         gt=0, lt=math.inf, also_called=("initializer_range", "init_method_std")
     )
-    """Standard deviation of initial weights. Unless given sqrt(2 / (5 * dim)), the small
-    initialization of Nguyen and Salazar, 2019: 0.056 for dim = 128, 0.01 for dim = 4096; with mup
-    its base_dim counts."""
+    """Initializer range: standard deviation of initial weights. Unless given sqrt(2 / (5 * dim)),
+    the small initialization of Nguyen and Salazar, 2019: 0.056 for dim = 128, 0.01 for dim = 4096;
+    with mup its base_dim counts."""
 
     residual_init: Literal["depth_scaled", "plain"] = field(
         default="depth_scaled", before="depth_scaled"
     )
-    """Projections that write to the residual stream start with init_std / sqrt(2 * layers), or with
-    init_std like the others."""
+    """Depth-scaled initialization (GPT-2): output projections to the residual stream start with
+    init_std / sqrt(2 * layers), or with init_std like the others."""
 
     mup: MuP | None = field(default=None, before=None, also_called=("use_mup",))
-    """Maximal update parametrization; null: none."""
+    """Maximal update parametrization (muP); null: none."""
 
     vocab_size: int | None = field(
         default=None, ge=1, before=None, also_called=("n_vocab", "vocabulary_size")
     )
-    """Rows of the embedding and logits of a position, at least as many as the tokenizer has tokens;
-    null: as many, rounded up to vocab_multiple_of, where the rows beyond are never predicted."""
+    """Vocabulary size: rows of the embedding and logits of a position, at least as many as the
+    tokenizer has tokens; null: as many, rounded up to vocab_multiple_of, where the rows beyond are
+    never predicted."""
 
     vocab_multiple_of: int = field(
         default=1,
@@ -243,27 +249,29 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         before=1,
         also_called=("padded_vocab_multiple", "make_vocab_size_divisible_by", "padding_multiple"),
     )
-    """What the rows of the embedding are rounded up to; matrix units like 64 and more."""
+    """Vocabulary padding: the rows of the embedding are rounded up to a multiple of this; tensor
+    cores like 64 and more."""
 
     embedding_scale: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("embedding_multiplier",)
     )
-    """What embeddings are multiplied by; Gemma's is sqrt(dim)."""
+    """Embedding multiplier: token embeddings are multiplied by it; Gemma's is sqrt(dim)."""
 
     residual_scale: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("residual_multiplier",)
     )
-    """What attention and feed-forward add to the residual stream is multiplied by it."""
+    """Residual multiplier: the outputs of attention and feed-forward are multiplied by it before
+    they are added to the residual stream."""
 
     logit_scale: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("logits_scaling",)
     )
-    """What logits are multiplied by, before logit_soft_cap."""
+    """Logit scale: logits are multiplied by it, before logit_soft_cap."""
 
     tie_embeddings: bool = field(
         default=False, also_called=("tie_word_embeddings", "weight_tying", "tied_embeddings")
     )
-    """Use the embedding as the output matrix, too."""
+    """Weight tying (tie_word_embeddings): the embedding is the output matrix, too."""
 
     dropout: float = field(
         default=0.0,
@@ -271,18 +279,18 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         lt=1,
         also_called=("hidden_dropout", "resid_pdrop", "resid_dropout", "residual_dropout"),
     )
-    """Probability to drop an element of what attention and feed-forward add to the residual
-    stream, in training."""
+    """Residual dropout: probability to drop an element of the outputs of attention and
+    feed-forward, in training."""
 
     attention_dropout: float = field(
         default=0.0, ge=0, lt=1, before=0.0, also_called=("attn_pdrop", "attn_dropout")
     )
-    """Probability to drop an attention weight, in training."""
+    """Attention dropout: probability to drop an attention weight, in training."""
 
     embedding_dropout: float = field(
         default=0.0, ge=0, lt=1, before=0.0, also_called=("embd_pdrop", "embed_dropout")
     )
-    """Probability to drop an element of the embeddings, in training."""
+    """Embedding dropout: probability to drop an element of the embeddings, in training."""
 
     @derive("kv_heads")
     def _derive_kv_heads(self) -> int:

@@ -39,7 +39,7 @@ class HuggingFaceModel(
     attention_backend: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
         default="sdpa", role=RUNTIME, also_called=("attn_implementation",)
     )
-    """What computes attention, by transformers' names."""
+    """Attention implementation (attn_implementation), by transformers' names."""
 
     @derive("config")
     def _derive_config(self) -> str:

@@ -13,8 +13,8 @@ class ModelConfig(Config):
     max_sequence_length: int = derived(
         ge=1, also_called=("max_position_embeddings", "n_positions", "n_ctx")
     )
-    """Longest sequence, in tokens, that the model takes; generation forgets what lies further
-    back. Set by the training job to its sequence length unless given."""
+    """Maximum sequence length (context length) in tokens; generation drops what lies further back.
+    Set by the training job to its sequence length unless given."""
 
     pretrained: str | None = field(
         default=None,

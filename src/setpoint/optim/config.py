@@ -62,42 +62,43 @@ class AdamW(OptimizerConfig, type="adamw", owner="setpoint.optim.adamw:build_ada
     """AdamW (Loshchilov and Hutter, 2019)."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
-    """Decay rates of the running means of the gradient and of its square."""
+    """Adam betas (beta1, beta2): decay rates of the running means of the gradient and of its
+    square."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Added to the root of the mean square gradient."""
+    """Adam epsilon: added to the root of the mean square gradient in the denominator."""
 
     amsgrad: bool = field(default=False, before=False)
-    """Divide by the largest mean square gradient so far (Reddi et al., 2018)."""
+    """AMSGrad: divide by the largest mean square gradient so far (Reddi et al., 2018)."""
 
     implementation: Implementation = field(
         default="auto", role=RUNTIME, also_called=("fused", "foreach")
     )
-    """How PyTorch computes it: in one kernel, operation by operation over all tensors, or tensor by
-    tensor. auto: fused where the device has it."""
+    """PyTorch's implementation. fused: one kernel; foreach: operation by operation over all
+    tensors; loop: tensor by tensor; auto: fused where the device has it."""
 
 
 class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.sgd:build_sgd"):
     """Stochastic gradient descent with momentum (Sutskever et al., 2013)."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
-    """Added to the gradient, times the weight, as PyTorch's SGD does it: it is not decoupled.
-    Parameters of the kinds in no_decay do not decay."""
+    """L2 weight decay: weight_decay * weight is added to the gradient, as PyTorch's SGD does it; it
+    is not decoupled. Parameters of the kinds in no_decay do not decay."""
 
     momentum: float = field(default=0.9, ge=0, lt=1)
-    """Decay rate of the running sum of gradients; 0: the gradient itself."""
+    """Momentum: decay rate of the running sum of gradients; 0: the gradient itself."""
 
     dampening: float = field(default=0.0, ge=0, lt=1)
-    """Share of each gradient that does not enter the running sum."""
+    """Dampening of the momentum: share of each gradient that does not enter the running sum."""
 
     nesterov: bool = False
-    """Look ahead by the momentum."""
+    """Nesterov momentum: look ahead by the momentum."""
 
     implementation: Implementation = field(
         default="auto", role=RUNTIME, also_called=("fused", "foreach")
     )
-    """How PyTorch computes it: in one kernel, operation by operation over all tensors, or tensor by
-    tensor. auto: fused where the device has it."""
+    """PyTorch's implementation. fused: one kernel; foreach: operation by operation over all
+    tensors; loop: tensor by tensor; auto: fused where the device has it."""
 
     @property
     def keeps_state(self) -> bool:
@@ -137,7 +138,8 @@ class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:build_lion")
     """Peak learning rate, three to ten times below AdamW's; the schedule multiplies it."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.99), item_ge=0, item_lt=1, also_called=BETAS)
-    """Share of the running mean in the update, and decay rate of that mean."""
+    """Lion betas (beta1, beta2): share of the running mean in the update, and decay rate of that
+    mean."""
 
 
 class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon"):
@@ -167,32 +169,32 @@ class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon")
     """Peak learning rate of the matrices; the schedule multiplies it by a factor at each update."""
 
     momentum: float = field(default=0.95, ge=0, lt=1, also_called=("muon_momentum",))
-    """Decay rate of the running mean of the gradient."""
+    """Momentum: decay rate of the running mean of the gradient."""
 
     nesterov: bool = field(default=True, also_called=("muon_nesterov",))
-    """Look ahead by the momentum before the matrix is made orthogonal."""
+    """Nesterov momentum: look ahead by the momentum before the update is orthogonalized."""
 
     steps: int = field(default=5, ge=1, le=20, also_called=("muon_ns_steps", "ns_steps"))
-    """Newton-Schulz iterations that make the update orthogonal."""
+    """Newton-Schulz iterations (ns_steps) that orthogonalize the update."""
 
     adjust_lr: Literal["original", "match_rms_adamw"] = field(
         default="original", also_called=("muon_adjust_lr_fn", "adjust_lr_fn")
     )
-    """What the rate of a matrix with A outputs and B inputs is multiplied by. original:
-    sqrt(max(1, A / B)). match_rms_adamw: 0.2 * sqrt(max(A, B)), which makes updates as large as
-    AdamW's, so that its lr and decay fit."""
+    """Learning rate adjustment for a matrix with A outputs and B inputs. original: times
+    sqrt(max(1, A / B)). match_rms_adamw: times 0.2 * sqrt(max(A, B)), which makes updates as large
+    as AdamW's, so that its lr and decay fit."""
 
     adamw_lr: float | None = field(default=None, gt=0, lt=inf, also_called=("muon_adam_lr",))
-    """Peak learning rate of AdamW's parameters; null: lr."""
+    """Peak learning rate of the parameters that AdamW updates; null: lr."""
 
     adamw_patterns: tuple[str, ...] = ()
     """Regular expressions searched in names of matrices that AdamW gets as well."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
-    """AdamW's decay rates of the running means of the gradient and of its square."""
+    """Adam betas (beta1, beta2) of the parameters that AdamW updates."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Added to the root of AdamW's mean square gradient."""
+    """Adam epsilon of the parameters that AdamW updates."""
 
     @dead("nesterov")
     def _nesterov_is_dead(self) -> str | None:
@@ -234,28 +236,30 @@ class ScheduleFreeAdamW(
     type="schedule_free_adamw",
     owner="setpoint.optim.schedule_free:build_schedule_free",
 ):
-    """Schedule-free AdamW (Defazio et al., 2024); judged and saved at the averaged point."""
+    """Schedule-free AdamW (Defazio et al., 2024); evaluated and saved at the averaged point."""
 
     by_parameter: ClassVar[bool] = False
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf)
-    """Decoupled decay, taken where gradients are: lr * weight_decay times the weights there is
-    subtracted at each update. Parameters of the kinds in no_decay do not decay."""
+    """Decoupled weight decay at the point where gradients are taken: lr * weight_decay times the
+    weights there is subtracted at each step. Parameters of the kinds in no_decay do not decay."""
 
     betas: tuple[float, float] = field(
         default=(0.9, 0.999), item_gt=0, item_lt=1, also_called=BETAS
     )
-    """Share of the average in the point where gradients are taken, and decay rate of the running
-    mean of the squared gradient."""
+    """Betas (beta1, beta2): share of the average in the point where gradients are taken
+    (interpolation), and decay rate of the running mean of the squared gradient."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Added to the root of the mean square gradient."""
+    """Adam epsilon: added to the root of the mean square gradient in the denominator."""
 
     lr_power: float = field(default=2.0, ge=0, lt=inf, also_called=("weight_lr_power",))
-    """A point weighs this power of the largest learning rate so far in the average."""
+    """weight_lr_power: the weight of a point in the average is the largest learning rate so far to
+    this power."""
 
     step_power: float = field(default=0.0, ge=0, lt=inf, also_called=("r",))
-    """A point weighs this power of its number in the average as well; 0: all alike."""
+    """r of schedule-free: the weight of a point in the average is multiplied by its step to this
+    power; 0: uniform."""
 
 
 class AnyPrecisionAdamW(
@@ -269,14 +273,15 @@ class AnyPrecisionAdamW(
     draws: ClassVar[bool] = True
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
-    """Decay rates of the running means of the gradient and of its square."""
+    """Adam betas (beta1, beta2): decay rates of the running means of the gradient and of its
+    square."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Added to the root of the mean square gradient."""
+    """Adam epsilon: added to the root of the mean square gradient in the denominator."""
 
     rounding: Literal["nearest", "stochastic"] = "stochastic"
-    """How updated bf16 weights and states are rounded: to the nearest number, or up or down at
-    random so that small updates are not lost on average. Values in fp32 are not rounded."""
+    """Rounding of updated bf16 weights and states: to the nearest number, or stochastic, up or down
+    at random so that small updates are not lost on average. Values in fp32 are not rounded."""
 
 
 class Adafactor(
@@ -295,21 +300,21 @@ class Adafactor(
     least eps2, is the size of an update."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
-    """Decoupled decay: a decayed weight is multiplied by 1 - lr * weight_decay at each update.
+    """Decoupled weight decay: a decayed weight is multiplied by 1 - lr * weight_decay at each step.
     Parameters of the kinds in no_decay do not decay."""
 
     beta2_decay: float = field(default=-0.8, lt=0, ge=-1, also_called=("decay_rate",))
-    """At each update the running mean of the squared gradient keeps a share of 1 - step ^
-    beta2_decay, and takes step ^ beta2_decay of what is new: later on it forgets slower."""
+    """Decay rate of beta2: at each step beta2 is 1 - step ^ beta2_decay, so that the running mean
+    of the squared gradient forgets slower later on."""
 
     eps1: float | None = field(default=None, gt=0, lt=inf)
-    """Least mean square gradient; null: that of the number format."""
+    """Epsilon 1: least mean square gradient; null: that of the dtype (torch.finfo(dtype).eps)."""
 
     eps2: float = field(default=1e-3, ge=0, lt=inf)
-    """Least root mean square of the weights that an update is scaled by."""
+    """Epsilon 2: least root mean square (RMS) of the weights that an update is scaled by."""
 
     clip_threshold: float = field(default=1.0, ge=1, lt=inf, also_called=("clipping_threshold",))
-    """Largest root mean square of an update before it is scaled."""
+    """Clipping threshold (d): largest root mean square (RMS) of an update before it is scaled."""
 
 
 class ImportedOptimizer(

@@ -59,13 +59,13 @@ class Group(Config):
     takes it. `^` and `$` anchor it."""
 
     lr_multiplier: float = field(default=1.0, ge=0, lt=inf, also_called=("lr_mult", "lr_scale"))
-    """The group's learning rate as a multiple of the others'."""
+    """Learning rate multiplier of the group."""
 
     weight_decay_multiplier: float | None = field(
         default=None, ge=0, lt=inf, also_called=("decay_mult", "wd_mult")
     )
-    """The group's decay as a multiple of optimizer.weight_decay, whatever no_decay says; null: as
-    no_decay says."""
+    """Weight decay multiplier of the group, on optimizer.weight_decay, whatever no_decay says;
+    null: as no_decay says."""
 
     options: Free = field(factory=Free)
     """Other options of the optimizer for this group, by its own names: {betas = [0.9, 0.99]}."""
@@ -115,25 +115,25 @@ class OptimizerConfig(Builds["Optimizer"]):
     """Peak learning rate; the schedule multiplies it by a factor at each update."""
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf, also_called=("wd", "l2"))
-    """Decoupled decay: a decayed weight is multiplied by 1 - lr * weight_decay at each update.
+    """Decoupled weight decay: a decayed weight is multiplied by 1 - lr * weight_decay at each step.
     Parameters of the kinds in no_decay do not decay."""
 
     no_decay: tuple[Kind, ...] = field(
         factory=lambda: ("norm", "bias", "vector"), before=["norm", "bias", "vector"]
     )
-    """Kinds of parameters that do not decay. A norm's own bias is a norm; matrix, vector and
+    """Kinds of parameters without weight decay. A norm's own bias is a norm; matrix, vector and
     tensor, of more dimensions than two as in a convolution, are what no other word fits."""
 
     no_decay_patterns: tuple[str, ...] = field(
         default=(), before=[], also_called=("no_decay_params", "no_decay_modules")
     )
-    """Regular expressions searched in names of parameters that do not decay either."""
+    """Regular expressions searched in the names of further parameters without weight decay."""
 
     groups: tuple[Group, ...] = field(
         default=(), before=[], also_called=("param_groups", "parameter_groups")
     )
-    """Groups with settings of their own, by patterns on names; what no pattern matches has the
-    settings of this section."""
+    """Parameter groups with settings of their own, by patterns on names; what no pattern matches
+    has the settings of this section."""
 
     clip_norm: float | None = derived(
         gt=0,
@@ -148,14 +148,15 @@ class OptimizerConfig(Builds["Optimizer"]):
             "gradient_clip",
         ),
     )
-    """Scale gradients down where their global norm exceeds this; null: never. The norm is measured
-    and logged in any case. Unless given 1, or null where clip_value is given."""
+    """Gradient clipping by global norm (max_grad_norm): gradients are scaled down where their norm
+    exceeds this; null: never. The norm is measured and logged in any case. Unless given 1, or null
+    where clip_value is given."""
 
     clip_value: float | None = field(
         default=None, gt=0, lt=inf, before=None, also_called=("clip_grad_value", "max_grad_value")
     )
-    """Limit each element of the gradients to this distance from 0, in place of clip_norm; null:
-    no limit."""
+    """Gradient clipping by value: each element is limited to this distance from 0, in place of
+    clip_norm; null: no limit."""
 
     @property
     def keeps_state(self) -> bool:

@@ -24,16 +24,16 @@ class LossScale(Config):
     """How the loss of fp16 is scaled, so that small gradients do not vanish."""
 
     initial: float = field(default=65536.0, gt=0, lt=inf, also_called=("init_scale",))
-    """The scale at the start."""
+    """Initial loss scale (init_scale)."""
 
     growth: float = field(default=2.0, gt=1, lt=inf, also_called=("growth_factor",))
-    """What it is multiplied by after growth_interval updates without overflow."""
+    """Growth factor: the scale is multiplied by it after growth_interval steps without overflow."""
 
     backoff: float = field(default=0.5, gt=0, lt=1, also_called=("backoff_factor",))
-    """What it is multiplied by after an overflow, whose update is not made."""
+    """Backoff factor: the scale is multiplied by it after an overflow, whose step is skipped."""
 
     growth_interval: int = field(default=2000, ge=1)
-    """Updates without overflow after which it grows."""
+    """Growth interval: steps without overflow after which the scale grows."""
 
 
 class Float8(Config):
@@ -42,7 +42,8 @@ class Float8(Config):
     recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = field(
         default="tensorwise", also_called=("float8_recipe", "recipe_name")
     )
-    """One scale a tensor, one a row, or one a row with the weights' gradients in bf16."""
+    """Scaling recipe: one scale a tensor (tensorwise), one a row (rowwise), or one a row with the
+    weights' gradients in bf16 (rowwise_with_gw_hp)."""
 
     skip: tuple[str, ...] = field(factory=lambda: SKIP, also_called=("filter_fqns",))
     """Regular expressions searched in names of linear layers that stay in bf16."""
@@ -68,15 +69,15 @@ class Precision(Config):
         also_called=("param_dtype", "parameter_dtype", "weights_dtype"),
         values_also_called=NAMES,
     )
-    """Format that the model's weights and their gradients are stored in."""
+    """Parameter dtype: the model's weights and their gradients are stored in it."""
 
     compute: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32",
         also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
         values_also_called=NAMES_16,
     )
-    """Format of matrix products. bf16 is about twice as fast as fp32 where the processor has it;
-    fp16 scales the loss and needs a GPU."""
+    """Compute dtype (autocast) of matrix products. bf16 is about twice as fast as fp32 where the
+    processor has it; fp16 scales the loss and needs a GPU."""
 
     reduce: Stored | None = field(
         default=None,
@@ -84,13 +85,14 @@ class Precision(Config):
         also_called=("grad_dtype", "reduce_dtype", "mixed_precision_reduce"),
         values_also_called=NAMES,
     )
-    """Format that gradients are added up in, over micro-batches and ranks; null: that of params."""
+    """Gradient reduction dtype: gradients are added up in it, over micro-batches and ranks; null:
+    that of params."""
 
     master: Literal["fp32"] | None = field(
         default=None, before=None, also_called=("master_weights", "master_dtype")
     )
-    """Format of a second copy of bf16 weights, which the optimizer updates and the model's are
-    rounded from; null: the optimizer updates the model's weights themselves."""
+    """Master weights dtype: a second copy of bf16 weights, which the optimizer updates and the
+    model's are rounded from; null: the optimizer updates the model's weights themselves."""
 
     optimizer_state: Stored | None = field(
         default=None,
@@ -98,15 +100,15 @@ class Precision(Config):
         also_called=("optimizer_dtype", "state_dtype"),
         values_also_called=NAMES,
     )
-    """Format of the optimizer's running means; null: that of the weights it updates."""
+    """Optimizer state dtype (exp_avg, exp_avg_sq); null: that of the weights it updates."""
 
     float8: Float8 | None = field(default=None, before=None, also_called=("fp8",))
-    """Products of linear layers in float8; null: none."""
+    """Float8 training: matrix products of linear layers in float8; null: none."""
 
     loss_scale: LossScale | None = field(
         default=None, before=None, also_called=("scaler", "grad_scaler")
     )
-    """How fp16 scales the loss; null: by PyTorch's defaults."""
+    """Dynamic loss scaling for fp16 (GradScaler); null: PyTorch's defaults."""
 
     @property
     def depends_on_others(self) -> bool:

@@ -12,16 +12,16 @@ class Profiling(Config, role=RUNTIME):
     """Cycles of updates that are left alone, warmed up with, and recorded by torch.profiler."""
 
     skip: int = field(default=0, ge=0, also_called=("skip_first", "profile_start_step"))
-    """Updates of the session before the first cycle."""
+    """Steps of the session before the first cycle (skip_first)."""
 
     wait: int = field(default=1, ge=0)
-    """Updates at the beginning of each cycle that are left alone."""
+    """Steps at the beginning of each cycle that are not profiled."""
 
     warmup: int = field(default=1, ge=0, also_called=("profile_warmup_steps",))
-    """Updates after them that are traced and thrown away, as the first ones traced are slow."""
+    """Warm-up steps after them, traced and thrown away, as the first ones traced are slow."""
 
     active: int = field(default=3, ge=1, also_called=("active_steps",))
-    """Updates after them that are recorded."""
+    """Active steps after them, which are recorded."""
 
     repeat: int | None = field(default=1, ge=1)
     """How many cycles; null: until the end."""
@@ -32,16 +32,16 @@ class Profiling(Config, role=RUNTIME):
     """The ranks that are profiled; null: all."""
 
     shapes: bool = field(default=False, also_called=("record_shapes",))
-    """Record the shapes of operators' inputs."""
+    """Record the shapes of operators' inputs (record_shapes)."""
 
     memory: bool = field(default=False, also_called=("profile_memory",))
-    """Record what operators allocate and free."""
+    """Record memory that operators allocate and free (profile_memory)."""
 
     stacks: bool = field(default=False, also_called=("with_stack",))
-    """Record the lines of Python that operators are called from."""
+    """Record Python stack traces of operators (with_stack)."""
 
     flops: bool = field(default=False, also_called=("with_flops",))
-    """Estimate the operations of matrix products and convolutions."""
+    """Estimate the FLOPs of matrix products and convolutions (with_flops)."""
 
     directory: Path = field(
         default=Path("traces"), also_called=("trace_dir", "traces_dir", "profile_trace_dir")
@@ -52,7 +52,7 @@ class Profiling(Config, role=RUNTIME):
     """Rows of the table of operators that take longest; 0: no table."""
 
     snapshot: bool = field(default=False, also_called=("memory_snapshot",))
-    """Write what a GPU's memory held during the recorded updates, for pytorch.org/memory_viz."""
+    """CUDA memory snapshot of the recorded steps, for pytorch.org/memory_viz."""
 
     @check
     def _check_ranks(self) -> Iterator[Problem]:

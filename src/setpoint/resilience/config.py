@@ -14,15 +14,15 @@ class GarbageCollection(Config, role=RUNTIME):
     every: Period = field(
         default=Period("100 steps"), also_called=("gc_freq", "gc_steps", "period_steps")
     )
-    """How often; it is also collected once at the start."""
+    """Garbage collection interval; it is also collected once at the start."""
 
     generation: int = field(default=1, ge=0, le=2)
-    """Which objects, by Python's generations: 0 the youngest only; 1 those that have outlived one
+    """Garbage collection generation: 0 the youngest objects only; 1 those that have outlived one
     collection as well; 2 all that were made since the start."""
 
     automatic: bool = field(default=False, also_called=("disable_automatic",))
-    """Whether Python collects by itself in between as well. In any case it does again at the end,
-    as before."""
+    """Whether automatic garbage collection stays on in between (gc.enable). In any case it is on
+    again at the end, as before."""
 
     @check
     def _check_every(self) -> Iterator[Problem]:
@@ -35,10 +35,10 @@ class GarbageCollection(Config, role=RUNTIME):
 
 
 class Resilience(Config, role=RUNTIME):
-    """What keeps a long run healthy."""
+    """Garbage collection and shutdown."""
 
     gc: GarbageCollection | None = field(default=None, also_called=("garbage_collection",))
-    """When Python's garbage is collected; null: when Python sees fit."""
+    """Manual Python garbage collection (gc); null: Python's automatic collection."""
 
 
 class TrainingResilience(Resilience, role=RUNTIME):
@@ -50,6 +50,6 @@ class TrainingResilience(Resilience, role=RUNTIME):
         lt=inf,
         also_called=("preemption_timeout", "signal_grace_period", "kill_wait"),
     )
-    """Seconds that the step under way gets to end after Ctrl-C or SIGTERM, so that a checkpoint can
-    be saved; then the process leaves without one. Give it less than your scheduler does until it
-    kills. A save that has begun is not cut short."""
+    """Grace period in seconds: after Ctrl-C or SIGTERM the step under way may end and a checkpoint
+    is saved; after it the process exits without one. Set it below your scheduler's kill timeout. A
+    save that has begun is not cut short."""

@@ -17,10 +17,10 @@ class Search(Config, role=RUNTIME):
     """Points that are proposed one after the other, from what the ones before came to."""
 
     trials: int = field(ge=1)
-    """How many points, those of earlier calls included."""
+    """Number of trials, those of earlier calls included."""
 
     seed: int = field(default=0, ge=0, lt=2**32)
-    """Start of the proposals; the seed of the runs is a field of its own."""
+    """Seed of the sampler; the seed of the runs is a field of its own."""
 
     objective: str = OBJECTIVE
     """A metric, as `setpoint compare` names it: KIND.COLUMN, perhaps with .min, .max or .mean."""
@@ -29,7 +29,7 @@ class Search(Config, role=RUNTIME):
     """Whether less or more of it is better."""
 
     sampler: Literal["tpe", "random"] = "tpe"
-    """How points are proposed: by a tree-structured Parzen estimator, or at random."""
+    """Sampler: tree-structured Parzen estimator (TPE), or random search."""
 
     axes: dict[str, Drawn] = field(factory=dict[str, Drawn])
     """A distribution for each field: `"log_uniform(1e-5, 1e-2)"`, or a table with its type."""

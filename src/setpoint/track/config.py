@@ -32,7 +32,7 @@ class Tracking(Config, role=RUNTIME):
             "log_every_n_steps",
         ),
     )
-    """How often a row of metrics is written and shown."""
+    """Logging interval: how often a row of metrics is written and shown."""
 
     progress: Literal["auto", "bar", "lines", "none"] = field(
         default="auto", also_called=("disable_tqdm", "enable_progress_bar", "progress_bar")
@@ -47,15 +47,15 @@ class Tracking(Config, role=RUNTIME):
     flops: Literal["palm", "palm_causal", "all_parameters"] = field(
         default="palm", also_called=("mfu_formula", "flops_formula")
     )
-    """The formula of a token's floating point operations, from which the model FLOPs utilization
-    (mfu) is computed: palm, 6 N of the parameters in matrix products and 12 L H Q S of attention;
-    palm_causal, which counts half the attention; all_parameters, where N is all there are."""
+    """FLOPs per token, from which the model FLOPs utilization (MFU) is computed: palm, 6 N of the
+    parameters in matrix products and 12 L H Q S of attention; palm_causal, which counts half the
+    attention; all_parameters, where N is all there are."""
 
     peak_flops: float | None = field(
         default=None, gt=0, lt=inf, also_called=("gpu_peak_flops", "flops_promised")
     )
-    """Operations per second of one device that mfu is a share of; null: as its maker promises
-    for bf16, where that is known."""
+    """Peak FLOPS of one device, of which MFU is a share; null: the vendor's figure for bf16, where
+    that is known."""
 
     @check
     def _check_trackers(self) -> Iterator[Problem]:

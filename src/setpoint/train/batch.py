@@ -28,8 +28,8 @@ class Batch(Config):
             "batch_size",
         ),
     )
-    """Sequences per update over all ranks: micro_size * accumulation * ranks; 8 if no size is
-    given."""
+    """Global batch size: sequences per optimizer step over all ranks, micro_size * accumulation *
+    ranks; 8 if no size is given."""
 
     micro_size: int = derived(
         ge=1,
@@ -45,7 +45,7 @@ class Batch(Config):
             "batch_size",
         ),
     )
-    """Sequences in one forward and backward on one rank."""
+    """Micro-batch size: sequences in one forward and backward pass on one rank."""
 
     accumulation: int = derived(
         ge=1,
@@ -61,7 +61,8 @@ class Batch(Config):
             "gradient_accumulation",
         ),
     )
-    """Forward and backward passes per update on each rank; 1 unless it follows from the others."""
+    """Gradient accumulation steps: forward and backward passes per optimizer step on each rank; 1
+    unless it follows from the others."""
 
     sequence_length: int = field(
         default=256,
@@ -80,7 +81,7 @@ class Batch(Config):
             "max_len",
         ),
     )
-    """Tokens in a sequence, as the model sees them."""
+    """Sequence length (context length) in tokens."""
 
 
 def solve_batch(

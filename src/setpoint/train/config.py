@@ -94,7 +94,7 @@ class Job(
     seed: int | None = field(
         default=1234, ge=0, lt=2**63, also_called=("random_seed", "manual_seed")
     )
-    """Start of every random decision; null draws one, which is recorded."""
+    """Seed of all random number generators; null draws one, which is recorded."""
 
     duration: Duration = field(
         default=Duration("300 steps"),
@@ -122,10 +122,11 @@ class Job(
         default=False,
         also_called=("full_determinism", "deterministic_mode", "use_deterministic_algorithms"),
     )
-    """Use only deterministic operations where PyTorch has a choice, and fail where it has none."""
+    """Deterministic algorithms only (torch.use_deterministic_algorithms); an operation that has
+    none is an error."""
 
     model: ModelConfig = field(factory=Transformer)
-    """What is trained."""
+    """The model architecture."""
 
     tokenizer: TokenizerConfig = field(
         factory=Bytes,
@@ -134,15 +135,15 @@ class Job(
     """How text becomes tokens."""
 
     data: Data = field(factory=Data)
-    """What it is trained on."""
+    """The training and validation data."""
 
     batch: Batch = field(factory=Batch)
-    """How many sequences make an update."""
+    """Batch size, gradient accumulation and sequence length."""
 
     optimizer: Component[OptimizerConfig, Optimizer] = component(
         factory=AdamW, also_called=("optim", "optimizer_type", "optimizer_name")
     )
-    """How gradients become updates."""
+    """The optimizer."""
 
     schedule: ScheduleConfig = field(
         factory=Cosine,
@@ -165,7 +166,7 @@ class Job(
             "plateau": ("reduce_lr_on_plateau", "reducelronplateau", "reduce_on_plateau"),
         },
     )
-    """How the learning rate changes over the run."""
+    """The learning rate schedule."""
 
     loss: LossConfig = field(
         factory=CrossEntropy,
@@ -175,40 +176,40 @@ class Job(
             "liger_cross_entropy": ("liger", "fused_linear_cross_entropy"),
         },
     )
-    """What is minimized."""
+    """The loss function."""
 
     precision: Precision = field(factory=Precision)
-    """The number formats."""
+    """Mixed precision: dtypes of parameters, compute, gradient reduction and optimizer state."""
 
     memory: Memory = field(factory=Memory, role=RUNTIME)
-    """What is computed again in place of being kept, and what is kept where."""
+    """Activation checkpointing, CPU offload and the allocator's cache."""
 
     compile: Compile | None = field(
         default=None,
         role=RUNTIME,
         also_called=("compile_model", "torch_compile", "enable_compile", "use_compile"),
     )
-    """What torch.compile makes of the model; null: nothing."""
+    """torch.compile of the model; null: eager."""
 
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
-    """Where it runs."""
+    """Device and number of ranks."""
 
     checkpoint: Checkpoint = field(factory=Checkpoint, role=RUNTIME)
-    """When it is saved, and whether it resumes."""
+    """Checkpointing: when the run is saved, and whether it resumes."""
 
     evaluation: Evaluation | None = field(factory=Evaluation, role=RUNTIME)
-    """How it is judged on held-out text; null: not at all."""
+    """Evaluation on the validation set during training; null: none."""
 
     tracking: Tracking = field(factory=Tracking, role=RUNTIME)
-    """What is logged and shown."""
+    """Logging, progress and trackers."""
 
     profiling: Profiling | None = field(
         default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
     )
-    """Which updates are profiled; null: none."""
+    """torch.profiler: which steps are profiled; null: none."""
 
     resilience: TrainingResilience = field(factory=TrainingResilience, role=RUNTIME)
-    """What keeps a long run healthy."""
+    """Garbage collection and shutdown."""
 
     silence: tuple[str, ...] = field(default=(), role=RUNTIME)
     """Codes of cautions that are known and meant; they are neither shown nor recorded."""

@@ -30,7 +30,7 @@ def test_a_session_tells_once_where_the_memory_went(
     assert report["rest"] is None
     shown = [line for line in "".join(capfd.readouterr()).splitlines() if "memory: " in line]
     assert len(shown) == 1
-    assert "parameters " in shown[0] and "the process took" in shown[0]
+    assert "parameters " in shown[0] and "peak memory (RSS) " in shown[0]
 
 
 def test_each_session_tells_for_itself(tmp_path: Path) -> None:

@@ -28,16 +28,16 @@ class MLA(Config):
     """Multi-head latent attention (DeepSeek-V2, 2024): keys and values come from a small latent."""
 
     query_rank: int | None = field(default=None, ge=1, also_called=("q_lora_rank",))
-    """Width of the latent of queries; null: queries are projected directly."""
+    """q_lora_rank: dimension of the compressed queries; null: queries are projected directly."""
 
     kv_rank: int = field(ge=1, also_called=("kv_lora_rank",))
-    """Width of the latent of keys and values."""
+    """kv_lora_rank: dimension of the compressed keys and values."""
 
     rope_head_dim: int = field(ge=2, also_called=("qk_rope_head_dim",))
-    """Components of a head that are rotated; keys share them among all heads. Even."""
+    """qk_rope_head_dim: dimensions of a head with RoPE; keys share them among all heads. Even."""
 
     nope_head_dim: int = field(ge=1, also_called=("qk_nope_head_dim",))
-    """Components of a head of queries and keys that are not rotated."""
+    """qk_nope_head_dim: dimensions of a head of queries and keys without RoPE."""
 
     value_head_dim: int = field(ge=1, also_called=("v_head_dim",))
-    """Size of a head of values."""
+    """v_head_dim: head dimension of values."""

@@ -16,10 +16,11 @@ CAUTIONS = {UNTAUGHT: "the loss of the model does not reach the routers"}
 
 
 class RouterConfig(Config):
-    """How tokens choose experts."""
+    """Router: how experts are chosen for each token."""
 
     normalize: bool = field(default=True, also_called=("norm_topk_prob",))
-    """Scale the weights of the chosen experts so that they sum to one."""
+    """Normalize top-k probabilities (norm_topk_prob): scale the weights of the chosen experts so
+    that they sum to one."""
 
 
 class SoftmaxTopK(
@@ -38,12 +39,13 @@ class SigmoidTopK(
     """
 
     bias_rate: float = field(default=0.001, ge=0, lt=inf, also_called=("bias_update_speed",))
-    """How far the bias of an expert moves at each update; 0 leaves it as it starts, at zero."""
+    """Bias update speed (gamma of auxiliary-loss-free load balancing, DeepSeek-V3): change of an
+    expert's bias at each step; 0 keeps it at zero."""
 
     bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = field(
         default="constant", also_called=("moe_bias_schedule",)
     )
-    """How bias_rate changes over the run: constant; cosine_decay, down to zero at its end;
+    """Schedule of bias_rate over the run: constant; cosine_decay, down to zero at its end;
     linear_warmup, up from zero over its first tenth."""
 
     @dead("bias_schedule")
@@ -58,37 +60,38 @@ class MoE(Config):
         ge=1,
         also_called=("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     )
-    """Number of experts that tokens choose among."""
+    """Number of routed experts."""
 
     top_k: int = field(default=2, ge=1, also_called=("moe_top_k", "num_experts_per_tok", "topk"))
-    """Experts that each token goes to."""
+    """Experts per token (top-k routing)."""
 
     expert_dim: int | None = field(default=None, ge=1, also_called=("moe_intermediate_size",))
-    """Inner width of an expert; null: the model's ffn_dim."""
+    """Intermediate size of an expert (moe_intermediate_size); null: the model's ffn_dim."""
 
     every: int = field(default=1, ge=1, also_called=("moe_frequency", "decoder_sparse_step"))
-    """Which layers have experts: layer i, counted from 0, if every divides i + 1."""
+    """MoE layer frequency: layer i, counted from 0, has experts if every divides i + 1."""
 
     first_dense: int = field(default=0, ge=0, also_called=("first_k_dense_replace",))
-    """How many of the first layers have no experts, whatever `every` says."""
+    """Number of first layers that are dense (first_k_dense_replace), whatever `every` says."""
 
     shared_experts: int = field(
         default=0, ge=0, also_called=("moe_shared_experts", "n_shared_experts")
     )
-    """Experts that every token goes to beside those it chooses, with weight 1; they are one network
-    of shared_experts times the width."""
+    """Shared experts: every token goes to them beside its routed experts, with weight 1; they are
+    one network of shared_experts times the width."""
 
     router: RouterConfig = field(factory=SoftmaxTopK, also_called=("moe_router",))
-    """How tokens choose experts."""
+    """Router: how experts are chosen for each token."""
 
     route_scale: float = field(default=1.0, gt=0, lt=inf, also_called=("routed_scaling_factor",))
-    """What the weights of the chosen experts are multiplied by."""
+    """Routed scaling factor: the weights of the chosen experts are multiplied by it."""
 
     groups: int = field(default=1, ge=1, also_called=("n_group",))
-    """Groups that experts lie in; a token chooses groups first, then experts in these."""
+    """Expert groups (n_group, group-limited routing): groups are chosen first, then experts in
+    these."""
 
     top_groups: int = field(default=1, ge=1, also_called=("topk_group",))
-    """Groups each token may choose experts from."""
+    """topk_group: groups per token that experts are chosen from."""
 
     balance_loss: float = field(
         default=0.01,
@@ -96,13 +99,15 @@ class MoE(Config):
         lt=inf,
         also_called=("moe_aux_loss_weight", "router_aux_loss_coef", "aux_loss_alpha"),
     )
-    """Weight of the loss that evens the load out over a micro-batch: experts * sum(f * P) in each
-    layer, where f is the share of assignments and P the mean score (Switch Transformer)."""
+    """Coefficient of the load-balancing auxiliary loss (router_aux_loss_coef) over a micro-batch:
+    experts * sum(f * P) in each layer, where f is the share of assignments and P the mean score
+    (Switch Transformer)."""
 
     sequence_balance_loss: float = field(
         default=0.0, ge=0, lt=inf, also_called=("moe_sequence_aux_loss_weight",)
     )
-    """Weight of the same loss taken in each sequence by itself (DeepSeek-V3)."""
+    """Coefficient of the sequence-wise load-balancing loss (DeepSeek-V3): the same loss over each
+    sequence by itself."""
 
     router_z_loss: float = field(
         default=0.0,
@@ -110,13 +115,14 @@ class MoE(Config):
         lt=inf,
         also_called=("moe_router_z_loss_weight", "router_z_loss_coef", "moe_z_loss_coeff"),
     )
-    """Weight of the mean of log(sum(exp(router logits)))^2 (ST-MoE, Zoph et al., 2022)."""
+    """Coefficient of the router z-loss, the mean of log(sum(exp(router logits)))^2 (ST-MoE, Zoph et
+    al., 2022)."""
 
     capacity_factor: float | None = field(
         default=None, gt=0, lt=inf, also_called=("moe_capacity_factor", "expert_capacity_factor")
     )
-    """In training an expert takes ceil(tokens * top_k / experts * capacity_factor) tokens of a
-    micro-batch, the earliest, and drops the others; null: all."""
+    """Expert capacity factor: in training an expert takes the first ceil(tokens * top_k / experts *
+    capacity_factor) tokens of a micro-batch and drops the others; null: dropless."""
 
     gradient_scale: bool = field(default=False, also_called=("moe_gradient_scale",))
     """Scale the gradient through each expert by mean load / its load; values stay as they are, and

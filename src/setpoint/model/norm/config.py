@@ -14,7 +14,8 @@ class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.rms_norm:R
     """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
 
     zero_centered: bool = field(default=False, before=False)
-    """Keep weight - 1 instead of weight, so that weight decay pulls towards the identity."""
+    """Zero-centered weight (Gemma): the parameter is weight - 1, so that weight decay pulls towards
+    the identity."""
 
 
 class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.layer_norm:LayerNorm"):

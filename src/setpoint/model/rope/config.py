@@ -12,7 +12,7 @@ class RopeScaling(Config):
     """How the rotary wavelengths of a model that was trained on shorter sequences are stretched."""
 
     factor: float = field(ge=1, lt=inf)
-    """How many times longer sequences may become."""
+    """Scaling factor: new context length / original context length."""
 
 
 class Linear(RopeScaling, type="linear"):
@@ -23,15 +23,17 @@ class Llama3(RopeScaling, type="llama3"):
     """Llama 3's rule: long wavelengths are stretched, short ones kept, those between blended."""
 
     low_frequency_factor: float = field(default=1.0, gt=0, lt=inf, also_called=("low_freq_factor",))
-    """Wavelengths above original_length / low_frequency_factor are stretched in full."""
+    """Llama 3's low_freq_factor: wavelengths above original_length / low_frequency_factor are
+    scaled by factor."""
 
     high_frequency_factor: float = field(
         default=4.0, gt=0, lt=inf, also_called=("high_freq_factor",)
     )
-    """Wavelengths below original_length / high_frequency_factor are kept."""
+    """Llama 3's high_freq_factor: wavelengths below original_length / high_frequency_factor are not
+    scaled."""
 
     original_length: int = field(ge=1, also_called=("original_max_position_embeddings",))
-    """Positions that the model was first trained on."""
+    """Original context length (original_max_position_embeddings), in tokens."""
 
     @check
     def _check_factors(self) -> Iterator[Problem]:
@@ -49,19 +51,22 @@ class Yarn(RopeScaling, type="yarn"):
     """YaRN (Peng et al., 2023): a ramp between kept and stretched wavelengths, and a scale."""
 
     original_length: int = field(ge=1, also_called=("original_max_position_embeddings",))
-    """Positions that the model was first trained on."""
+    """Original context length (original_max_position_embeddings), in tokens."""
 
     beta_fast: float = field(default=32.0, gt=0, lt=inf)
-    """Planes that turn more often than this over original_length are kept."""
+    """YaRN beta_fast: dimensions that rotate more often than this over original_length are not
+    scaled."""
 
     beta_slow: float = field(default=1.0, gt=0, lt=inf)
-    """Planes that turn less often than this over original_length are stretched in full."""
+    """YaRN beta_slow: dimensions that rotate less often than this over original_length are scaled
+    by factor."""
 
     attention_factor: float | None = field(default=None, gt=0, lt=inf)
-    """Scale of queries and keys; null: 0.1 ln(factor) + 1."""
+    """YaRN attention factor (mscale): scale of queries and keys; null: 0.1 ln(factor) + 1."""
 
     truncate: bool = field(default=True)
-    """Round the ends of the ramp outwards to whole planes."""
+    """YaRN truncate: round the ends of the ramp between beta_fast and beta_slow outwards to whole
+    dimensions."""
 
     @check
     def _check_betas(self) -> Iterator[Problem]:

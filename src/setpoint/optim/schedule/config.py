@@ -114,9 +114,9 @@ class Spanning(ScheduleConfig):
     horizon: Duration | None = derived(
         before=None, also_called=HORIZON, formerly=_in_steps("horizon_steps")
     )
-    """What shares are of, in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min, or a list
-    of which the nearest counts. Set by the training job to its duration unless given; null where
-    no length is a share."""
+    """Horizon that shares are of, in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min,
+    or a list of which the nearest counts. Set by the training job to its duration unless given;
+    null where no length is a share."""
 
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
@@ -145,13 +145,14 @@ class Warmed(Spanning):
     warmup: Length = field(
         default=Length(0), also_called=WARMUP, formerly=_in_steps("warmup_steps")
     )
-    """How long the factor rises linearly: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs,
-    5 min), or a share of the horizon (5 %). The last step of it has the full rate."""
+    """Length of the linear warm-up: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs, 5 min),
+    or a share of the horizon (5 %). Its last step has the full learning rate."""
 
     warmup_from: float = field(
         default=0.0, ge=0, le=1, before=0.0, also_called=("lr_start", "warmup_start_factor")
     )
-    """The factor that the warm-up rises from; the first step is a step above it."""
+    """Warm-up start factor, as a fraction of the peak learning rate; the first step is one step
+    above it."""
 
     @property
     def rises_over(self) -> Length:
@@ -173,9 +174,9 @@ class Moving(ScheduleConfig):
     """What schedules share that are curves over the whole run."""
 
     by: By = field(default="step", before="step", also_called=("interval",))
-    """What moves along the curve: step; tokens: what is counted in steps is counted by the tokens
-    trained on, in full batches, so that a step of few moves it little; epoch: the factor of the
-    first step of each epoch stays for all of it."""
+    """Progress along the schedule. step: by steps; tokens: by the tokens trained on, in full
+    batches, so that a step of few moves it little; epoch: the factor of the first step of each
+    epoch stays for all of it."""
 
     @property
     def moved_by(self) -> By:
@@ -213,18 +214,18 @@ class Decaying(Moving, Warmed):
     """What schedules share that come down to a floor at a known end."""
 
     warmup: Length = derived(also_called=WARMUP, formerly=_in_steps("warmup_steps"))
-    """How long the factor rises linearly: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs,
-    5 min), or a share of the horizon (5 %). The last step of it has the full rate. Unless given a
+    """Length of the linear warm-up: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs, 5 min),
+    or a share of the horizon (5 %). Its last step has the full learning rate. Unless given a
     twentieth of the horizon, rounded down to whole steps where it is in steps."""
 
     horizon: Duration = derived(  # pyright: ignore[reportIncompatibleVariableOverride]
         also_called=HORIZON, formerly=_in_steps("horizon_steps")
     )
-    """Where the floor is reached, in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min,
+    """Horizon (end of the decay), in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min,
     or a list of which the nearest counts. Set by the training job to its duration unless given."""
 
     floor: float = field(default=0.1, ge=0, le=1, also_called=FLOOR)
-    """The lowest factor, as a fraction of the peak."""
+    """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
 
     @derive("warmup")
     def _derive_warmup(self) -> Length:
@@ -289,7 +290,7 @@ class Polynomial(
     """A linear warm-up, then a power of what is left of the run down to a floor, which stays."""
 
     power: float = field(default=2.0, gt=0, lt=inf, also_called=("rex_alpha", "poly_power"))
-    """The power; 1 is a straight line."""
+    """Power of the polynomial decay; 1 is linear."""
 
     hard_floor: bool = False
     """Come down to 0 and stay at the floor from where it is crossed, in place of ending there."""
@@ -316,16 +317,16 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_wsd")
         also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
         formerly=_in_steps("decay_steps"),
     )
-    """How long the factor comes down to the floor, before the end of the horizon: a count with a
-    unit, or a share of the horizon. Unless given a tenth of the horizon; in steps at least 1."""
+    """Decay length (cooldown) at the end of the horizon: a count with a unit, or a share of the
+    horizon. Unless given a tenth of the horizon; in steps at least 1."""
 
     decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = field(
         default="linear",
         also_called=("wsd_decay_type", "decay_type", "lr_wsd_decay_style"),
         values_also_called={"one_minus_sqrt": ("1-sqrt", "minus_sqrt")},
     )
-    """Its shape, t being the share of the decay that is over; sqrt: sqrt(1 - t), slow at first;
-    one_minus_sqrt: 1 - sqrt(t), fast at first (Haegele et al., 2024)."""
+    """Decay function, t being the share of the decay that is over; sqrt: sqrt(1 - t), slow at
+    first; one_minus_sqrt: 1 - sqrt(t), fast at first (Haegele et al., 2024)."""
 
     @derive("decay_length")
     def _derive_decay_length(self) -> Length:
@@ -365,16 +366,16 @@ class InverseSqrt(
     warmup: Length = field(
         default=Length(1000), also_called=WARMUP, formerly=_in_steps("warmup_steps")
     )
-    """How long the factor rises linearly: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs,
-    5 min), or a share of the horizon (5 %). The last step of it has the full rate."""
+    """Length of the linear warm-up: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs, 5 min),
+    or a share of the horizon (5 %). Its last step has the full learning rate."""
 
     timescale: Length = derived(formerly=_in_steps("timescale"))
-    """How long after the warm-up the factor is sqrt(1 / 2): n after it, the factor is
-    sqrt(timescale / (timescale + n)). A count with a unit, or a share of the horizon; unless given
-    warmup, or 10,000 steps without one."""
+    """Timescale of the decay: n after the warm-up, the factor is sqrt(timescale / (timescale + n)).
+    A count with a unit, or a share of the horizon; unless given warmup, or 10,000 steps without
+    one."""
 
     floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
-    """The lowest factor, as a fraction of the peak."""
+    """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
 
     @derive("timescale")
     def _derive_timescale(self) -> Length:
@@ -402,20 +403,20 @@ class Phase(Config):
     """A part of a piecewise curve."""
 
     target: float = field(ge=0, lt=inf, also_called=("target_multiplier",))
-    """The factor at its end."""
+    """Factor at the end of the phase, as a fraction of the peak learning rate."""
 
     length: Length | None = field(
         default=None, also_called=("percentage",), formerly=_steps_or_share
     )
-    """How long it is: a count with a unit (100 steps, 0.5 epochs), a share of the horizon (25 %),
-    or 0 for a jump; null: what other phases leave of the horizon."""
+    """Length of the phase: a count with a unit (100 steps, 0.5 epochs), a share of the horizon (25
+    %), or 0 for a jump; null: what other phases leave of the horizon."""
 
     curve: Literal["linear", "cosine", "polynomial", "exponential"] = "linear"
-    """How the factor gets to the target: in a straight line, by half a cosine, by a power of the
-    share of the phase that is over, or by equal ratios."""
+    """Shape of the phase: linear, cosine (half a period), polynomial (a power of the share of the
+    phase that is over), or exponential (equal ratios)."""
 
     power: float = field(default=2.0, gt=0, lt=inf)
-    """The power of a polynomial curve."""
+    """Power of a polynomial phase."""
 
     @dead("power")
     def _power_is_dead(self) -> str | None:
@@ -435,15 +436,15 @@ class Piecewise(
     """Phases, each with a curve from where the one before ended to a target of its own."""
 
     start: float = field(default=0.0, ge=0, lt=inf, also_called=("initial_multiplier",))
-    """The factor that the first phase starts from."""
+    """Start factor of the first phase, as a fraction of the peak learning rate."""
 
     phases: tuple[Phase, ...] = field()
     """The phases, in order; after the last one its target stays."""
 
     horizon: Duration | None = derived(also_called=HORIZON, formerly=_in_steps("horizon_steps"))
-    """What shares are of, and what the phase without a length fills up, in a unit of its own: 1000
-    steps, 1e9 tokens, 3 epochs, 30 min, or a list of which the nearest counts. Set by the training
-    job to its duration unless given; null where all phases have a length of their own."""
+    """Horizon that shares are of and that the phase without a length fills up, in a unit of its
+    own: 1000 steps, 1e9 tokens, 3 epochs, 30 min, or a list of which the nearest counts. Set by the
+    training job to its duration unless given; null where all phases have a length of their own."""
 
     @property
     def needs_horizon(self) -> bool:
@@ -534,27 +535,29 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:build
         default="held_out.loss",
         also_called=("lr_monitor", "plateau_metric"),
     )
-    """The metric, as data set and name: held_out.loss. More is better for accuracy, less for the
-    others."""
+    """Monitored metric, as data set and name: held_out.loss. More is better for accuracy, less for
+    the others."""
 
     judged_on: str | None = derived()
-    """How often evaluations give the metric, and what text they look at: part of what is learned,
-    as they move the rate. Set by the training job from its section evaluation, and never given."""
+    """How often the metric is evaluated, and on what: in the fingerprint, as it moves the learning
+    rate. Set by the training job from its section evaluation, and never given."""
 
     factor: float = field(default=0.5, gt=0, lt=1, also_called=("gamma",))
-    """What the rate is multiplied by when the metric has stopped."""
+    """Reduction factor: the learning rate is multiplied by it when the metric has stopped
+    improving."""
 
     patience: int = field(default=2, ge=0)
-    """Evaluations without a gain that are waited for; the one after them lowers the rate."""
+    """Patience: evaluations without improvement that are waited for; the one after them lowers the
+    learning rate."""
 
     threshold: float = field(default=1e-4, ge=0, lt=1)
-    """A gain is a relative change to the best so far of more than this."""
+    """Threshold: an improvement is a relative change to the best so far of more than this."""
 
     cooldown: int = field(default=0, ge=0)
-    """Evaluations after a fall that are not counted."""
+    """Cooldown: evaluations after a reduction that are not counted."""
 
     floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
-    """The lowest factor, as a fraction of the peak."""
+    """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
 
     @derive("judged_on")
     def _derive_judged_on(self) -> str | None:

@@ -33,13 +33,13 @@ METRICS: tuple[str, ...] = get_args(Metric)
 
 
 class EvaluationData(Config, role=RUNTIME):
-    """Text that the model is judged on beside what `data.held_out` keeps back."""
+    """A validation set beside what `data.held_out` holds out."""
 
     name: str = field(pattern=NAME)
-    """What its metrics are called by."""
+    """Name of the validation set in metrics."""
 
     sources: tuple[SourceConfig, ...] = field()
-    """Where its documents come from; all of them are judged on."""
+    """Where its documents come from; the model is evaluated on all of them."""
 
     sequences: int | None = field(default=SEQUENCES, ge=1)
     """Sequences to evaluate on, the same ones each time; null: all there are."""
@@ -78,52 +78,52 @@ class EarlyStopping(Config, role=RUNTIME):
     """Training ends when what selects the best has stopped getting better."""
 
     patience: int = field(default=3, ge=1, also_called=("early_stopping_patience",))
-    """Evaluations in a row without a gain that end it."""
+    """Patience: evaluations in a row without improvement that end training."""
 
     least_gain: float = field(
         default=0.0, ge=0, lt=inf, also_called=("min_delta", "early_stopping_threshold")
     )
-    """What counts as a gain: more than this difference to the best so far."""
+    """Minimum improvement (min_delta): a smaller difference to the best so far counts as none."""
 
 
 class Evaluation(Config, role=RUNTIME):
-    """How the model is judged on held-out text while it trains."""
+    """Evaluation on the validation set during training."""
 
     every: Period = field(
         default=Period("100 steps"),
         tags=("cadence",),
         also_called=("eval_steps", "eval_strategy", "eval_interval", "val_check_interval"),
     )
-    """How often; the end of training is judged as well."""
+    """Evaluation interval; the end of training is evaluated as well."""
 
     sequences: int | None = field(
         default=SEQUENCES,
         ge=1,
         also_called=("eval_iters", "limit_val_batches", "max_eval_samples"),
     )
-    """Held-out sequences to evaluate on, the same ones each time; null: all there are."""
+    """Validation sequences to evaluate on, the same ones each time; null: all there are."""
 
     datasets: tuple[EvaluationData, ...] = field(
         default=(), also_called=("test_datasets", "eval_datasets")
     )
-    """Other text to judge on as well, by name."""
+    """Further validation sets, by name."""
 
     before_training: bool = field(
         default=False, also_called=("eval_on_start", "val_sanity_check", "evaluate_at_start")
     )
-    """Judge before the first update as well."""
+    """Evaluate before the first step as well."""
 
     accuracy: bool = False
-    """Count how often the most probable token is the right one as well."""
+    """Accuracy as well: the share of tokens that are the most probable one."""
 
     best: Best = field(factory=Best)
-    """What selects the checkpoint named best, and when training has stopped getting better."""
+    """The metric that selects the best checkpoint, and early stopping."""
 
     early_stopping: EarlyStopping | None = None
-    """When training ends before its duration is over; null: never."""
+    """Early stopping; null: none."""
 
     baselines: bool = False
-    """Show beside the result what n-gram models reach that only count the training text."""
+    """N-gram baselines: show beside the result what n-gram models of the training text reach."""
 
     def may_be_long(self, batch: Batch) -> bool:
         """Whether the data must be looked at to tell if an evaluation is shorter than training.
