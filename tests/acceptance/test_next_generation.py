@@ -74,7 +74,7 @@ def test_ng_05_a_typo_stops_the_launch(cli: CommandLine) -> None:
 def test_ng_06_six_parts(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     # Definition: types, defaults, help.
     text = script.ok("list fields retry")
-    assert "a whole number; >= 0, <= 20; default 3; identity\n    How often." in text
+    assert "an int; >= 0, <= 20; default 3; identity\n    How often." in text
     # Construction: a whole configuration by a plain function.
     script.file("mine.py", "from tests.acceptance.lab import *\n\n\ndef two():\n"
                 "    return Study(services=[Service(name='a'), Service(name='b')])\n")  # fmt: skip
@@ -126,7 +126,7 @@ def test_ng_09_17_no_misspelt_assignment_and_no_implicit_schema() -> None:
     job = tiny()
     with pytest.raises(sp.ConfigError, match=r"Did you mean lr\?"):
         job.optimizer.lrr = 1e-3  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(sp.ConfigError, match="is not a whole number: got 2.5"):
+    with pytest.raises(sp.ConfigError, match="is not an int: got 2.5"):
         job.model.layers = 2.5  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError, match=r"Did you mean layers\?"):
         print(job.model.layer)  # pyright: ignore[reportAttributeAccessIssue]
@@ -143,7 +143,7 @@ def test_ng_09_28_completion_and_help(cli: CommandLine) -> None:
     assert "--optimizer.lr" in cli.ok("__complete 3 check small.toml --optimizer.l")
     assert "bf16" in cli.ok("__complete 3 check small.toml --precision.compute=b")
     text = cli.ok("list fields optimizer.lr")
-    assert "a number; > 0, finite; default 0.0003; identity" in text
+    assert "a float; > 0, finite; default 0.0003; identity" in text
     assert "Peak learning rate" in text
 
 
@@ -183,7 +183,7 @@ def test_ng_12_24_32_a_callable_is_checked_against_its_signature(cli: CommandLin
         text := cli.refused(line % "momentun: 0.9")
     )
     assert "Did you mean momentum?" in text and "dampening" in text  # the valid ones are listed
-    assert "is not a number: got 'much'" in cli.refused(line % "momentum: much")
+    assert "is not a float: got 'much'" in cli.refused(line % "momentum: much")
     assert "Did you mean" in cli.refused(line.replace("SGD", "Adagard") % "lr_decay: 0.1")
     assert "may not be imported" in cli.refused(line.replace("torch.optim.SGD", "os.system") % "")
     assert not (cli.folder / "runs").exists()

@@ -417,7 +417,7 @@ def test_14_typed_sweeps(cli: CommandLine) -> None:
         assert names(file) == names(file)
     wrong = cli.refused("sweep small.toml --model.heads 2,3 --optimizer.lr 1e-3,fast")
     assert "problems in 3 of 4 points; nothing was started" in wrong
-    assert "is not a number: got fast" in wrong and "cannot be divided among 3 heads" in wrong
+    assert "is not a float: got fast" in wrong and "cannot be divided among 3 heads" in wrong
     assert not (cli.folder / "runs").exists()
 
 

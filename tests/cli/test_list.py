@@ -34,7 +34,7 @@ def test_one_kind(cli: CommandLine, kind: str) -> None:
 def test_fields_of_a_section(cli: CommandLine) -> None:
     compare("cli/list_fields_optimizer", cli.ok("list fields optimizer"))
     assert cli.ok("list fields data.sources").startswith("data.sources\n")
-    assert cli.ok("list fields model.head-dim").splitlines()[1].strip().startswith("a whole number")
+    assert cli.ok("list fields model.head-dim").splitlines()[1].strip().startswith("an int")
 
 
 def test_defaults_for_machines_have_their_type(cli: CommandLine) -> None:

@@ -138,7 +138,7 @@ def test_the_variant_of_an_item() -> None:
         ("--sources.0.lenght=3", "sources.0.lenght", "unknown key: Synthetic"),
         ("--sources.0.documents.x=3", "sources.0.documents.x", "is a single value; it has no 'x'"),
         ("--optimizer.betas.0=7", "optimizer.betas.0", "is out of range: it must be >= 0, < 1"),
-        ("--optimizer.betas.0=x", "optimizer.betas.0", "is not a number: got x"),
+        ("--optimizer.betas.0=x", "optimizer.betas.0", "is not a float: got x"),
         ("--thresholds.loss=-1", "thresholds.loss", "is out of range: it must be > 0"),
         ("--thresholds.loss.x=1", "thresholds.loss.x", "thresholds has no item 'loss'"),
         ("--evaluations.q.size=1", "evaluations.q.size", "evaluations has no item 'q'"),

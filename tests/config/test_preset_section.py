@@ -91,7 +91,7 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
     [
         ("@bigg", "names no preset"),
         ("@", "names no preset"),
-        ("@big(dim=x)", "is not a whole number"),
+        ("@big(dim=x)", "is not an int"),
         ("@foreign", "gives a Stranger, not a Run"),
     ],
 )

@@ -65,7 +65,7 @@ def test_parameters_are_read_by_their_types() -> None:
         ("tuned(", "the parameters are not closed by )"),
         ("tuned(lr=1", "the parameters are not closed by )"),
         ("tuned(0.1)", "expected = or : after the key"),
-        ("tuned(lr=x, name=3)", "parameter 'lr' is not a number: got x; unknown parameter 'name'"),
+        ("tuned(lr=x, name=3)", "parameter 'lr' is not a float: got x; unknown parameter 'name'"),
         ("tuned(lr=1, names=[a)", "cannot be read at position"),
         ("tned", "there is no modifier 'tned'. Did you mean tuned? Known: lost, tuned"),
         ("", "there is no modifier ''"),

@@ -69,9 +69,9 @@ class Root(Config):
             "is not a section",
             "Switch it on, with its defaults, with --pair '{}'; off with --pair null.",
         ),
-        ("seed=None", "is not a whole number", "Write null for none."),
-        ("seed=x", "is not a whole number", ""),
-        ("count=none", "is not a whole number", ""),
+        ("seed=None", "is not an int", "Write null for none."),
+        ("seed=x", "is not an int", ""),
+        ("count=none", "is not an int", ""),
         ("count=null", "cannot be null", ""),
         ("kind=none", "is not one of the known", "Here it is called plain."),
         ("kind=null", "cannot be null", ""),
@@ -91,7 +91,7 @@ def test_other_errors_stay_as_they_are() -> None:
     from setpoint.config import Invalid
 
     info = Root.__setpoint__.fields["seed"]
-    for error in (Invalid("is out of range"), Invalid("is not a number", secret=True)):
+    for error in (Invalid("is out of range"), Invalid("is not a float", secret=True)):
         assert explained(info, "none", error, ("seed",), Origin(PROGRAM)) is error
 
 

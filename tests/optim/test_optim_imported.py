@@ -100,7 +100,7 @@ def test_pairs_are_one_group() -> None:
     [
         ("torch.optim.Adagrad", {"lr_decya": 1}, "has no parameter 'lr_decya'"),
         ("torch.optim.Adagrad", {"params": 1}, "is handed over when it is built"),
-        ("torch.optim.Adagrad", {"eps": "x"}, "is not a number"),
+        ("torch.optim.Adagrad", {"eps": "x"}, "is not a float"),
         ("torch.optim.Rprop", {"weight_decay": 0.1}, "torch.optim.Rprop takes none"),
         ("torch.optim.Optimizer", {}, "needs 'defaults', and nothing gives it"),
     ],

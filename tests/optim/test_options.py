@@ -107,7 +107,7 @@ def test_those_of_an_imported_optimizer_by_its_signature() -> None:
     ("options", "path", "words"),
     [
         ({"bets": [0.5, 0.6]}, "bets", "has no parameter 'bets'"),
-        ({"eps": "x"}, "eps", "is not a number"),
+        ({"eps": "x"}, "eps", "is not a float"),
         ({"lr": 0.1}, "lr", "a group sets it by lr_multiplier"),
     ],
 )

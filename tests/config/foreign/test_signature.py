@@ -69,15 +69,15 @@ def test_values_are_read_by_the_annotation(annotation: Any, value: object, expec
 @pytest.mark.parametrize(
     ("annotation", "value", "words"),
     [
-        (float, "fast", "is not a number"),
-        (float | torch.Tensor, "fast", "is not a number"),
+        (float, "fast", "is not a float"),
+        (float | torch.Tensor, "fast", "is not a float"),
         (torch.Tensor, 3, "is not a Tensor, which is given as {type = 'import', target = ...}"),
         (tuple[float, float], [1], "needs 2 items, got 1"),
-        (tuple[float, float], 3, "is not a list of 2"),
+        (tuple[float, float], 3, "is not a tuple of 2"),
         (Literal["a", "b"], "c", "is not one of the known values"),
-        (int, 1.5, "is not a whole number"),
-        (bool, "yes", "is not true or false"),
-        (int, None, "is not a whole number: got null"),
+        (int, 1.5, "is not an int"),
+        (bool, "yes", "is not a bool"),
+        (int, None, "is not an int: got null"),
     ],
 )
 def test_what_does_not_fit(annotation: Any, value: object, words: str) -> None:

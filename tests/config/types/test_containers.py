@@ -66,20 +66,20 @@ def test_what_is_taken(annotation: Any, value: object, stored: object) -> None:
 @pytest.mark.parametrize(
     ("annotation", "value", "at", "message"),
     [
-        (tuple[int, ...], "1,2", (), "is not a list of items that are each a whole number: got '1"),
+        (tuple[int, ...], "1,2", (), "is not a list of items that are each an int: got '1"),
         (tuple[int, ...], {"a": 1}, (), "is not a list"),
-        (tuple[int, ...], [1, "x", 2.5], (1,), "is not a whole number: got 'x'"),
-        (tuple[int, ...], W("1,x"), (1,), "is not a whole number: got x"),
+        (tuple[int, ...], [1, "x", 2.5], (1,), "is not an int: got 'x'"),
+        (tuple[int, ...], W("1,x"), (1,), "is not an int: got x"),
         (tuple[float, float], [1], (), "needs 2 items, got 1"),
-        (dict[str, int], [1], (), "is not a mapping of names to values that are each a whole numb"),
-        (dict[str, int], {"a": "x"}, ("a",), "is not a whole number"),
-        (dict[str, int], {1: 1}, (), "has a key that is not a text: 1"),
+        (dict[str, int], [1], (), "is not a mapping of names to values that are each an int"),
+        (dict[str, int], {"a": "x"}, ("a",), "is not an int"),
+        (dict[str, int], {1: 1}, (), "has a key that is not a str: 1"),
         (dict[str, int], {"\ud800": 1}, (), "has a key that cannot be written"),
         (dict[str, Batch], {"a.b": {}}, (), "cannot be part of a dotted path"),
         (dict[str, Batch], {"a": {"size": 0}}, ("a", "size"), "is out of range"),
         (dict[str, Batch], W("{a: {size: 0"), (), "is not closed"),
-        (int | Literal["auto"], W("aut"), (), "is not a whole number or one of: auto: got aut"),
-        (tuple[tuple[int, ...], ...], [[1], [2, "x"]], (1, 1), "is not a whole number"),
+        (int | Literal["auto"], W("aut"), (), "is not an int or one of: auto: got aut"),
+        (tuple[tuple[int, ...], ...], [[1], [2, "x"]], (1, 1), "is not an int"),
         (tuple[int, ...], ["${a}$"], (0,), "is not a reference: it must be the whole value"),
         (tuple[Secret, ...], ["${a}"], (0,), "is not a reference to a secret"),
     ],
@@ -103,9 +103,9 @@ def test_the_items_with_their_types() -> None:
         (0, 1), (1, None), (2, {}),
     ]  # fmt: skip
     kinds = [inner.describe() for _, _, inner in items_of(kind, (1, None, {}))]
-    assert kinds[0] == "a whole number"
+    assert kinds[0] == "an int"
     named = kind_at(kind, (2, "a"))
-    assert named is not None and named.describe() == "a text"
+    assert named is not None and named.describe() == "a str"
     assert kind_at(kind, (1, 3, "size")) is None
     assert list(items_of(compile_annotation(int, "here"), 3)) == []
 

@@ -26,7 +26,7 @@ def test_every_way_into_a_list_is_checked() -> None:
         lambda: tags.__setitem__(0, 1),
         lambda: tags.__setitem__(slice(0, 1), [1]),
     ):
-        with pytest.raises(ConfigError, match="is not a text: got 1"):
+        with pytest.raises(ConfigError, match="is not a str: got 1"):
             action()
     with pytest.raises(SetpointError, match="cannot be multiplied"):
         tags *= 2
@@ -65,9 +65,9 @@ def test_every_way_into_a_mapping_is_checked() -> None:
         lambda: limits.__ior__({"a": "x"}),
         lambda: limits.setdefault("g", "x"),
     ):
-        with pytest.raises(ConfigError, match="is not a number: got 'x'"):
+        with pytest.raises(ConfigError, match="is not a float: got 'x'"):
             action()
-    with pytest.raises(ConfigError, match="a key that is not a text"):
+    with pytest.raises(ConfigError, match="a key that is not a str"):
         limits[3] = 1.0
     assert limits.pop("f") == 6.0
     del limits["e"]

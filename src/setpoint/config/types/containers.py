@@ -202,7 +202,7 @@ class TupleType(FieldType):
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
-        return f"a list of {len(self.items)}: " + ", ".join(i.describe() for i in self.items)
+        return f"a tuple of {len(self.items)}: " + ", ".join(i.describe() for i in self.items)
 
     def parts(self) -> tuple[FieldType, ...]:
         """See `FieldType.parts`."""
@@ -281,7 +281,7 @@ class MappingType(FieldType):
             Invalid: if it is no text, or the key of a section has a dot.
         """
         if not isinstance(key, str):
-            raise Invalid(f"has a key that is not a text: {shown(key)}")
+            raise Invalid(f"has a key that is not a str: {shown(key)}")
         if not is_text(key):
             raise Invalid(f"has a key that cannot be written to a file: {key!r}")
         refuse_credentials(key)

@@ -32,7 +32,7 @@ class IntType(FieldType):
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
-        return "a whole number"
+        return "an int"
 
     def read(self, value: object, origin: Origin) -> int:
         """See `FieldType.read`."""
@@ -78,7 +78,7 @@ class FloatType(FieldType):
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
-        return "a number"
+        return "a float"
 
     def read(self, value: object, origin: Origin) -> float:
         """See `FieldType.read`."""
@@ -118,7 +118,7 @@ class BoolType(FieldType):
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
-        return "true or false"
+        return "a bool"
 
     def candidates(self) -> tuple[str, ...]:
         """See `FieldType.candidates`."""
@@ -149,7 +149,7 @@ class StrType(FieldType):
 
     def describe(self) -> str:
         """See `FieldType.describe`."""
-        return "a text"
+        return "a str"
 
     def read(self, value: object, origin: Origin) -> str:
         """See `FieldType.read`."""
