@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ..forks import Forks
 
-def run(mode: str, root: Path) -> dict[str, Any]:
+
+def run(forks: Forks, mode: str, root: Path) -> dict[str, Any]:
     script = Path(__file__).with_name("crashing.py")
-    done = subprocess.run(
-        [sys.executable, str(script), mode, str(root)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    status, output = forks.run([str(script), mode, str(root)], root.parent)
+    assert status == 0, output
+    return json.loads(output.splitlines()[-1])
 
 
-def test_kill_at_random_moments(tmp_path: Path) -> None:
-    result = run("random", tmp_path / "checkpoints")
+def test_kill_at_random_moments(forks: Forks, tmp_path: Path) -> None:
+    result = run(forks, "random", tmp_path / "checkpoints")
     assert result["kills"] == 40
     # The test would prove nothing if the kills had missed the saves.
     assert result["middle"] >= 5
     assert result["steps"] >= 10
 
 
-def test_kill_before_every_change_of_the_disk(tmp_path: Path) -> None:
-    result = run("everywhere", tmp_path)
+def test_kill_before_every_change_of_the_disk(forks: Forks, tmp_path: Path) -> None:
+    result = run(forks, "everywhere", tmp_path)
     assert result["save"]["points"] > 10
     assert result["save_best"]["points"] > result["save"]["points"]
     assert result["save_again"]["recoveries"] > 10
     assert result["set_aside"]["points"] > 3
 
 
-def test_file_size_limit(tmp_path: Path) -> None:
-    result = run("limit", tmp_path / "checkpoints")
+def test_file_size_limit(forks: Forks, tmp_path: Path) -> None:
+    result = run(forks, "limit", tmp_path / "checkpoints")
     assert "step 2 could not be saved" in result["message"]
     assert "File too large; step 1 is still there" in result["message"]
     assert "checkpoint.keep" in result["message"]

@@ -1,4 +1,5 @@
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from setpoint.model.moe.config import MoE
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
 from ..pairs import pairs
-from .passes import CASES, DROPOUT, assert_same, run
+from .passes import CASES, DROPOUT, Pass, assert_same, run
 
 POLICIES: dict[str, CheckpointingConfig] = {
     "full": Full(),
@@ -36,13 +37,17 @@ def checkpointed(config: CheckpointingConfig, **changes: Any) -> nn.Module:
     return model
 
 
+@functools.cache
+def plain_pass(name: str, precision: torch.dtype | None) -> Pass:
+    return run(small_model(**{**CASES[name], **DROPOUT}), precision)
+
+
 @pytest.mark.parametrize(
     ("name", "policy", "precision"), pairs(CASES, POLICIES, [None, torch.bfloat16])
 )
 def test_equal_to_the_last_bit(name: str, policy: str, precision: torch.dtype | None) -> None:
-    case = {**CASES[name], **DROPOUT}
-    plain = run(small_model(**case), precision)
-    again = run(checkpointed(POLICIES[policy], **case), precision)
+    plain = plain_pass(name, precision)
+    again = run(checkpointed(POLICIES[policy], **{**CASES[name], **DROPOUT}), precision)
     assert_same(again, plain)
     assert again.kept < plain.kept
 

@@ -103,6 +103,8 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
         free = optimizer in ("lion", "muon", "anyprecision")
         # What null means anyway has one spelling.
         kept = state == "null" or (free and state != held)
+        if optimizer not in ("adamw", "lion") and not (legal and kept):
+            continue  # what is refused does not depend on more than these two show
         try:
             job = small_job(tmp_path, *PLAIN, *OPTIMIZERS[optimizer], "duration=2 steps", *flags)
         except ConfigError as error:

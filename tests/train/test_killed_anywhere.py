@@ -112,6 +112,26 @@ STORIES = {
         ("evaluation.accuracy=true",), (TEN, "evaluation.best.metric=accuracy")
     ),
 }
+# Of the others, tests/optim and test_formats.py stop and go on within a process.
+QUICK = (
+    "cosine",
+    "bf16 with masters",
+    "nothing is evaluated",
+    "an early end",
+    "plateau",
+    "balanced experts",
+    "adamw, amsgrad",
+    "muon with bf16 state and experts",
+    "schedule-free with groups",
+    "schedule-free with masters",
+    "any precision",
+    "accepted: the learning rate",
+    "accepted: momentum",
+    "accepted: options of a group",
+    "accepted: formats of the state",
+    "accepted: masters",
+    "accepted: another measure",
+)
 
 
 def the_run(folder: Path) -> Path | None:
@@ -190,7 +210,9 @@ class Oracle:
         return done
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in STORIES]
+)
 def test_killed_anywhere_it_equals_the_undisturbed_run(
     name: str, commands: Commands, tmp_path: Path
 ) -> None:
@@ -203,12 +225,17 @@ def test_killed_anywhere_it_equals_the_undisturbed_run(
     assert "update" in oracle.killed("broken", kills, chance)
 
 
+@pytest.fixture(scope="module")
+def betas(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    return Oracle(commands, tmp_path_factory.mktemp("betas"), STORIES["accepted: betas"])
+
+
 def test_the_second_update_is_between_the_record_and_the_next_checkpoint(
-    commands: Commands, tmp_path: Path
+    betas: Oracle, commands: Commands, tmp_path: Path
 ) -> None:
     """The kill of the test above that loses what only the record holds is where it should be."""
-    oracle = Oracle(commands, tmp_path, STORIES["accepted: betas"])
-    broken = oracle.folder / "begun"
+    oracle, broken = betas, tmp_path / "begun"
+    shutil.copytree(oracle.folder / "begun", broken)
     assert commands.start(broken, *oracle.words, kill=("update", 2)).wait() == -signal.SIGKILL
     run = the_run(broken)
     assert run is not None
@@ -219,11 +246,11 @@ def test_the_second_update_is_between_the_record_and_the_next_checkpoint(
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_a_kill_between_two_files_of_the_record(
-    count: int, commands: Commands, tmp_path: Path
+    count: int, betas: Oracle, commands: Commands, tmp_path: Path
 ) -> None:
     """What is left can be read, shown and gone on with."""
-    oracle = Oracle(commands, tmp_path, STORIES["accepted: betas"])
-    folder = tmp_path / "begun"
+    oracle, folder = betas, tmp_path / "begun"
+    shutil.copytree(oracle.folder / "begun", folder)
     status = commands.start(folder, *oracle.words, kill=("record", count)).wait()
     assert status == (-signal.SIGKILL if count <= CHANGES_OF_THE_RECORD else 0)
     assert commands.run(folder, "show", oracle.words[1])[0] == 0
