@@ -1,20 +1,20 @@
 """A process that has imported torch and forks Python programs; see `forks`, which starts it.
 
 Its first argument is the number of the socket that it listens at, the others name the modules that
-it has imported. A request is one line of JSON with `words`, as they would follow `python`,
-`folder`, `environment`, and perhaps the `executable` that the program starts others with; standard
-input, output and error come along as file descriptors. The answer is two lines: the number of the
-process, and its exit status, negative for a signal. It ends when its standard input does, and what
-it has forked with it.
+it has imported. A request is one line, a dictionary as Python writes it, with `words`, as they
+would follow `python`, `folder`, `environment`, and perhaps the `executable` that the program starts
+others with; standard input, output and error come along as file descriptors. The answer is two
+lines: the number of the process, and its exit status, negative for a signal. It ends when its
+standard input does, and what it has forked with it.
 """
 
 from __future__ import annotations
 
 import array
+import ast
 import atexit
 import gc
 import importlib
-import json
 import os
 import pkgutil
 import runpy
@@ -43,7 +43,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         files.frombytes(data)
     while not text.endswith(b"\n"):
         text += connection.recv(LONGEST)
-    return json.loads(text), list(files)
+    return ast.literal_eval(text.decode()), list(files)
 
 
 def run_file(path: str) -> None:

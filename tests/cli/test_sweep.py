@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ..forks import Forks
 from ..snapshots import compare
 from .conftest import CommandLine
 
@@ -32,6 +33,12 @@ duration = "5 steps"
 source = ["small.toml", "tiny", "own(3)", "tiny(x=1)", "nowhere.toml", "lr.toml", "os:getcwd", 3]
 """
 LONG = "--duration '1000000 steps' --schedule constant --evaluation null --tracking.every '1 steps'"
+
+
+@pytest.fixture
+def forked_points(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points are forks, which need not import torch."""
+    monkeypatch.setattr(sys, "executable", f"{forks.programs}/python")
 
 
 def record(cli: CommandLine, folder: str = "runs/sweep-small") -> dict[str, Any]:
@@ -194,6 +201,7 @@ def test_a_wrong_objective_is_found_before_the_first_trial(
     assert f"Did you mean {meant}?" in said or not meant
 
 
+@pytest.mark.usefixtures("forked_points")
 def test_an_objective_that_no_run_has_stops_the_search(cli: CommandLine) -> None:
     # Rows of training may have columns that the configuration does not tell.
     answer = cli(f"{SEARCH} --objective train.zebra")
@@ -214,6 +222,7 @@ def test_a_run_that_cannot_be_resumed_is_shown_whole(cli: CommandLine) -> None:
     assert "  runs/sweep-small/" in text and "..." not in text
 
 
+@pytest.mark.usefixtures("forked_points")
 def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
     line = "sweep small.toml --duration '2 steps' --optimizer.lr 1e-3,3e-3 --jobs 2"
     text = cli.ok(line)
@@ -241,33 +250,26 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
     assert table.splitlines()[0].split()[:2] == ["run", "lr"]
 
 
-def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine) -> None:
+def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine, forks: Forks) -> None:
     words = f"sweep small.toml {LONG} --seed 1,2,3 --jobs 2 --json"
-    command = [sys.executable, "-m", "setpoint.cli.main"]
-    import shlex
-
-    process = subprocess.Popen(
-        [*command, *shlex.split(words)],
-        cwd=cli.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    output, errors = cli.folder / "output.json", cli.folder / "errors.txt"
+    with output.open("wb") as out, errors.open("wb") as err:
+        command = ["-m", "setpoint.cli.main", *shlex.split(words)]
+        process = forks.start(command, cli.folder, out, errors=err)
     folder = cli.folder / "runs/sweep-small"
 
     def training() -> list[Path]:
         return [path for path in folder.glob("*/metrics.jsonl") if path.stat().st_size > 300]
 
     end = time.monotonic() + 60
-    while len(training()) < 2 and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    answer = json.loads(out)
+    while len(training()) < 2 and process.running and time.monotonic() < end:
+        time.sleep(0.05)
+    process.signal(signal.SIGINT)
+    status, told = process.wait(), errors.read_text()
+    assert status == 130, told
+    answer = json.loads(output.read_text())
     assert [point["status"] for point in answer["points"]] == ["stopped", "stopped", "waiting"]
-    assert "seed=1 stopped" in err and "the same command goes on" in err
+    assert "seed=1 stopped" in told and "the same command goes on" in told
     dry = cli.ok(f"{words.removesuffix('--json')} --dry-run")
     assert dry.count("resume at step") == 2 and dry.count("  start\n") == 1
 
