@@ -2,10 +2,10 @@
 
 Its first argument is the number of the socket that it listens at, the others name the modules that
 it has imported. A request is one line, a dictionary as Python writes it, with `words`, as they
-would follow `python`, `folder`, `environment`, and perhaps the `executable` that the program starts
-others with; standard input, output and error come along as file descriptors. The answer is two
-lines: the number of the process, and its exit status, negative for a signal. It ends when its
-standard input does, and what it has forked with it.
+would follow `python`, `folder`, `environment`, and the `executable` that the program starts others
+with; standard input, output and error come along as file descriptors. The answer is two lines: the
+number of the process, and its exit status, negative for a signal. It ends when its standard input
+does, and what it has forked with it.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def run_program(words: list[str], path: list[str]) -> None:
         run_code(rest[0])
     elif option == "-m":
         sys.argv, sys.path = rest, [*here, *path]
+        if not hasattr(sys.modules.get(rest[0]), "__path__"):
+            sys.modules.pop(rest[0], None)  # what runs as `__main__` has not been imported
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path = [option, *rest], [os.path.dirname(os.path.realpath(option)), *path]
@@ -134,7 +136,7 @@ def become(request: dict[str, Any], files: list[int], path: list[str]) -> NoRetu
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
-        sys.executable = request.get("executable", sys.executable)
+        sys.executable = request["executable"]
         first = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
         status = exit_status(request["words"], [*first, *path])
         threading._shutdown()

@@ -28,9 +28,10 @@ MODULES = ("torch.profiler._cupti_monitor", "numpy.ma", "resource", "tomllib")
 # Started by a shell in the place of `python` and `setpoint`, and by a sweep for its points. What
 # torch starts gets a real process: it inherits more than the three standard streams. It imports
 # what Python has imported anyway, and no more: half of its time would go into `json` and `socket`.
+# Signals go on to the fork.
 STAND_IN = """\
 #!{python} -ISE
-import _socket, os, sys
+import _signal, _socket, os, sys
 words = sys.argv[1:]
 if os.path.basename(sys.argv[0]) == "setpoint":
     words = [{setpoint!r}, *words]
@@ -47,9 +48,18 @@ text = ascii(request).encode() + b"\\n"
 sent = server.sendmsg([text], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
 server.sendall(text[sent:])
 answers = b""
-while answers.count(b"\\n") < 2:
-    answers += server.recv(64) or sys.exit(70)
-status = int(answers.split()[1])
+while b"\\n" not in answers:
+    answers += server.recv(1) or sys.exit(70)
+fork = int(answers)
+def pass_on(number, frame):
+    try:
+        os.kill(fork, number)
+    except ProcessLookupError:
+        pass
+for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM):
+    if _signal.getsignal(number) != _signal.SIG_IGN:
+        _signal.signal(number, pass_on)
+status = int(server.recv(64) or sys.exit(70))
 if status < 0:
     os.kill(os.getpid(), -status)
 os._exit(status)
