@@ -61,6 +61,8 @@ for number in (_signal.SIGHUP, _signal.SIGINT, _signal.SIGTERM):
         _signal.signal(number, pass_on)
 status = int(server.recv(64) or sys.exit(70))
 if status < 0:
+    if _signal.getsignal(-status) == pass_on:
+        _signal.signal(-status, _signal.SIG_DFL)
     os.kill(os.getpid(), -status)
 os._exit(status)
 """
