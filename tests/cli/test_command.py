@@ -35,8 +35,8 @@ def test_options_and_overrides_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x", "--salt needs a whole number, got 'x'"),
-        ("1.5", "--salt needs a whole number, got '1.5'"),
+        ("x", "--salt needs an int, got 'x'"),
+        ("1.5", "--salt needs an int, got '1.5'"),
         ("0", "--salt must be at least 1, got 0"),
         ("-4", "--salt must be at least 1, got -4"),
         ("9" * 20, f"--salt must be at most 9223372036854775807, got {'9' * 20}"),

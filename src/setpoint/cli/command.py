@@ -114,7 +114,7 @@ class Arguments:
         Raises:
             SetpointError: if it is not such a number, or above `LARGEST`.
         """
-        result = self._number(name, int, at_least, "a whole number")
+        result = self._number(name, int, at_least, "an int")
         if result is not None and result > LARGEST:
             raise SetpointError(f"{name} must be at most {LARGEST}, got {result}")
         return result
@@ -129,7 +129,7 @@ class Arguments:
         Returns:
             the number, which is finite, or None if the option was not given.
         """
-        return self._number(name, float, at_least, "a number")
+        return self._number(name, float, at_least, "a float")
 
     def _number(self, name: str, read: Callable[[str], N], at_least: N, kind: str) -> N | None:
         text = self.value(name)
