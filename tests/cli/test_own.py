@@ -468,8 +468,20 @@ def test_a_fault_of_the_users_code_shows_its_line(place: str, tmp_path: Path) ->
     lines = done.stderr.splitlines()
     assert any(line.lstrip().startswith("Traceback") for line in lines)
     assert any("# the fault" in line for line in lines), done.stderr
-    if place != "main":  # of which the exception is left to Python
-        assert "setpoint/" not in done.stderr
+    assert "setpoint/" not in done.stderr
+
+
+def test_commands_that_a_script_does_not_have(
+    script: Callable[[str], tuple[int, str, str]],
+) -> None:
+    for word in ("train", "compare a b", "run --steps 3"):
+        status, out, err = script(word)
+        assert (status, out) == (2, "")
+        assert f"python train.py has no command {word.split()[0]!r}" in err
+        assert "it runs: python train.py [SOURCE] [OVERRIDES]" in err
+        assert "Commands: check, show, why" in err
+    status, out, _ = script("--steps 3")
+    assert (status, out) == (0, "3 steps of Sgd, lr 0.1\n")
 
 
 def test_an_error_that_main_raises_itself_is_told_in_words(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_from_training_to_text(cli: CommandLine) -> None:
     assert "\033" not in text
     assert "finished" in text and "held-out loss" in text
     run = run_directory(cli)
-    assert cli.ok(f"diff small.toml {run}") == ""
+    assert cli.ok(f"diff small.toml {run}").startswith("nothing differs")
     assert cli.ok(f"fingerprint {run}") == cli.ok("fingerprint small.toml")
     answer = cli(f"diff small.toml {run} --optimizer.lr 3")
     assert (answer.status, answer.out.splitlines()[0]) == (1, "optimizer.lr  (identity)")
@@ -211,3 +211,42 @@ def test_a_dry_run_sees_a_directory_in_use_or_foreign(cli: CommandLine) -> None:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from setpoint.config.user_code import users_traceback
+    from setpoint.data.config import SourceConfig
+
+    family = SourceConfig.__setpoint__
+    monkeypatch.setattr(family, "variants", dict(family.variants))
+    cli.file(
+        "faulty_source.py",
+        "from setpoint.data.config import SourceConfig\n"
+        "class Faulty:\n"
+        "    class Config(SourceConfig, type='faulty'):\n"
+        "        name: str = 'faulty'\n"
+        "    def __init__(self, config, *, where):\n"
+        "        self.config = config\n"
+        "    def documents(self):\n"
+        "        raise ValueError('no documents')  # the fault\n",
+    )
+    line = "train small.toml --import faulty_source --data.sources faulty"
+    with pytest.raises(ValueError, match="no documents") as caught:
+        cli(line)
+    text = users_traceback(caught.value, program=True)
+    lines = [line for line in text.splitlines() if "^^^" not in line]
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].endswith('faulty_source.py", line 8, in documents')
+    assert lines[2:] == [
+        "    raise ValueError('no documents')  # the fault",
+        "ValueError: no documents",
+    ]
+    with pytest.raises(ZeroDivisionError) as ours:
+        cli_main_fails()
+    assert users_traceback(ours.value, program=True) == ""
+
+
+def cli_main_fails() -> None:
+    raise ZeroDivisionError

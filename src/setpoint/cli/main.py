@@ -20,6 +20,8 @@ from setpoint import __version__
 from setpoint.resilience.signals import INTERRUPTED, NAMES, StopRequest
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from setpoint.config.errors import SetpointError
 
 COMMANDS = {
@@ -63,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         the exit status.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        show_users_frames(program=True)
     # Before anything else is imported, which takes time enough for Ctrl-C.
     stop = StopRequest()
     stop.owns_process = True
@@ -119,6 +123,30 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         _abandon_output()
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         return FAILED
+
+
+def show_users_frames(program: bool = False) -> None:
+    """Print tracebacks of exceptions in the user's code without the frames that lead to it.
+
+    Nothing is caught: only `sys.excepthook` is replaced, and only Python's own, so that debuggers
+    and hooks of others see what they always do.
+
+    Arguments:
+        program: whether the process is Setpoint's own, whose first frames are not the user's.
+    """
+    if sys.excepthook is not sys.__excepthook__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        from setpoint.config.user_code import users_traceback
+
+        text = users_traceback(error, program) if isinstance(error, Exception) else ""
+        if text:
+            print(text, file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _interrupted(error: KeyboardInterrupt) -> int:

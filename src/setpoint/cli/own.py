@@ -18,7 +18,7 @@ from setpoint.cli.command import (
     Command,
 )
 from setpoint.cli.main import COMMANDS as ALL_COMMANDS
-from setpoint.cli.main import guarded, report
+from setpoint.cli.main import guarded, report, show_users_frames
 from setpoint.cli.program import Program
 from setpoint.config import Config, ConfigError, RunError, SetpointError
 from setpoint.config.compose import import_presets
@@ -42,6 +42,8 @@ COMMANDS = (
 )
 MODULES = {"sweep": "own_sweep"}
 """Where a command of scripts is another than Setpoint's."""
+NOT_HERE = (*(name for name in ALL_COMMANDS if name not in COMMANDS), "run", "report")
+"""Commands of `setpoint`, and words like them, that a script does not have."""
 ABOUT = {**ALL_COMMANDS, "sweep": "run many points, all checked first"}
 RUN = Command("", "SOURCE [OVERRIDES]", SOURCE_HELP, [WITH, FILE, IMPORT], ())
 
@@ -162,6 +164,7 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
             return 0
         return module.run(parsed)
     command = RUN.of(program)
+    _refuse_command(program, words)
     parsed = command.parse(words)
     if parsed.has("--help"):
         print(_overview(program, command))
@@ -179,6 +182,23 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
             f"Commands: {', '.join(COMMANDS)}"
         ) from None
     return 0
+
+
+def _refuse_command(program: Program, words: list[str]) -> None:
+    """Refuse a command of `setpoint` that a script does not have, unless it is a source."""
+    word = words[0] if words else ""
+    if word not in NOT_HERE or os.path.exists(word):
+        return
+    from setpoint.config.registry import preset_named
+
+    import_presets(program.root)
+    if preset_named(word) or IMPORT.name in words:
+        return
+    rest = f"; `setpoint {word}` is for Setpoint's own runs" if word in ALL_COMMANDS else ""
+    raise SetpointError(
+        f"{program.name} has no command {word!r}{rest}. Without a command it runs: {program.name} "
+        f"[SOURCE] [OVERRIDES]. Commands: {', '.join(COMMANDS)}"
+    )
 
 
 def _module(name: str) -> Any:
@@ -207,6 +227,7 @@ def _verify(config: Config) -> None:
 
 
 def _call(main: Callable[[Any], object], config: Any) -> int:
+    show_users_frames()
     try:
         result = main(config)
     except SetpointError as error:

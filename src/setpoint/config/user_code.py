@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import DeclarationError, Invalid, RunError, SetpointError, UserCodeError
+from .credentials import hide_secrets
+from .errors import DeclarationError, Invalid, RunError, SetpointError, UserCodeError, printable
 from .files.limits import can_be_named
 from .origin import short_name
 from .problem import ConfigError
 
+if TYPE_CHECKING:
+    from traceback import FrameSummary
+
+LIBRARY = os.path.dirname(os.__file__) + os.sep
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # What runs the user's code and says nothing about a fault in it.
 ENGINE = (
@@ -240,3 +245,49 @@ def raised_by_user(error: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def users_traceback(error: BaseException, program: bool = False) -> str:
+    """The traceback of an exception that was raised in, or below, code of the user's.
+
+    Arguments:
+        error: the exception; what it was caused by is shown as well.
+        program: whether the process is Setpoint's own, whose first frames are not the user's.
+
+    Returns:
+        lines as Python prints them, without Setpoint's frames above the innermost frame of the
+        user's; empty if there is no such frame, and the fault is Setpoint's own.
+    """
+    import traceback
+
+    whole = traceback.TracebackException.from_exception(error)
+    if _users(whole.stack, program) is None:
+        return ""
+    waiting: list[traceback.TracebackException | None] = [whole]
+    while waiting:
+        one = waiting.pop()
+        if one is not None:
+            last = _users(one.stack, program)
+            if last is not None:
+                one.stack = traceback.StackSummary.from_list(
+                    frame
+                    for at, frame in enumerate(one.stack)
+                    if at >= last or _is_users(frame.filename, one.stack, at, program)
+                )
+            waiting += [one.__cause__, one.__context__]
+    return printable(hide_secrets("".join(whole.format()).rstrip()))
+
+
+def _users(frames: Sequence[FrameSummary], program: bool) -> int | None:
+    """The innermost frame of the user's code."""
+    known = [at for at, f in enumerate(frames) if _is_users(f.filename, frames, at, program)]
+    return known[-1] if known else None
+
+
+def _is_users(file: str, frames: Sequence[FrameSummary], at: int, program: bool) -> bool:
+    """Whether a frame is of the user's code, and not of a package or the library."""
+    if program and not any(f.filename.startswith(PACKAGE) for f in frames[:at]):
+        return False  # the script that starts the program
+    if file.startswith((PACKAGE, LIBRARY, "<frozen ")):
+        return False
+    return f"{os.sep}site-packages{os.sep}" not in file
