@@ -94,6 +94,24 @@ def test_the_errors() -> None:
     compare("config/misdeclared", "\n".join(texts))
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("default_factory", "factory="),
+        ("description", "docstring"),
+        ("min", "ge="),
+        ("kw_only", "leave it out"),
+        ("facory", "Did you mean factory?"),
+        ("xyz", "it takes default, factory"),
+    ],
+)
+def test_arguments_of_other_libraries(name: str, instead: str) -> None:
+    words: Any = {name: list}
+    with pytest.raises(TypeError, match=rf"field\(\) has no argument {name}: ") as caught:
+        field(**words)
+    assert instead in str(caught.value) and isinstance(caught.value, SetpointError)
+
+
 class Size(Config):
     width: int = field(default=1, ge=1)
 

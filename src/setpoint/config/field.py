@@ -410,6 +410,7 @@ def field(
     values_also_called: Mapping[str, Sequence[str]] | None = None,
     environment: str | None = None,
     formerly: Formerly | None = None,
+    **elsewhere: object,
 ) -> Any:
     """Declare a field with a range, a role or a factory; without a default it is required.
 
@@ -434,9 +435,18 @@ def field(
             names and values of the same section, which take its place in the fingerprint, so that
             older runs keep theirs; None for a value that could not be said before.
 
+        elsewhere: arguments that other libraries' `field` has and this one has not.
+
     Returns:
         a marker that the config class replaces; typed as the field's value for type checkers.
+
+    Raises:
+        DeclarationError: for an argument that it does not have, with what is written instead.
     """
+    if elsewhere:
+        from .misdeclared import refuse_arguments
+
+        refuse_arguments(field, elsewhere)
     bounds = Bounds(gt, ge, lt, le, pattern)
     items = Bounds(item_gt, item_ge, item_lt, item_le)
     return FieldInfo(

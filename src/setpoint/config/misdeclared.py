@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import DeclarationError
@@ -10,6 +10,44 @@ from .field import MISSING, FieldInfo
 from .role import Role
 
 ROLES = "IDENTITY, BUDGET or RUNTIME, which setpoint.config exports"
+HELP = "write the text as a docstring under the field"
+LEAVE_OUT = "leave it out; every field is a keyword of the class, and is compared and shown"
+ELSEWHERE = {
+    **dict.fromkeys(("default_factory", "factory_function"), "write factory="),
+    **dict.fromkeys(("description", "help", "doc", "title"), HELP),
+    **dict.fromkeys(("min", "minimum", "min_value"), "write ge="),
+    **dict.fromkeys(("max", "maximum", "max_value"), "write le="),
+    **dict.fromkeys(("regex", "regexp"), "write pattern="),
+    **dict.fromkeys(("alias", "aliases", "validation_alias"), "write also_called=(...,)"),
+    **dict.fromkeys(("choices", "options"), "annotate the field with Literal[...]"),
+    **dict.fromkeys(("validator", "validators", "converter"), "write a method marked @check"),
+    **dict.fromkeys(("env", "envvar"), "write environment="),
+    **dict.fromkeys(("init", "repr", "compare", "hash", "kw_only", "eq", "order"), LEAVE_OUT),
+    "metadata": "leave it out; tags=(...,) are what can be attached to a field",
+}
+"""What is written here for arguments of dataclasses, attrs, pydantic and the like."""
+
+
+def refuse_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Refuse arguments that `field` does not have.
+
+    Arguments:
+        function: `field`.
+        given: the arguments.
+
+    Raises:
+        DeclarationError: with what is written instead.
+    """
+    from inspect import signature
+
+    from .suggest import did_you_mean
+
+    known = [name for name in signature(function).parameters if name != "elsewhere"]
+    said: list[str] = []
+    for name in given:
+        instead = ELSEWHERE.get(name) or did_you_mean(name, known)
+        said.append(f"{name}: {instead or 'it takes ' + ', '.join(known)}")
+    raise DeclarationError(f"{function.__name__}() has no argument {'; nor '.join(said)}")
 
 
 def field_fault(info: FieldInfo) -> str:
