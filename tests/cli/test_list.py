@@ -93,6 +93,8 @@ def test_lists_for_machines_hold_lists(cli: CommandLine) -> None:
         ("n_embd", "model.dim", set()),
         ("lr", "optimizer.lr", {"schedule.floor"}),
         ("nesterov", "optimizer.nesterov", set()),
+        ("learning rate", "optimizer.lr", {"optimizer.groups.lr_multiplier"}),
+        ("gradient accumulation", "batch.accumulation", set()),
     ],
 )
 def test_fields_are_searched(cli: CommandLine, word: str, first: str, others: set[str]) -> None:
@@ -107,3 +109,5 @@ def test_other_lists_are_searched(cli: CommandLine) -> None:
     names = [row["name"] for row in json.loads(cli.ok("list presets gemma --json"))["presets"]]
     assert names and all("gemma" in name for name in names)
     assert "smoke" in cli.ok("list modifiers smoke")
+    (row,) = json.loads(cli.ok("list presets small llama --json"))["presets"]
+    assert row["name"] == "llama3-tiny"

@@ -35,7 +35,7 @@ def test_an_unknown_field_is_left_to_the_report(cli: CommandLine) -> None:
 def test_a_switch_of_other_systems_hides_nothing_else(cli: CommandLine) -> None:
     text = cli.refused("check small.toml --fp16 --optimizer.lr -1")
     assert (
-        "Here it is called precision.compute: --precision.compute fp16" in text
+        "on a GPU: --precision.compute fp16 --parallel.device cuda" in text
         and "optimizer.lr = -1" in text
     )
 

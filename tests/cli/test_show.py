@@ -80,3 +80,18 @@ def test_python_can_be_used_as_a_source(cli: CommandLine) -> None:
     )
     assert "--origins" in cli.refused("show small.toml --format python --origins")
     assert cli.ok(f"fingerprint shown:{name}") == cli.ok("fingerprint small.toml")
+
+
+def test_a_part(cli: CommandLine) -> None:
+    assert cli.ok("show small.toml model.dim") == "[model]\ndim = 32\n"
+    assert cli.ok("show model.dim small.toml") == "[model]\ndim = 32\n"
+    assert cli.ok("show small.toml experiment --all") == 'experiment = "null"\n'
+    batch = json.loads(cli.ok("show small.toml batch --json --origins"))
+    assert list(batch["config"]) == ["batch"]
+    assert batch["config"]["batch"]["micro_size"] == 4
+    assert batch["origins"]["batch.micro_size"].startswith("small.toml:")
+    assert all(path.startswith("batch") for path in batch["origins"])
+    assert "[[data.sources]]" in cli.ok("show small.toml data.sources.0")
+    assert cli.ok("show small.toml loss --minimal") == ""
+    assert "Did you mean model.dim?" in cli.refused("show small.toml model.dimm")
+    assert "no effect" in cli.refused("show small.toml model --format python")

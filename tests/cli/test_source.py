@@ -121,3 +121,29 @@ def test_a_file_on_top_cannot_replace_the_source(cli: CommandLine) -> None:
     for source in (run, "small.toml", "own:small", "tiny"):
         for name in ("preset.toml", "file.toml"):
             assert name in cli.refused(f"check {source} --file {name}")
+
+
+def test_a_text_or_a_script_in_the_place_of_source(cli: CommandLine) -> None:
+    cli.file("my text.txt", "a line of text\n" * 99)
+    for command in ("train", "check"):
+        said = cli.refused(f"{command} 'my text.txt'")
+        typed = said.partition("a preset or a file: setpoint ")[2].strip()
+        assert typed.startswith(f"{command} tiny --data.sources ")
+    cli.ok(typed)
+    said = cli.refused("train own.py")
+    assert said.endswith("setpoint train own:FUNCTION\n")
+    cli.ok("check own:small")
+
+
+def test_what_hydra_deletes(cli: CommandLine) -> None:
+    for line in ("small.toml ~evaluation", "~evaluation small.toml", "small.toml ~evaluation=x"):
+        assert "--evaluation null switches a section off" in cli.refused(f"check {line}")
+    cli.ok("check small.toml --evaluation null")
+    assert "--data.sources.remove 0 takes" in cli.refused("check small.toml ~data.sources.0")
+    cli.ok("show small.toml --data.sources.append stdlib --data.sources.remove 0")
+
+
+def test_what_a_variable_of_the_environment_is_taken_for(cli: CommandLine) -> None:
+    for text in ("${HOME}", "runs-${HOME}", "${oc.env:HOME}", "a-${env:HOME,b}"):
+        said = cli.refused(f"check small.toml --name '{text}'")
+        assert '"$HOME"' in said and "SETPOINT__SECTION__FIELD=VALUE" in said

@@ -189,6 +189,7 @@ SEARCH = "sweep small.toml --duration '2 steps' --optimizer.lr 'log_uniform(1e-4
         ("evaluation.heldout_loss", "evaluation.held_out_loss"),
         ("evaluation.held_out_los.min", "evaluation.held_out_loss"),
         ("held_out_losss", "evaluation.held_out_loss"),
+        ("foo", ""),
         ("evaluation.web_loss", ""),
         ("train.los", "train.loss"),
     ],
@@ -203,6 +204,8 @@ def test_a_wrong_objective_is_found_before_the_first_trial(
 
 @pytest.mark.usefixtures("forked_points")
 def test_an_objective_that_no_run_has_stops_the_search(cli: CommandLine) -> None:
+    # A column alone is a metric where a run will have it.
+    assert "objective" in cli.ok(f"{SEARCH} --objective held_out_loss --dry-run")
     # Rows of training may have columns that the configuration does not tell.
     answer = cli(f"{SEARCH} --objective train.zebra")
     assert answer.status == 1 and answer.out.count(" starts") == 1
@@ -236,7 +239,7 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
     # A point of the sweep is the run that its own command line would make.
     assert "sweep axis --optimizer.lr" in cli.ok(f"why optimizer.lr {points[1]['run']}")
     folder = points[1]["log"].removesuffix("/output.log")
-    assert cli.ok(f"diff {folder} {points[1]['run']}") == ""
+    assert cli.ok(f"diff {folder} {points[1]['run']}").startswith("nothing differs")
     single = "--experiment sweep-small --duration '2 steps' --optimizer.lr 3e-3"
     assert points[1]["run"] in cli.ok(f"check small.toml {single}")
 
@@ -290,6 +293,18 @@ def test_a_point_that_fails_is_named_and_the_status_is_1(
     answer = cli("sweep small.toml --seed 1,2 --json")
     assert answer.status == 1
     assert json.loads(answer.out)["points"][0]["reason"] == "no room"
+
+
+def test_a_dry_run_says_that_optuna_is_missing(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli(f"{SEARCH} --dry-run").err == ""
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    answer = cli(f"{SEARCH} --dry-run")
+    assert (answer.status, answer.err) == (
+        0,
+        "note: a search needs the package 'optuna': pip install 'setpoint[search]'\n",
+    )
 
 
 def test_without_torch_nothing_is_started(cli: CommandLine) -> None:

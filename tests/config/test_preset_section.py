@@ -4,7 +4,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from setpoint.config import Config, ConfigError, field, preset, registry
+from setpoint.config import Config, ConfigError, SetpointError, field, preset, registry
 from setpoint.config.base import chain_of
 from setpoint.config.compose import compose
 from setpoint.config.json_schema.document import json_schema
@@ -108,3 +108,25 @@ def test_only_a_section_takes_one() -> None:
     assert schema.is_valid({"model": "@big"}) and not schema.is_valid({"model": "big"})
     with pytest.raises(ConfigError):
         compose(Run, flags=["model=big"]).resolve()
+
+
+def test_classes_of_one_name_are_told_apart_by_their_modules() -> None:
+    class Elsewhere(Config):
+        model: Model = field(factory=Lin)
+
+    Elsewhere.__name__ = Elsewhere.__qualname__ = "Run"
+    Elsewhere.__module__ = "shop"
+
+    @preset
+    def bought() -> Elsewhere:
+        return Elsewhere()
+
+    said = f"gives a shop.Run, not a {__name__}.Run"
+    (problem,) = problems_of(lambda: compose(Run, flags=["model=@bought"]).resolve())
+    assert said in problem.message
+    with pytest.raises(SetpointError) as caught:
+        compose(Run, "bought")
+    assert said in str(caught.value)
+    Elsewhere.__module__ = __name__
+    with pytest.raises(SetpointError, match="of another definition"):
+        compose(Run, "bought")

@@ -89,7 +89,9 @@ def test_every_layer_gives_the_same_report(
             reports.append(f"--- {layer}\n{ConfigError(problems)}")
         first = first or same
         assert [entry[0] for entry in same] == [entry[0] for entry in first], layer
-        if name not in ("list_items", "wrong_type"):
+        if name == "other_variant":  # flags and variables are written out whole
+            assert [entry[:3] for entry in same] == [entry[:3] for entry in first], layer
+        elif name not in ("list_items", "wrong_type"):
             assert same == first, layer
         assert "hunter2" not in str(ConfigError(problems))
     compare(f"config/bad_{name}", "\n\n".join(reports))

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RUNTIME, Period, SetpointError, resolve
+from setpoint.config.compose import compose
 from setpoint.config.docs import field_help
-from setpoint.track.config import Jsonl, Tracking
+from setpoint.config.verify import verify
+from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
 from setpoint.track.run_directory import RunDirectory
 
@@ -46,6 +48,27 @@ def test_two_writers_of_one_file_are_refused() -> None:
     with pytest.raises(SetpointError, match=r"trackers\.1(.|\n)*as tracker 0 does"):
         resolve(section)
     assert resolve(Tracking(trackers=())).trackers == ()
+
+
+def test_trackers_that_leave_metrics_jsonl_out_are_cautioned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    family = TrackerConfig.__setpoint__
+    monkeypatch.setattr(family, "variants", dict(family.variants))
+
+    class Own(TrackerConfig, type="own_tracker"):
+        """Of the user's own."""
+
+    def cautions(*trackers: TrackerConfig) -> list[str]:
+        return [each.code for each in verify(resolve(Tracking(trackers=trackers))).cautions]
+
+    assert cautions(Own()) == ["no-metrics-file"]
+    assert cautions(Own(), Jsonl()) == cautions() == []
+    section = resolve(Tracking(trackers=(Own(),)))
+    (caution,) = verify(section).cautions
+    typed = caution.hint.partition("with --tracking.")[2].rstrip(".").split()
+    composed = compose(Tracking, section, flags=[f"--{typed[0]}", typed[1]]).resolve()
+    assert [type(each) for each in composed.trackers] == [Own, Jsonl]
 
 
 def test_build(tmp_path: Path) -> None:

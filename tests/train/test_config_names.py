@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import Config, ConfigError
+from setpoint.config import Config, ConfigError, SetpointError
 from setpoint.config.compose import compose
 from setpoint.config.field import FieldInfo
 from setpoint.config.suggest import schema
+from setpoint.plan.preflight import preflight
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 from setpoint.train.other_names import OTHER_NAMES
@@ -74,15 +75,23 @@ SAID = {
     "--train_tokens=1e9": '--duration "1000000000 tokens"',
     "--warmup_ratio=0.1": '--schedule.warmup "10 %"',
     "--warmup=100": '--schedule.warmup "100 steps"',
-    "--fp16=true": "--precision.compute fp16",
+    "--fp16=true": "--precision.compute fp16 --parallel.device cuda",
+    "--fp16=false": "--precision.compute fp32",
+    "--fp8=true": "--precision.float8 '{}' --parallel.device cuda",
+    "--dtype=float16": "--precision.compute fp16 --parallel.device cuda",
+    "--bias=False": "--model.qkv_bias false --model.attention_output_bias false "
+    "--model.ffn_bias false",
     "--bf16": "--precision.compute bf16",
     "--torch_dtype=bfloat16": "--precision.compute bf16",
     "--amp=true": "--precision.compute bf16",
     "--torch_compile=true": "--compile '{}'",
     "--compile_model=false": "--compile null",
-    "--gradient_accumulation_steps=4": "--batch.accumulation 4",
-    "--grad_accum=4": "--batch.accumulation 4",
+    "--gradient_accumulation_steps=4": "--batch.accumulation 4 --batch.global_size 32",
+    "--grad_accum=1": "--batch.accumulation 1",
+    "--grad_accum=3 --per_device_train_batch_size=2": "--batch.accumulation 3 "
+    "--batch.global_size 6",
     "--per_device_train_batch_size=2": "--batch.micro_size 2",
+    "--per_device_train_batch_size=3": "--batch.micro_size 3 --batch.global_size 9",
     "--batch_size=8": "--batch.global_size 8 or --batch.micro_size 8",
     "--block_size=128": "--batch.sequence_length 128",
     "--learning_rate=1e-3": "--optimizer.lr 1e-3",
@@ -107,7 +116,7 @@ SAID = {
     "--no_cuda=true": "--parallel.device cpu",
     "--disable_tqdm=true": "--tracking.progress none",
     "--report_to=none": "--tracking.trackers '[]'",
-    "--tokenizer_name=gpt2": "--tokenizer huggingface --tokenizer.path gpt2",
+    "--tokenizer_name=o/gpt2": "--tokenizer huggingface --tokenizer.path o/gpt2",
     "--data.path=a.txt": "--data.sources '[{type: text, paths: [a.txt]}]'",
     "--val_file=b.txt": "--data.validation '[{type: text, paths: [b.txt]}]'",
     "--auto_resume=false": "--checkpoint.resume never",
@@ -116,14 +125,112 @@ SAID = {
 }
 
 
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder with texts of the names that flags mention."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("a line of text\n" * 99)
+
+
+def checked(*flags: str) -> Job:
+    """A job that `setpoint check` finds nothing wrong with."""
+    job = compose(Job, tiny(), flags=flags).resolve()
+    assert not preflight(job, {"files"}).problems, flags
+    return job
+
+
+@pytest.mark.usefixtures("texts")
 @pytest.mark.parametrize("flags", SAID)
 def test_the_value_of_another_system_is_converted(flags: str) -> None:
     words = flags.split()
     assert hint(*words).partition(": ")[2] == SAID[flags]
-    # What is to be typed is taken, in place of what was.
+    # What is to be typed passes `setpoint check`, in place of what was.
     for option in SAID[flags].split(" or "):
         typed = shlex.split(option)
-        compose(Job, tiny(), flags=[w for w in words[1:] if "optimizer." in w] + typed)
+        if flags.startswith("--grad_accum=3"):
+            typed += ["--batch.micro_size=2"]
+        checked(*[w for w in words[1:] if "optimizer." in w], *typed)
+
+
+# Values that a place cannot take, with the path that is reported and what is to be typed.
+TYPED = {
+    "--data=a.txt": ("data", "--data.sources '[{type: text, paths: [a.txt]}]'"),
+    "--data=stdlib": ("data", "--data.sources stdlib"),
+    "--data=llama3-tiny": ("data", "--data @llama3-tiny"),
+    "--data.sources=a.txt": ("data.sources.0", "--data.sources '[{type: text, paths: [a.txt]}]'"),
+    "--data.sources=[a.txt, b.txt]": (
+        "data.sources.1",
+        "--data.sources '[{type: text, paths: [a.txt, b.txt]}]'",
+    ),
+    "--data.sources.paths=a.txt": (
+        "data.sources.paths",
+        "--data.sources '[{type: text, paths: [a.txt]}]'",
+    ),
+    "--data.sources.0.paths=a.txt": (
+        "data.sources.0.paths",
+        "--data.sources.0 text --data.sources.0.paths a.txt",
+    ),
+    "--data.validation=b.txt": (
+        "data.validation.0",
+        "--data.validation '[{type: text, paths: [b.txt]}]'",
+    ),
+    "--model=llama3-tiny": ("model.type", "--model @llama3-tiny"),
+    "--optimizer=gpt2": ("optimizer.type", "--optimizer @gpt2"),
+    "--tokenizer=gpt2": (
+        "tokenizer.type",
+        "--tokenizer huggingface --tokenizer.path openai-community/gpt2",
+    ),
+    "--model.norm.bias=false": (
+        "model.norm.bias",
+        "--model.norm layer_norm --model.norm.bias false",
+    ),
+}
+
+
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize("flag", TYPED)
+def test_a_value_meant_for_another_place(flag: str) -> None:
+    path, typed = TYPED[flag]
+    assert hint(flag, path=path).partition(": ")[2] == typed
+    checked(*shlex.split(typed))
+
+
+def test_values_of_files_are_answered_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('data = "a.txt"\nmodel = "gpt2"\n')
+    with pytest.raises(ConfigError) as caught:
+        compose(Job, tiny(), files=[file]).resolve()
+    said = {problem.path: problem.hint for problem in caught.value.problems}
+    assert said["data"].endswith('sources = [{type = "text", paths = ["a.txt"]}] under [data]')
+    assert said["model.type"].endswith('model = "@gpt2"')
+
+
+def test_what_is_incomplete_is_not_suggested() -> None:
+    assert hint("--low_freq_factor=1") == (
+        "Here it is called model.rope_scaling.low_frequency_factor."
+    )
+
+
+def test_switches_that_contradict_each_other() -> None:
+    assert hint("--fp16=false", "--bf16=true").startswith("Leave fp16 out")
+
+
+def test_weights_of_another_system(tmp_path: Path) -> None:
+    said = hint("--model_name_or_path=gpt2")
+    assert "`setpoint import openai-community/gpt2 --output model.toml`" in said
+    assert said.endswith("--model @gpt2")
+    checked("--model", "@gpt2")
+    assert "Leave init_from out" in hint("--init_from=scratch")
+    assert f"`setpoint import {tmp_path} --output" in hint(f"--model_path={tmp_path}")
+
+
+def test_what_may_have_been_forgotten_is_an_import() -> None:
+    for flag, path in (("--optimizer=mine", "optimizer.type"), ("--model=@mine", "model")):
+        assert "--import MODULE" in hint(flag, path=path)
+    assert "--import" not in hint("--optimizer=adamX", path="optimizer.type")
+    with pytest.raises(SetpointError, match="--import MODULE"):
+        compose(Job, "mine")
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ class Command:
                 if option.name in parsed.options and option.metavar and not option.repeat:
                     raise SetpointError(f"{option.name} is given twice")
                 parsed.options.setdefault(option.name, []).append(text)
-            elif (token.startswith("-") and token != "-") or sets:
+            elif (token.startswith("-") and token != "-") or sets or _deletes(token):
                 if name == WORLD_SIZE.name and self.title == "setpoint train":
                     raise SetpointError(
                         f"{self.title} takes the number of ranks from the launcher (WORLD_SIZE), "
@@ -301,10 +301,9 @@ class Command:
                 + (f"\nfor instance: {self.examples[0][0]}" if self.examples else "")
             )
         if len(given) > most:
-            raise SetpointError(
-                f"unexpected argument {given[most]!r}; an override is written "
-                f"--section.field value or section.field=value"
-            )
+            from setpoint.config.layers.flags import unexpected
+
+            raise SetpointError(unexpected(given[most]))
 
     def manual(self) -> str:
         """The manual page.
@@ -350,6 +349,15 @@ def _taken_as_value(program: Program, overrides: list[str]) -> str:
         if os.path.exists(word) or word.endswith(SUFFIXES) or preset_named(word):
             return f"\n{word} is the value of {flag} here; write {flag}=VALUE, or SOURCE first"
     return ""
+
+
+def _deletes(token: str) -> bool:
+    """Whether a word is Hydra's `~evaluation`, which is refused with what to write here."""
+    if not token.startswith("~"):
+        return False
+    from setpoint.config.layers.flags import deletes
+
+    return deletes(token) and not os.path.exists(token)
 
 
 def _is_folder(token: str) -> bool:

@@ -91,11 +91,24 @@ def run(arguments: Arguments) -> int:
         import json
 
         print(json.dumps([_facts(row, sources) for row in rows], indent=2))
+    elif not rows:
+        print(_equal(sources, tables, arguments))
     else:
         as_table = many and not arguments.has("--origins")
         for line in render_table(rows, sources) if as_table else render(rows, sources):
             print(line)
     return 1 if rows else 0
+
+
+def _equal(sources: list[str], tables: list[Table], arguments: Arguments) -> str:
+    """What is said where nothing differs, and what was left out of the comparison."""
+    left = [f"--{name} {value}" for name in ("role", "ignore")
+            for value in arguments.options.get(f"--{name}", [])]  # fmt: skip
+    compared = f" with {' '.join(left)}" if left else ""
+    names = " and ".join(dict.fromkeys(sources))
+    if not left:
+        compared = f" in all {len(tables[0])} values"
+    return f"nothing differs{compared}: {names}"
 
 
 def _refuse_layers(arguments: Arguments) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,21 +25,21 @@ from setpoint.config.verify import known_cautions
 KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
 COMMAND = Command(
     "list",
-    "[presets | modifiers | variants | tags | cautions | fields [SECTION]] [WORD]",
+    "[presets | modifiers | variants | tags | cautions | fields [SECTION]] [WORDS]",
     "Print what there is to choose from: presets and modifiers with what they are for, the\n"
     "variants of each section that has several, the tags with the fields they reach, the codes of\n"
-    "cautions, and every field with its type, default, range, role and meaning. A WORD finds what\n"
-    "has it in its name or meaning, fields also by what other systems call them. Without an\n"
-    "argument: everything but the fields.",
+    "cautions, and every field with its type, default, range, role and meaning. WORDS find what\n"
+    "has all of them in its name or meaning, fields also by what other systems call them. Without\n"
+    "an argument: everything but the fields.",
     [IMPORT, JSON],
     [
         ("setpoint list", "presets, modifiers, variants, tags and cautions"),
         ("setpoint list tags", "what --tag.NAME VALUE sets"),
         ("setpoint list presets --import mine", "those of your module mine.py, too"),
         ("setpoint list fields optimizer", "the fields of one section, of all its variants"),
-        ("setpoint list fields warmup", "every field that has to do with it"),
+        ("setpoint list fields learning rate", "every field that has to do with it"),
     ],
-    positional=(0, 2),
+    positional=(0, sys.maxsize),
 )
 
 
@@ -61,9 +62,7 @@ def run(arguments: Arguments) -> int:
     if kind is not None and kind not in KINDS:
         meant = did_you_mean(kind, KINDS, " ")
         raise SetpointError(f"cannot list {kind!r}.{meant} One of: {', '.join(KINDS)}")
-    if len(words) > 2:
-        raise SetpointError(f"unexpected argument {words[-1]!r}")
-    section = words[1] if len(words) > 1 else ""
+    section = " ".join(words[1:])
     wanted = [kind] if kind else list(KINDS[:-1])
     found = {name: list(_rows(root, name, section)) for name in wanted}
     if kind == "fields" and not found["fields"]:
@@ -74,8 +73,12 @@ def run(arguments: Arguments) -> int:
                 f"{_meant(root, section)}"
             )
     elif kind is not None and kind != "fields" and section:
-        matches = _matcher(section)
-        found[kind] = [row for row in found[kind] if any(matches(_cell(c)) for c in row.values())]
+        matchers = [_matcher(word) for word in words[1:]]
+        found[kind] = [
+            row
+            for row in found[kind]
+            if all(any(matches(_cell(c)) for c in row.values()) for matches in matchers)
+        ]
         if not found[kind]:
             names = [next(iter(row.values())) for row in _rows(root, kind, "")]
             meant = did_you_mean(section, names, " ")
@@ -182,18 +185,18 @@ def _matcher(word: str) -> Callable[[str], bool]:
     return lambda text: bool(parts) and pattern.search(text) is not None
 
 
-def searched(root: type[Config], word: str) -> Iterator[dict[str, Any]]:
-    """The fields that have to do with a word: by name, by a name of other systems, by their help.
+def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
+    """The fields that have to do with words: by name, by a name of other systems, by their help.
 
     Arguments:
         root: the class of the configuration.
-        word: what is looked for.
+        words: what is looked for, with spaces between; each must stand somewhere.
 
     Returns:
         a mapping for each field, as `field_rows` gives them, names first; of its help the first
-        sentence, and `also_called` where the word stands there.
+        sentence, and `also_called` where a word stands there.
     """
-    matches = _matcher(word)
+    matchers = [_matcher(word) for word in words.split() or [words]]
     found: list[list[dict[str, Any]]] = [[], [], []]
     seen: set[int] = set()
     for path, info in schema(root):
@@ -201,10 +204,12 @@ def searched(root: type[Config], word: str) -> Iterator[dict[str, Any]]:
             continue
         seen.add(id(info))
         row = _field(path, info)
-        called = [name for name in info.also_called if matches(name)]
-        rank = 0 if matches(info.name) else 1 if called else 2 if matches(row["help"]) else None
-        if rank is None:
+        places = (path, " ".join(info.also_called), row["help"])
+        if not all(any(map(matches, places)) for matches in matchers):
             continue
+        named = any(matches(info.name) for matches in matchers)
+        called = [n for n in info.also_called if all(matches(n) for matches in matchers)]
+        rank = 0 if named else 1 if called else 2
         row["help"] = re.split(r"(?<=\.)\s", row["help"], maxsplit=1)[0]
         if called:
             row["also_called"] = called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 from setpoint.cli.command import (
@@ -18,18 +19,19 @@ from setpoint.cli.command import (
 from setpoint.cli.source import open_source
 from setpoint.config import SetpointError
 from setpoint.config.plain import to_minimal, to_plain
-from setpoint.config.walk import leaves
+from setpoint.config.walk import leaves, within
 
 FORMATS = ("toml", "yaml", "json", "python")
 # How editors are told: Taplo reads the first, the YAML language server the second.
 SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schema={}\n"}
 COMMAND = Command(
     "show",
-    "SOURCE [OVERRIDES]",
+    "SOURCE [PATH] [OVERRIDES]",
     "Print every value of a configuration with all layers merged and everything derived, in a\n"
     "form that can be saved and used as a SOURCE again. Python is what differs from the defaults,\n"
     "as a function for SOURCE module:function. Fields that are null by default and that nothing\n"
-    "has set are left out, except in JSON and with --all." + "\n" + SOURCE_HELP,
+    "has set are left out, except in JSON and with --all. With a PATH only that field or section\n"
+    "is printed, in its place in the file.\n" + SOURCE_HELP,
     [
         Option("--origins", "Print beside each value where it comes from."),
         Option("--minimal", "Print only what differs from the defaults."),
@@ -49,11 +51,13 @@ COMMAND = Command(
     ],
     [
         ("setpoint show tiny", "everything, as TOML"),
+        ("setpoint show tiny model", "one section, or one field"),
         ("setpoint show tiny --origins", "with the origin of each value"),
         ("setpoint show tiny --minimal > exp.toml", "a file to start from"),
         ("setpoint show exp.toml --format python > exp.py", "the same as Python"),
         ("setpoint show tiny --schema setpoint.schema.json", "for an editor; see `schema`"),
     ],
+    positional=(1, 2),
 )
 
 
@@ -80,10 +84,23 @@ def run(arguments: Arguments) -> int:
     schema = arguments.value("--schema")
     if schema is not None:
         _expect_schema(schema, chosen, arguments.has("--origins"))
-    config = open_source(arguments.source, arguments).resolve()
+    path, source = _path_and_source(arguments)
+    if path is not None and chosen == "python":
+        raise SetpointError("PATH has no effect with --format python, which shows the whole")
+    config = open_source(source, arguments).resolve()
     data = to_minimal(config) if arguments.has("--minimal") else to_plain(config)
     if chosen in ("toml", "yaml") and not (arguments.has("--all") or arguments.has("--minimal")):
         data = _without_nulls(data, to_minimal(config))
+    if path is not None:
+        from setpoint.cli.why import by_index, not_there
+
+        path = by_index(config, path.replace("-", "_"))
+        whole = _branch(to_plain(config), path.split("."))
+        if whole is None:
+            raise SetpointError(not_there(arguments.command.program, config, path))
+        data = _branch(data, path.split("."))
+        if data is None:  # null, or as it is by default
+            data = {} if arguments.has("--minimal") else whole
     comments = None
     if arguments.has("--origins"):
         from setpoint.config.entries import entries_of
@@ -92,7 +109,11 @@ def run(arguments: Arguments) -> int:
         comments = {leaf.path: leaf.describe_origin() for leaf in shown}
         if chosen == "json":
             every = [*leaves(config), *shown]
-            origins = {leaf.key: leaf.describe_origin() for leaf in every}
+            origins = {
+                leaf.key: leaf.describe_origin()
+                for leaf in every
+                if path is None or within(leaf.key, path) or within(path, leaf.key)
+            }
             data = {"config": data, "origins": origins}
     if schema is not None and chosen == "json":
         data = {"$schema": schema, **data}
@@ -116,6 +137,48 @@ def run(arguments: Arguments) -> int:
         text = SCHEMA_LINES[chosen].format(schema) + text
     print(text, end="")
     return 0
+
+
+def _path_and_source(arguments: Arguments) -> tuple[str | None, str | None]:
+    """What is to be shown, and of what; a script's source may be left out."""
+    words, program = arguments.positional, arguments.command.program
+    if len(words) == 2:
+        from setpoint.cli.why import path_and_source
+
+        return path_and_source(words, program)
+    only = arguments.source
+    named = only is not None and only.partition(".")[0] in program.root.__setpoint__.fields
+    return (
+        (only, None)
+        if named and program.is_own and not os.path.exists(only or "")
+        else (
+            None,
+            only,
+        )
+    )
+
+
+def _branch(data: dict[str, Any], path: list[str]) -> dict[str, Any] | None:
+    """The part of nested values that a path leads to, in its place; a list stays whole.
+
+    Arguments:
+        data: plain data.
+        path: keys and indices.
+
+    Returns:
+        the values above it alone with what it leads to; None where it leads nowhere.
+    """
+    key, rest = path[0], path[1:]
+    if key not in data:
+        return None
+    value = data[key]
+    if rest and isinstance(value, dict):
+        value = _branch(cast(dict[str, Any], value), rest)
+        if value is None:
+            return None
+    elif rest and not (isinstance(value, list) and rest[0].isdecimal()):
+        return None
+    return {key: value}
 
 
 def _without_nulls(data: dict[str, Any], minimal: object) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def open_source(
         document = read_standard_input(arguments)
         start, files = (None, [document, *files]) if source == "-" else (start, [*files, document])
     kind = OTHER if source is None or source == "-" else kind_of(source)
+    if source is not None and kind == OTHER and not arguments.command.program.is_own:
+        _refuse_other_file(source, arguments.command.name)
     if source is not None and kind in RECORDED:
         # Records are read by few calls, and what reads them is not free to import.
         from setpoint.cli.sources.record import open_record
@@ -107,6 +109,27 @@ def open_source(
         print_notes(composition.notes)
     composition.label = "standard input" if source == "-" else str(title or "the defaults")
     return composition
+
+
+def _refuse_other_file(source: str, command: str) -> None:
+    """Refuse a text or a Python file in the place of SOURCE, with what it is given as."""
+    if source.endswith(SUFFIXES) or preset_named(source) or not os.path.isfile(source):
+        return
+    verb = command if command in ("check", "show", "sweep") else "train"
+    said = f"{source} is no configuration: their files end in {', '.join(SUFFIXES)}. "
+    if source.endswith(".py"):
+        module = source.removesuffix(".py").replace(os.sep, ".")
+        raise SetpointError(
+            f"{said}A function in it that returns one is given as module:function: setpoint {verb} "
+            f"{module}:FUNCTION"
+        )
+    from setpoint.config.other_names import written
+
+    values = {"data.sources": [{"type": "text", "paths": [source]}]}
+    flags = written(values, Origin(COMMAND_LINE))
+    raise SetpointError(
+        f"{said}A text to train on is data of a preset or a file: setpoint {verb} tiny {flags}"
+    )
 
 
 def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
+from setpoint.cli.notes import print_notes
 from setpoint.cli.style import bold, dim, styled, table
 from setpoint.cli.sweep_points import Prepared, prepare
 from setpoint.config import RunError
@@ -17,6 +18,7 @@ from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.record import SweepRecord, duplicates_json
+from setpoint.sweep.study import optuna_missing
 from setpoint.sweep.task import FAILED, FINISHED, RUNNING, STOPPED, Task
 from setpoint.track.console import short_time
 
@@ -85,6 +87,8 @@ def carry_out(prepared: Prepared, arguments: Arguments) -> int:
     screen = Screen(prepared, for_machines=arguments.has("--json"))
     if arguments.has("--dry-run"):
         screen.plan()
+        if prepared.search is not None and (missing := optuna_missing()):
+            print_notes([missing])
         return 0
     if prepared.command is None:
         prepared.require_packages()

@@ -51,18 +51,16 @@ def run(arguments: Arguments) -> int:
         the exit status.
     """
     program = arguments.command.program
-    path, source = _which(arguments.positional, program)
+    path, source = path_and_source(arguments.positional, program)
     config = open_source(source, arguments).resolve()
-    name = _by_index(config, path.replace("-", "_"))
+    name = by_index(config, path.replace("-", "_"))
     every = list(leaves(config))
     found = [leaf for leaf in every if leaf.key == name or leaf.key.startswith(f"{name}.")]
     if not found:  # an entry of a mapping, whose key is as it was written
         entries = (entry for leaf in every for entry in entries_of(config, leaf))
         found = [entry for entry in entries if entry.key in (name, path)]
     if not found:
-        raise SetpointError(
-            f"this configuration has no value {path!r}. {_meant(program, name, every)}"
-        )
+        raise SetpointError(not_there(program, config, path))
     if arguments.has("--json"):
         import json
 
@@ -72,8 +70,32 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _by_index(config: Config, name: str) -> str:
-    """A path with items of lists, which overrides call by name or type, by their index."""
+def not_there(program: Program, config: Config, path: str) -> str:
+    """What is said of a path that leads nowhere.
+
+    Arguments:
+        program: whose configuration it is.
+        config: the resolved configuration.
+        path: as typed.
+
+    Returns:
+        the message, with what may have been meant.
+    """
+    name = by_index(config, path.replace("-", "_"))
+    meant = _meant(program, name, list(leaves(config)))
+    return f"this configuration has no value {path!r}. {meant}"
+
+
+def by_index(config: Config, name: str) -> str:
+    """A path with items of lists, which overrides call by name or type, by their index.
+
+    Arguments:
+        config: the resolved configuration.
+        name: the path, with underscores.
+
+    Returns:
+        the path as `leaves` has it.
+    """
     from setpoint.config.items import index_of
 
     node: object = config
@@ -92,8 +114,19 @@ def _by_index(config: Config, name: str) -> str:
     return ".".join(parts)
 
 
-def _which(positional: list[str], program: Program) -> tuple[str, str | None]:
-    """Path and source in either order, since both read naturally."""
+def path_and_source(positional: list[str], program: Program) -> tuple[str, str | None]:
+    """Tell path and source apart, which may stand in either order.
+
+    Arguments:
+        positional: one or two words; one is the path.
+        program: whose fields there are.
+
+    Returns:
+        the path, and the source or None.
+
+    Raises:
+        SetpointError: if the only word is a source.
+    """
     if not program.is_own:
         import setpoint.presets  # noqa: F401 - registers the presets by name
 

@@ -343,7 +343,7 @@ class _Sources(Generic[C]):
 
     def _checked(self, config: object, title: str) -> C:
         if not isinstance(config, self.root):
-            raise SetpointError(f"{title} gives {_what(config)}, not {named(self.root.__name__)}")
+            raise SetpointError(f"{title} gives {not_of(config, self.root)}")
         return draft_of(config)
 
     def _function(self, source: str) -> C:
@@ -386,9 +386,27 @@ def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
     return ""
 
 
-def _what(value: object) -> str:
-    """What a function gave instead of a config, with the article that its type's name takes."""
-    return "nothing" if value is None else named(type(value).__name__)
+def not_of(value: object, root: type[Config]) -> str:
+    """What a function gave instead of a config of a root.
+
+    Arguments:
+        value: what it gave.
+        root: the class that it should be of.
+
+    Returns:
+        for instance `a Motor, not a Job`; with modules where the names are the same.
+    """
+    if value is None:
+        return f"nothing, not {named(root.__name__)}"
+    given, wanted = type(value).__name__, root.__name__
+    if given == wanted:
+        given = f"{type(value).__module__}.{type(value).__qualname__}"
+        wanted = f"{root.__module__}.{root.__qualname__}"
+        if given == wanted:
+            again = "the class was defined anew since, as by importing its module twice"
+            return f"a {given} of another definition than this one: {again}"
+        return f"a {given}, not a {wanted}"
+    return f"{named(given)}, not {named(wanted)}"
 
 
 def named(name: str) -> str:

@@ -91,6 +91,7 @@ class Editor:
         # The keys that no field answers to, and the configuration as far as it can be determined
         # without them; both are for `other_names.answer`.
         self.unknown: list[Unknown] = []
+        self.refused: list[Unknown] = []  # values of a kind that their place cannot take
         self.determined: Config | None = None
         # By what path a layer has set a field; a section may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
@@ -220,14 +221,21 @@ class Editor:
                 origin=origin.describe(full),
             )
             self.problems.append(problem)
-            if foreign and text != "***":
+            if text == "***" or part.secret:
+                continue
+            if foreign:
                 self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
+            elif part.message.startswith("is not") or "names no item" in part.message:
+                self.refused.append(Unknown(full, _typed(value, part.at), origin, problem))
         if len(self.problems) >= MOST:
             raise ConfigError(self.problems)
 
     def answer(self) -> None:
-        """Say of unknown keys that other systems have what is to be written here."""
-        if self.unknown:
+        """Say of unknown keys that other systems have what is to be written here.
+
+        Likewise of values that are meant for another place, such as the name of a preset.
+        """
+        if self.unknown or self.refused:
             from .other_names import answer
 
             answer(self)
@@ -615,6 +623,20 @@ def _inside(value: object, path: Path) -> object:
         else:
             return MISSING
     return value
+
+
+def _typed(value: object, path: Path) -> object:
+    """A part of a value, also of a text that stands for a list or for a section with a type."""
+    if isinstance(value, str):
+        if isinstance(value, PlainScalar) and value.startswith("["):
+            from .layers.flow import parse_flow
+
+            try:
+                return _inside(parse_flow(value), path)
+            except Invalid:
+                return MISSING
+        return value
+    return _inside(value, path)
 
 
 def fields_in(values: Mapping[str, object]) -> dict[str, object]:

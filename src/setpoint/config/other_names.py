@@ -10,6 +10,9 @@ is answered by the table `OTHER_NAMES` of the module that the root names:
         "epochs": lambda given: Ours({"duration": f"{given.text} epochs"}),
         "wandb": "There is no wandb tracker.",
     }
+
+The same module may hold `OTHER_VALUES`, by path with `*` for indices: answers to values that a
+field or section cannot take, such as `--data my.txt`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from .field import MISSING, FieldInfo
 from .files.plain import PlainScalar, guess
 from .origin import COMMAND_LINE, ENVIRONMENT, FILE, PROGRAM, Origin
 from .spelling import value_here
-from .suggest import first_places, foreign_table, schema
+from .suggest import classes_at, field_of, first_places, foreign_table, foreign_values, schema
 from .types.containers import OptionalType
 from .types.sections import SectionType
 
@@ -57,7 +60,7 @@ class Given:
 
     def __init__(self, name: str, value: object, editor: Editor) -> None:
         self.name = name
-        self.value = guess(value) if isinstance(value, PlainScalar) else value
+        self.value = _guessed(value)
         self._editor = editor
 
     @property
@@ -70,7 +73,7 @@ class Given:
         """The value as a finite number; None for anything else."""
         value = self.value
         if isinstance(value, str):  # files of other systems quote numbers: "1e-4"
-            value = guess(PlainScalar(value))
+            value = _guessed(PlainScalar(value))
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         try:
@@ -138,6 +141,14 @@ Option = tuple[Mapping[str, object], Sequence[Mapping[str, object]]]
 Converter = Callable[[Given], Ours | str | None]
 
 
+def _guessed(value: object) -> object:
+    """A text of a flag as what it looks like; a number of too many digits stays a text."""
+    try:
+        return guess(value) if isinstance(value, PlainScalar) else value
+    except SetpointError:
+        return str(value)
+
+
 def _word(key: object) -> str:
     """A key in the spelling of `also_called`."""
     return str(key).lower().replace("-", "_")
@@ -153,6 +164,10 @@ def answer(editor: Editor) -> None:
     table = foreign_table(root)
     for unknown in editor.unknown[:MOST]:
         words = [_word(part) for part in unknown.path]
+        owners = _owners(root, unknown)
+        if owners:  # a field of ours, of another variant
+            unknown.problem.hint = _of_variant(owners, unknown, editor) or unknown.problem.hint
+            continue
         said = _said(table, (".".join(words), words[-1]), unknown, editor)
         if said is None:
             said = _renamed(editor, unknown, words[-1]) or None
@@ -162,6 +177,60 @@ def answer(editor: Editor) -> None:
             said = _sentence([(said.values, ())], said.note, unknown.origin, editor)
         if said:
             unknown.problem.hint = said
+    for refused in editor.refused[:MOST]:
+        hint = _answer_value(refused, editor)
+        if hint:
+            refused.problem.hint = hint
+
+
+def _owners(root: type[Config], unknown: Unknown) -> list[type[Config]]:
+    """The variants that have the field which the chosen one has not."""
+    classes = classes_at(root, unknown.path[:-1])
+    return [cls for cls in classes if field_of(cls, str(unknown.path[-1]))]
+
+
+def _of_variant(owners: list[type[Config]], unknown: Unknown, editor: Editor) -> str:
+    """How a field of another variant is set, where one variant alone has it."""
+    tag = owners[0].__setpoint__.tag
+    as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
+    if len(owners) > 1 or tag is None or unknown.value is MISSING or not as_flags:
+        return ""
+    section = ".".join(map(str, unknown.path[:-1]))
+    values = {section: tag, f"{section}.{unknown.path[-1]}": unknown.value}
+    if not _fits(editor, values):
+        return ""
+    return f"It is a field of type = {tag}: {written(values, unknown.origin)}"
+
+
+def _answer_value(refused: Unknown, editor: Editor) -> str:
+    """What is to be written for a value that its place cannot take; empty where nothing is known.
+
+    Of a list of such values each is answered with what is to be written for all of them.
+    """
+    path = refused.path[:-1] if refused.path[-1] == "type" else refused.path
+    value = refused.value
+    if value is MISSING or not path:
+        return ""
+    beside = [each for each in editor.refused if each.path[:-1] == path[:-1]]
+    if str(path[-1]).isdecimal() and len(beside) > 1:
+        value = [each.value for each in beside]
+    key = ".".join("*" if str(part).isdecimal() else _word(part) for part in path)
+    entry: Converter | str | None = foreign_values(type(editor.root)).get(key)
+    given = Given(_word(path[-1]), value, editor)
+    said = entry(given) if callable(entry) else entry
+    if isinstance(said, Ours):
+        values = [(said.values, ())]
+        return _sentence(values, said.note, refused.origin, editor, "It belongs in")
+    if said:
+        return said
+    from .registry import preset_named
+
+    section = {".".join(map(str, path)): f"@{value}"}
+    if isinstance(value, str) and preset_named(value) and _fits(editor, section):
+        return (
+            f"The section of the preset {value} is taken with @: {written(section, refused.origin)}"
+        )
+    return ""
 
 
 def _said(
@@ -226,10 +295,16 @@ def _reads(info: FieldInfo, value: object) -> bool:
     return True
 
 
-def _sentence(options: Sequence[Option], note: str, origin: Origin, editor: Editor) -> str:
+def _sentence(
+    options: Sequence[Option],
+    note: str,
+    origin: Origin,
+    editor: Editor,
+    verb: str = "Here it is called",
+) -> str:
     """`Here it is called A, NOTE: what to write`; without that where it would be refused."""
     names = " or ".join(" and ".join(values) for values, _ in options)
-    head = f"Here it is called {names}{f', {note}' if note else ''}"
+    head = f"{verb} {names}{f', {note}' if note else ''}"
     texts: list[str] = []
     for values, variants in options:
         attempts = (values, *({**variant, **values} for variant in variants))
@@ -252,7 +327,21 @@ def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
             trial.set(path.split("."), given, Origin(COMMAND_LINE))
     except SetpointError:
         return False
-    return not trial.problems
+    return not trial.problems and all(_is_complete(trial.root, path) for path in values)
+
+
+def _is_complete(root: Config, path: str) -> bool:
+    """Whether nothing is required beside a value that is set, in the sections that hold it."""
+    from .base import value_or_missing
+
+    node: Any = root
+    for part in path.split("."):
+        node = value_or_missing(node, part) if isinstance(node, Config) else None
+        if isinstance(node, Config):
+            fields = type(node).__setpoint__.fields.values()
+            if any(i.required and value_or_missing(node, i.name) is MISSING for i in fields):
+                return False
+    return True
 
 
 def written(values: Mapping[str, object], origin: Origin) -> str:

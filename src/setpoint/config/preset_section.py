@@ -11,7 +11,7 @@ from .field import MISSING
 from .origin import COMMAND_LINE, ENVIRONMENT, FILE, SWEEP, Origin, Path, Recorded
 from .problem import ConfigError
 from .registry import call_preset, preset_named, presets
-from .suggest import did_you_mean
+from .suggest import FORGOTTEN, did_you_mean
 from .walk import dotted, leaves
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def section_of_preset(editor: Editor, text: str, path: Path) -> Config | None:
     root = type(editor.root)
     if preset_named(name) is None:
         stem = name.partition("(")[0]
-        raise Invalid("names no preset", tuple(sorted(presets)), hint=did_you_mean(stem, presets))
+        hint = did_you_mean(stem, presets) or f"{FORGOTTEN}."
+        raise Invalid("names no preset", tuple(sorted(presets)), hint=hint)
     try:
         config: Any = call_preset(name)
     except (ConfigError, UserCodeError):
@@ -48,7 +49,9 @@ def section_of_preset(editor: Editor, text: str, path: Path) -> Config | None:
     except SetpointError as error:
         raise Invalid(str(error)) from None
     if not isinstance(config, root):
-        raise Invalid(f"the preset {name!r} gives a {type(config).__name__}, not a {root.__name__}")
+        from .compose import not_of
+
+        raise Invalid(f"the preset {name!r} gives {not_of(config, root)}")
     node: Any = config
     for part in path:
         known = isinstance(node, Config) and part in type(node).__setpoint__.fields

@@ -164,9 +164,28 @@ def _parse(expression: str, hint: str = "") -> ast.expr:
     try:
         return parse(expression.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        resolver, colon, rest = expression.strip().partition(":")
+        if colon and resolver in ("env", "oc.env"):
+            hint = from_environment(rest.partition(",")[0].strip())
         raise Invalid(
             f"cannot be read as arithmetic on fields, as in {EXAMPLE}", hint=hint
         ) from None
+
+
+def from_environment(name: str, prefix: str = "SETPOINT") -> str:
+    """How a variable of the environment gets into a value, for who refers to it like a field.
+
+    Arguments:
+        name: of the variable.
+        prefix: of the variables that set fields.
+
+    Returns:
+        two sentences.
+    """
+    return (
+        f'References name fields, not variables of the environment. In a shell write "${name}", '
+        f"which it replaces; or set the field from outside, as {prefix}__SECTION__FIELD=VALUE."
+    )
 
 
 def _closing(text: str, start: int) -> int:

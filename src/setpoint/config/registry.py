@@ -12,7 +12,7 @@ from .catalogue import Catalogue
 from .errors import Invalid, SetpointError, several
 from .files.plain import PlainScalar
 from .origin import MODIFIER, PRESET, Origin, running
-from .suggest import did_you_mean
+from .suggest import FORGOTTEN, did_you_mean
 
 P = TypeVar("P", bound=Callable[..., Config])
 M = TypeVar("M", bound=Callable[..., Config])
@@ -192,7 +192,10 @@ def call_modifier(text: str, draft: Config) -> Config:
     with running(MODIFIER, text):
         result: object = call_user_function(function, title, draft, **arguments)
     if not isinstance(result, type(draft)):
-        raise SetpointError(f"the modifier {name!r} must return the config, got {result!r}")
+        from .compose import not_of
+
+        said = not_of(result, type(draft)) if isinstance(result, Config) else f"{result!r}"
+        raise SetpointError(f"the modifier {name!r} must return the config, got {said}")
     return result
 
 
@@ -270,4 +273,6 @@ def unknown(kind: str, name: str, table: Mapping[str, object]) -> str:
     if "," in name and all(part.strip().replace("_", "-") in table for part in name.split(",")):
         each = " ".join(f"--with {part.strip()}" for part in name.split(","))
         meant = f" Repeat the option: {each}." if kind == "modifier" else ""
+    if not meant and name.strip().replace("-", "_").isidentifier():
+        meant = f" {FORGOTTEN}."
     return f"there is no {kind} {name!r}.{meant} Known: {', '.join(sorted(table)) or 'none'}"

@@ -55,6 +55,7 @@ def missing_place(root: Config, path: Path) -> Invalid:
     Returns:
         the error, to be raised by the caller.
     """
+    from .reference import from_environment
     from .suggest import place_of
 
     name = dotted(path)
@@ -62,6 +63,8 @@ def missing_place(root: Config, path: Path) -> Invalid:
     if absent:
         return Invalid(f"refers to {name}, but {absent}")
     hint = place_of(type(root), str(path[-1]), name)
+    if not hint and len(path) == 1 and name.isupper():
+        hint = from_environment(name, type(root).__setpoint__.environment_prefix)
     return Invalid(f"refers to {name}, which does not exist", hint=hint)
 
 

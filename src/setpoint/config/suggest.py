@@ -17,6 +17,7 @@ SHORT = 2  # letters of a name that is taken as it is
 LONG = 6  # letters from which on one wrong letter leaves much alike
 PREFIX = 4  # letters that may stand for a longer word
 NAME = 60  # a longer name than this is shortened in errors
+FORGOTTEN = "One of your own is known once its module is imported: --import MODULE"
 
 
 def nearest(
@@ -358,6 +359,23 @@ def foreign_table(root: type[Config]) -> Mapping[str, Any]:
     from importlib import import_module
 
     return import_module(module).OTHER_NAMES
+
+
+def foreign_values(root: type[Config]) -> Mapping[str, Any]:
+    """What the root declares of values that a place cannot take; see `other_names`.
+
+    Arguments:
+        root: the root class.
+
+    Returns:
+        sentences and converters by path, with `*` for indices.
+    """
+    module = root.__setpoint__.other_names
+    if module is None:
+        return {}
+    from importlib import import_module
+
+    return getattr(import_module(module), "OTHER_VALUES", {})
 
 
 def known_elsewhere(root: type[Config], key: str) -> bool:

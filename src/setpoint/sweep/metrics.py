@@ -191,11 +191,14 @@ def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
     name = wanted.column if wanted.kind is None else f"{wanted.kind}.{wanted.column}"
     if name in known or (wanted.kind is None and any(k.endswith(f".{name}") for k in known)):
         return None
-    own = bool(added_sections(job))  # whose callbacks may write rows of their own
+    # Callbacks of sections of the user's own may write rows; those of training may have more
+    # columns, such as those of experts.
+    more = wanted.kind == "train" or (wanted.kind is None and getattr(job.model, "moe", None))
+    open_ = bool(added_sections(job)) or bool(more)
     columns = [each.partition(".")[2] for each in known]
     close = nearest(name, known, 1, likeness=0.75)
     close = close or [known[columns.index(c)] for c in nearest(wanted.column, columns, 1, 0.75)]
-    if (own or wanted.kind in (None, "train")) and not close:
+    if open_ and not close:
         return None
     return Problem(
         "objective",

@@ -107,6 +107,20 @@ def identity(spec: Search, axes: Axes, make: Make) -> str:
     return f"search-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
+_INSTALL = "a search needs the package {!r}: pip install 'setpoint[search]'"
+
+
+def optuna_missing() -> str:
+    """What is missing for a search; nothing is imported.
+
+    Returns:
+        what to install; the empty text where Optuna is installed.
+    """
+    from importlib.util import find_spec
+
+    return "" if find_spec("optuna") else _INSTALL.format("optuna")
+
+
 def import_optuna() -> Any:
     """The package that proposes.
 
@@ -119,9 +133,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise SetpointError(
-            f"a search needs the package {error.name!r}: pip install 'setpoint[search]'"
-        ) from None
+        raise SetpointError(_INSTALL.format(error.name)) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Period, Problem, check, field
+from setpoint.config import RUNTIME, Caution, Config, Period, Problem, check, field
+
+NO_METRICS = "no-metrics-file"
 
 
 class TrackerConfig(Config, role=RUNTIME):
@@ -65,4 +67,15 @@ class Tracking(Config, role=RUNTIME):
                 f"trackers.{index}",
                 f"writes metrics.jsonl, as tracker {writers[0]} does; each row would stand twice",
                 hint="Leave one of them out.",
+            )
+
+    @check(cautions={NO_METRICS: "trackers replace the one that writes metrics.jsonl"})
+    def _check_metrics(self) -> Iterator[Caution]:
+        if self.trackers and not any(isinstance(each, Jsonl) for each in self.trackers):
+            yield Caution(
+                NO_METRICS,
+                "trackers",
+                "no tracker writes metrics.jsonl, so that `setpoint compare` has nothing to show, "
+                "nor has a search",
+                hint="Keep both with --tracking.trackers.append jsonl.",
             )

@@ -5,14 +5,23 @@ Names whose value means the same stand at their field, as `also_called`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import cast
 
 from setpoint.config import Duration
-from setpoint.config.other_names import Converter, Given, Ours
+from setpoint.config.other_names import Converter, Given, Ours, in_shell
 
 PEAK = ("lr", "learning_rate", "base_lr", "max_lr", "peak_lr")
 EPOCHS = ("num_train_epochs", "num_epochs", "max_epochs", "epochs", "n_epochs")
+PER_DEVICE = ("per_device_train_batch_size", "per_device_batch_size", "micro_batch_size",
+              "train_micro_batch_size_per_gpu", "device_batch_size")  # fmt: skip
+ACCUMULATION = ("gradient_accumulation_steps", "gradient_accumulation_iters",
+                "grad_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches",
+                "grad_accum", "accumulation_steps", "gradient_accumulation")  # fmt: skip
+TRACKERS = ("wandb", "tensorboard", "mlflow", "comet", "comet_ml", "aim", "neptune", "clearml",
+            "swanlab")  # fmt: skip
+GPT2 = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # ids of the hub from before it had owners
 STEPS = ("max_steps", "train_steps", "total_steps", "num_steps", "max_iters", "train_iters")
 
 
@@ -93,7 +102,106 @@ def _mixed(given: Given) -> Ours | str | None:
     ours = {"16": "fp16", "32": "fp32", "no": "fp32"}.get(word, word)
     if given.truth is not None:
         ours = "bf16" if given.truth else "fp32"
-    return Ours({"precision.compute": ours}) if ours in ("bf16", "fp16", "fp32") else None
+    return _computed_in(ours)
+
+
+def _computed_in(ours: str, note: str = "") -> Ours | None:
+    """A format to compute in; fp16 is for GPUs, which are named for it."""
+    if ours not in ("bf16", "fp16", "fp32"):
+        return None
+    if ours == "fp16":
+        return Ours({"precision.compute": ours, "parallel.device": "cuda"}, note or "on a GPU")
+    return Ours({"precision.compute": ours}, note)
+
+
+def _format(given: Given) -> Ours | str | None:
+    """A format by its name in torch."""
+    word = given.text.lower().removeprefix("torch.")
+    names = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+    return _computed_in(names.get(word, word))
+
+
+def _float8(given: Given) -> Ours | str | None:
+    if given.truth:
+        return Ours({"precision.float8": {}, "parallel.device": "cuda"}, "on a GPU")
+    return Ours({"precision.float8": None}) if given.truth is False else None
+
+
+def _half(given: Given) -> Ours | str | None:
+    """`fp16` and `bf16`: switches, of which one at most is on."""
+    if given.truth is None:
+        return None
+    if given.truth:
+        return _computed_in(given.name)
+    other = given.beside("bf16" if given.name == "fp16" else "fp16")
+    if other is not None and other.truth:
+        return f"Leave {given.name} out: precision.compute is one format, and {other.name} is on."
+    return Ours({"precision.compute": "fp32"})
+
+
+def _accumulation(given: Given) -> Ours | str | None:
+    """Passes per update at the micro-batch of today, as other systems count them."""
+    path, number = "batch.accumulation", given.number
+    size, ranks = given.of("batch.global_size"), given.of("parallel.world_size")
+    beside = given.beside(*PER_DEVICE)
+    micro: object = given.of("batch.micro_size") if beside is None else beside.number
+    whole = number is not None and number >= 1 and number == int(number)
+    known = isinstance(size, int) and isinstance(ranks, int) and isinstance(micro, int | float)
+    if number is None or not whole or not known or not isinstance(micro, int | float):
+        return f"Here it is called {path}: it divides batch.global_size, and micro_size shrinks."
+    count, wanted = int(number), int(number * micro) * ranks
+    if wanted == size:
+        return Ours({path: count})
+    note = (
+        f"which divides batch.global_size = {size}; alone it shrinks micro_size, and to keep "
+        f"micro_size = {int(micro)} give both"
+    )
+    return Ours({path: count, "batch.global_size": wanted}, note)
+
+
+def _micro(given: Given) -> Ours | str | None:
+    """The micro-batch; with a global size that it divides where that of today is none."""
+    path, number = "batch.micro_size", given.number
+    size, ranks = given.of("batch.global_size"), given.of("parallel.world_size")
+    if not isinstance(size, int) or not isinstance(ranks, int):
+        return f"Here it is called {path}."
+    if number is None or number < 1 or number != int(number):
+        return f"Here it is called {path}, a number of sequences."
+    each = int(number) * ranks
+    accumulation = given.beside(*ACCUMULATION)
+    passes = None if accumulation is None else accumulation.number
+    if size % each == 0 or (passes is not None and passes >= 1):
+        return Ours({path: int(number)})
+    wanted = each * max(1, round(size / each))
+    note = f"which divides batch.global_size, and does not divide {size}"
+    return Ours({path: int(number), "batch.global_size": wanted}, note)
+
+
+def _biases(given: Given) -> Ours | str | None:
+    """Biases of all linear layers."""
+    if given.truth is None:
+        return None
+    paths = ("model.qkv_bias", "model.attention_output_bias", "model.ffn_bias")
+    return Ours(dict.fromkeys(paths, given.truth), "for the linear layers")
+
+
+def _pretrained(given: Given) -> Ours | str | None:
+    """Weights to start from, whose configuration is written first."""
+    name = given.text
+    if name in ("scratch", "random", "none", "null", ""):
+        return f"Leave {given.name} out: weights are random unless model.pretrained names some."
+    if name == "resume":
+        return "The same command again goes on with its run; leave it out."
+    source = f"openai-community/{name}" if name in GPT2 and not os.path.exists(name) else name
+    text = (
+        f"`setpoint import {in_shell(source)} --output model.toml` writes the configuration of "
+        f"these weights, and `setpoint train model.toml` starts from them"
+    )
+    from setpoint.config.registry import preset_named
+
+    if preset_named(name):
+        text += f"; the same model with random weights is --model {in_shell('@' + name)}"
+    return text
 
 
 def _every(path: str) -> Converter:
@@ -216,6 +324,44 @@ def _text_files(field: str) -> Converter:
     return convert
 
 
+def _text_value(field: str) -> Converter:
+    """A file, or the name of a kind of sources, in the place of sources."""
+    files = _text_files(field)
+
+    def convert(given: Given) -> Ours | str | None:
+        several = isinstance(given.value, list | tuple)
+        names = cast(Sequence[object], given.value) if several else [given.value]
+        texts = [str(name) for name in names]
+        if texts in (["stdlib"], ["random"]):
+            return Ours({field: texts[0]}, "a list of sources")
+        if texts and all("." in each or "*" in each or os.path.exists(each) for each in texts):
+            return files(given)
+        from setpoint.config.registry import preset_named
+
+        if given.name.isdecimal() or preset_named(given.text):
+            return None  # the name of a kind of sources
+        return f"Text is given as files: --{field} '[{{type: text, paths: [FILE]}}]'"
+
+    return convert
+
+
+def _tokenizer_value(given: Given) -> Ours | str | None:
+    name = given.text
+    if name in GPT2:  # a preset, too, whose tokenizer is not meant
+        name = f"openai-community/{name}"
+    if "/" in name or os.path.exists(name):
+        return Ours({"tokenizer": "huggingface", "tokenizer.path": name})
+    return None
+
+
+def _model_value(given: Given) -> Ours | str | None:
+    return _pretrained(given) if "/" in given.text or os.path.exists(given.text) else None
+
+
+def _tracker(given: Given) -> Ours | str | None:
+    return NO_TRACKER if given.text.lower() in TRACKERS else None
+
+
 def _checkpointing(given: Given) -> Ours | str | None:
     word = given.text.lower()
     if given.truth or word in ("full", "selective"):
@@ -292,6 +438,14 @@ OTHER_NAMES: dict[str, Converter | str] = {
     **dict.fromkeys(("warmup_ratio", "warmup_fraction", "lr_warmup_fraction"), _warmup_share),
     "optimizer.decay": lambda given: Ours({"optimizer.weight_decay": given.value}),
     "warmup": _warmup,
+    **dict.fromkeys(("fp16", "bf16"), _half),
+    **dict.fromkeys(("dtype", "torch_dtype"), _format),
+    "fp8": _float8,
+    **dict.fromkeys(ACCUMULATION, _accumulation),
+    **dict.fromkeys(PER_DEVICE, _micro),
+    **dict.fromkeys(("bias", "use_bias"), _biases),
+    **dict.fromkeys(("model_name_or_path", "model_name", "model_path", "init_from", "hf_model",
+                     "model_id"), _pretrained),
     **dict.fromkeys(("amp", "use_amp", "mixed_precision", "autocast"), _mixed),
     **dict.fromkeys(("eval_steps", "eval_strategy", "evaluation_strategy", "eval_interval",
                      "val_check_interval", "eval_every", "val_every", "evaluation.interval",
@@ -355,3 +509,16 @@ OTHER_NAMES: dict[str, Converter | str] = {
     "exists.",
     "local_rank": "The rank is read from the environment, which torchrun sets; leave it out.",
 }  # fmt: skip
+
+OTHER_VALUES: dict[str, Converter | str] = {
+    "data": _text_value("data.sources"),
+    "data.sources.*": _text_value("data.sources"),
+    "data.sources.paths": _text_value("data.sources"),
+    "data.validation": _text_value("data.validation"),
+    "data.validation.*": _text_value("data.validation"),
+    "data.validation.paths": _text_value("data.validation"),
+    "tokenizer": _tokenizer_value,
+    "model": _model_value,
+    "tracking.trackers.*": _tracker,
+}
+"""Answers to values that a field cannot take; see `setpoint.config.other_names`."""

@@ -116,7 +116,9 @@ def test_the_order_of_overrides() -> None:
 def test_flags_of_fields_that_only_a_later_variant_has() -> None:
     job = resolved("--model.cell=lstm", "--model=recurrent")
     assert job.model == Recurrent(cell="lstm")
-    assert flag_problems("--model.cell=lstm")["model.cell"].hint.endswith("type = recurrent.")
+    assert flag_problems("--model.cell=lstm")["model.cell"].hint.endswith(
+        ": --model recurrent --model.cell lstm"
+    )
     assert isinstance(resolved("--model=transformer").model, Transformer)
 
 

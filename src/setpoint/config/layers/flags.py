@@ -21,6 +21,42 @@ from .word import label_of
 CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 
 
+def deletes(token: str) -> bool:
+    """Whether a word is Hydra's way to delete a key, such as `~evaluation`.
+
+    Arguments:
+        token: as typed.
+
+    Returns:
+        True for `~` and a dotted name; a home folder has a slash behind its name.
+    """
+    name = token.partition("=")[0]
+    return name[:1] == "~" and all(part.isidentifier() or part.isdecimal()
+                                   for part in name[1:].split("."))  # fmt: skip
+
+
+def unexpected(token: str) -> str:
+    """What is said of a word that is no override.
+
+    Arguments:
+        token: as typed.
+
+    Returns:
+        the message.
+    """
+    if deletes(token):
+        name = token[1:].partition("=")[0]
+        head, _, last = name.rpartition(".")
+        how = f"--{name} null switches a section off"
+        if head and last.isdecimal():
+            how = f"--{head}.remove {last} takes an item out of a list"
+        return f"unexpected argument {token!r}; nothing is deleted with ~ here: {how}"
+    return (
+        f"unexpected argument {token!r}; an override is written --section.field value "
+        f"or section.field=value"
+    )
+
+
 class Flag:
     """One override.
 
@@ -83,11 +119,8 @@ def parse_flags(
         name, equals, text = token.partition("=")
         label = label_of(token, name)
         if not name.startswith("--"):
-            if not equals or not name or name.startswith("-"):
-                raise SetpointError(
-                    f"unexpected argument {token!r}; an override is written --section.field value "
-                    f"or section.field=value"
-                )
+            if not equals or not name or name.startswith("-") or deletes(token):
+                raise SetpointError(unexpected(token))
             flags.append(Flag(_path(name), text, label))
             continue
         path = _path(name[2:])

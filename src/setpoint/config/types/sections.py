@@ -72,6 +72,10 @@ class SectionType(FieldType):
         refused = refuse_choice(tag, tuple(variants))
         if isinstance(tag, str) and "." in tag and "import" in variants:
             refused.hint = f'A callable is given as {{type = "import", target = "{tag}"}}.'
+        elif isinstance(tag, str) and tag != "null" and not refused.hint:
+            from ..suggest import FORGOTTEN
+
+            refused.hint = f"{FORGOTTEN}."
         raise refused
 
     def only(self) -> type[Config] | None:
