@@ -193,6 +193,20 @@ def test_a_schema_knows_one_spelling() -> None:
     assert complaints(KNOWN, data) == ["batch: additionalProperties"]
 
 
+def test_taplo_can_read_it() -> None:
+    """An `allOf` that is not behind an `if` has `properties` beside it, or Taplo 0.9 ends."""
+
+    def alone(schema: Any) -> bool:
+        if isinstance(schema, list):
+            return any(alone(part) for part in schema)
+        if not isinstance(schema, dict):
+            return False
+        seen = [part for key, part in schema.items() if key not in ("if", "then", "else")]
+        return ("allOf" in schema and "properties" not in schema) or any(map(alone, seen))
+
+    assert not alone(json_schema(Job))
+
+
 def test_every_header_is_described() -> None:
     assert set(ABOUT_THE_FILE) == set(HEADERS)
 
