@@ -26,6 +26,9 @@ sequences = 3
 """
 
 
+TWO = "--prompt a --prompt b --samples 20 --max-tokens 2"
+
+
 @pytest.fixture
 def run(cli: CommandLine) -> str:
     """A run of `small.toml`, and `job.toml` about it."""
@@ -121,6 +124,19 @@ def test_evaluate(cli: CommandLine, run: str) -> None:
     assert "needs a value" in cli.refused(f"evaluate {run} --text")
     nowhere = cli.refused(f"evaluate {run} --text none.txt")
     assert "paths.0 = 'none.txt'\n    from command line --text\n" in nowhere
+
+
+def test_long_work_is_shown_beside_the_results(
+    cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = {line: cli(line).out for line in (f"evaluate {run} --json", f"generate {run} {TWO}")}
+    for name in ("SECONDS_BEFORE_LINES", "SECONDS_BETWEEN_LINES"):
+        monkeypatch.setattr(f"setpoint.track.progress.{name}", 0.0)
+    words = ("evaluating held_out, sequences: ", "generating, texts: ")
+    for (line, out), what in zip(quiet.items(), words, strict=True):
+        answer = cli(line)
+        assert answer.out == out
+        assert what in answer.err
 
 
 def test_export_and_back(cli: CommandLine, run: str) -> None:

@@ -144,3 +144,32 @@ def test_nothing_held_out() -> None:
     config = Data(sources=(Random(documents=3, length=9),), held_out=0)
     train, held_out = build_corpora(config, ByteTokenizer())
     assert held_out is None and len(train.files) == 3
+
+
+class Whole(ByteTokenizer):
+    """One whose tokens depend on the whole text, as those of most do."""
+
+    takes_pieces = False
+
+
+def test_a_long_document_is_tokenized_in_pieces_where_that_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    documents = [Document("short", b"abc"), Document("long", bytes(range(40))), Document("no", b"")]
+    plain = build_corpus(documents, ByteTokenizer(), side="x")
+    monkeypatch.setattr("setpoint.data.corpus.PIECE", 16)
+    monkeypatch.setattr("setpoint.data.corpus.LARGE", 40)
+    shown: list[tuple[str, int, int | None, bool]] = []
+
+    def show(what: str, done: int, total: int | None, now: bool = False) -> None:
+        shown.append((what, done, total, now))
+
+    corpus = build_corpus(documents, ByteTokenizer(), side="x", show=show)
+    assert corpus.tokens.tolist() == plain.tokens.tolist()
+    assert {each[0] for each in shown} == {"tokenizing x, bytes"}
+    assert sorted({each[1] for each in shown}) == [0, 3, 19, 35, 43]
+    del shown[:]
+    build_corpus(documents, Whole(), side="x", show=show)
+    # What cannot be cut is named with its size before it is begun.
+    assert shown[2] == ("tokenizing x, bytes (document 2 of 3 has 0 MB)", 3, 43, True)
+    assert [each[3] for each in shown].count(True) == 1

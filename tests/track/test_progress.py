@@ -8,7 +8,13 @@ import sys
 
 import pytest
 
-from setpoint.track.progress import LineProgress, Progress, Reading, make_progress
+from setpoint.track.progress import (
+    LineProgress,
+    Progress,
+    Reading,
+    make_progress,
+    make_work_progress,
+)
 
 
 class Terminal(io.StringIO):
@@ -121,3 +127,22 @@ def test_a_bar_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tokenizing train, bytes" in text
     assert text.rindex("tokenizing") < text.index("step 10/30")
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_what_takes_long_is_shown_at_once() -> None:
+    stream = io.StringIO()
+    make_progress("lines", total_steps=3, stream=stream).work("reading", 1, 4, now=True)
+    assert stream.getvalue() == "reading: 1/4 (25%)\n"
+
+
+def test_the_work_of_a_command_is_a_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with make_work_progress(stream) as progress:
+        progress.work("evaluating web, sequences", 0, 4)
+        progress.work("evaluating web, sequences", 2, 4, now=True)
+        progress.work("evaluating web, sequences", 4, 4)
+    assert stream.getvalue() == (
+        "\revaluating web, sequences: 0/4 (0%)\x1b[K\revaluating web, sequences: 2/4 (50%)\x1b[K"
+        "\r\x1b[K"
+    )

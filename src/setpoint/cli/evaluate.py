@@ -58,8 +58,10 @@ def run(arguments: Arguments) -> int:
         tasks["output"] = arguments.value(OUTPUT.name)
     job: Any = job_with_weights(arguments, tasks)
     from setpoint.infer.run import infer
+    from setpoint.track.progress import make_work_progress
 
-    results = infer(job)
+    with make_work_progress() as progress:
+        results = infer(job, show=progress.work)
     if arguments.has(JSON.name):
         import json
 

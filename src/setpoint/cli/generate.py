@@ -74,10 +74,12 @@ def run(arguments: Arguments) -> int:
         tasks["output"] = arguments.value(OUTPUT.name)
     job: Any = job_with_weights(arguments, tasks)
     from setpoint.infer.run import infer
+    from setpoint.track.progress import make_work_progress
 
     section = job.generation
     if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
-        results = infer(job)
+        with make_work_progress() as progress:
+            results = infer(job, show=progress.work)
         print("\n---\n".join(text.prompt + text.text for text in results.texts))
         tell_profiles(results)
         return 0

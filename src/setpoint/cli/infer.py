@@ -57,8 +57,10 @@ def run(arguments: Arguments) -> int:
     if problems:
         raise ConfigError(problems)
     from setpoint.infer.run import infer
+    from setpoint.track.progress import make_work_progress
 
-    results = infer(job)
+    with make_work_progress() as progress:
+        results = infer(job, show=progress.work)
     if arguments.has(JSON.name):
         import json
         from dataclasses import asdict

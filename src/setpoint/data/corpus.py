@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,18 @@ from setpoint.data.document import Document, FileRecord
 from setpoint.data.split import split_documents, split_position
 from setpoint.data.tokenizer import TokenArray, Tokenizer
 
-Show = Callable[[str, int, int | None], None]
-"""Told how far a piece of work is, as `setpoint.track.progress.Progress.work`."""
+PIECE = 1 << 24
+"""Bytes of a document that are tokenized between two reports where a tokenizer allows it."""
+LARGE = 1 << 25
+"""Bytes of a document above which tokenizing it whole takes seconds."""
+
+
+class Show(Protocol):
+    """Told how far a piece of work is, as `setpoint.track.progress.Progress.work`."""
+
+    def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+        """See `setpoint.track.progress.Progress.work`."""
+        ...
 
 COUNTED = 1 << 16
 
@@ -80,13 +91,21 @@ def build_corpus(
     separator = np.array([tokenizer.separator], dtype=dtype)
     pieces: list[TokenArray] = [separator]
     done, total = 0, sum(len(document.data) for document in documents)
-    for document in documents:
+    what = f"tokenizing {side}, bytes"
+    for number, document in enumerate(documents, start=1):
+        size = len(document.data)
+        whole = size >= LARGE and not getattr(tokenizer, "takes_pieces", False)
         if show is not None:
-            show(f"tokenizing {side}, bytes", done, total)
-        done += len(document.data)
-        pieces += [_encoded(document, tokenizer, where).astype(dtype, copy=False), separator]
+            at = f" (document {number} of {len(documents)} has {size / 1e6:,.0f} MB)"
+            show(what + at * whole, done, total, now=whole)
+        for data, piece in _encoded(document, tokenizer, where):
+            pieces.append(piece.astype(dtype, copy=False))
+            done += len(data)
+            if show is not None and done < total:
+                show(what, done, total)
+        pieces.append(separator)
     if show is not None:
-        show(f"tokenizing {side}, bytes", total, total)
+        show(what, total, total)
     files = tuple(document.record() for document in documents)
     tokens = np.concatenate(pieces)
     return Corpus(
@@ -106,15 +125,26 @@ def _byte_count(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
     return sum(int(token_bytes[tokens[start : start + COUNTED]].sum()) for start in starts)
 
 
-def _encoded(document: Document, tokenizer: Tokenizer, where: str) -> TokenArray:
+def _encoded(
+    document: Document, tokenizer: Tokenizer, where: str
+) -> Iterator[tuple[bytes, TokenArray]]:
+    """The tokens of a document, piece by piece where that changes none of them."""
+    step = PIECE if getattr(tokenizer, "takes_pieces", False) else max(len(document.data), 1)
     try:
-        return tokenizer.encode(document.data)
+        for start in range(0, max(len(document.data), 1), step):
+            piece = document.data[start : start + step]
+            yield piece, tokenizer.encode(piece)
     except SetpointError as error:
         raise SetpointError(f"{where}: the document '{document.name}': {error}") from error
 
 
 def build_named_corpus(
-    name: str, sources: Sequence[SourceConfig], tokenizer: Tokenizer, *, where: str
+    name: str,
+    sources: Sequence[SourceConfig],
+    tokenizer: Tokenizer,
+    *,
+    where: str,
+    show: Show | None = None,
 ) -> Corpus:
     """Read sources and lay all of their documents in a row, for a text that is only judged on.
 
@@ -123,6 +153,7 @@ def build_named_corpus(
         sources: at least one.
         tokenizer: gives ids and the separator.
         where: the field that holds the sources, for messages.
+        show: told how far it is.
 
     Returns:
         the corpus. Documents come in the order of the split's hash, so any first part of it is a
@@ -133,12 +164,14 @@ def build_named_corpus(
     """
     documents: list[Document] = []
     for index, source in enumerate(sources):
-        found = source.build(where=f"{where}.{index}").documents()
-        documents += [document for document in found if document.data]
+        for document in source.build(where=f"{where}.{index}").documents():
+            documents += [document] * bool(document.data)
+            if show is not None:
+                show(f"reading documents of {name}", len(documents), None)
     if not documents:
         raise SetpointError(f"{where}: no source holds a single byte of text")
     documents.sort(key=lambda document: split_position(document.name))
-    return build_corpus(documents, tokenizer, side=name, where=where)
+    return build_corpus(documents, tokenizer, side=name, where=where, show=show)
 
 
 def build_corpora(
@@ -168,7 +201,8 @@ def build_corpora(
     train = build_corpus(split.train, tokenizer, side="train", show=show)
     if config.validation:
         where = "data.validation"
-        return train, build_named_corpus("held_out", config.validation, tokenizer, where=where)
+        sources = config.validation
+        return train, build_named_corpus("held_out", sources, tokenizer, where=where, show=show)
     if not split.held_out:
         return train, None
     return train, build_corpus(split.held_out, tokenizer, side="held_out", show=show)

@@ -73,6 +73,9 @@ class ByteTokenizer:
         config: the section; it has no fields.
     """
 
+    takes_pieces = True
+    """Whether the tokens of a text are those of its pieces, wherever it is cut."""
+
     def __init__(self, config: Bytes | None = None) -> None:
         self.name = "bytes"
         self.vocab_size = 257

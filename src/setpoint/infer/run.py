@@ -16,14 +16,16 @@ from setpoint.infer.score import score_texts
 from setpoint.infer.text import OnText, continue_prompts
 from setpoint.parallel.determinism import determinism
 from setpoint.resilience.signals import active
+from setpoint.track.progress import Work, no_work
 
 
-def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
+def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work) -> Results:
     """Do what an inference job says.
 
     Arguments:
         job: a draft or a resolved job; what it leaves open comes from its weights.
         on_text: shown what is generated as it comes: the row, and a piece of its text.
+        show: told how far reading, evaluating and generating are.
 
     Returns:
         the results, which also lie in the job's output directory if it has one.
@@ -59,7 +61,7 @@ def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
             write_record(output, job)
         with watching(job, loaded) as passes:
             if job.evaluation is not None:
-                results.scores = score_texts(loaded, job)
+                results.scores = score_texts(loaded, job, show)
             if job.generation is not None:
                 results.texts = continue_prompts(
                     loaded,
@@ -67,6 +69,7 @@ def infer(job: Inference, *, on_text: OnText | None = None) -> Results:
                     seed=job.seed,
                     micro_size=job.batch.micro_size,
                     on_text=on_text,
+                    show=show,
                 )
             if harness is not None:
                 results.harness = harness(loaded, job)

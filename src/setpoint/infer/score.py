@@ -10,13 +10,14 @@ from torch import Tensor
 
 from setpoint.config import RunError, resolve
 from setpoint.data.corpus import Corpus, build_named_corpus
-from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.evaluation import evaluation_batches, evaluation_windows
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.loss.figures import bits_per_byte, perplexity
 from setpoint.model.mode import evaluating
 from setpoint.model.outcome import Projection, supports_head
+from setpoint.track.progress import Work, no_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,13 @@ class Score:
     bytes: int
 
 
-def score_texts(loaded: Loaded, job: Inference) -> dict[str, Score]:
+def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[str, Score]:
     """Judge a model on all texts of a job.
 
     Arguments:
         loaded: the model.
         job: complete and resolved; its evaluation is not null.
+        show: told how far it is.
 
     Returns:
         the score of each text by its name.
@@ -61,17 +63,19 @@ def score_texts(loaded: Loaded, job: Inference) -> dict[str, Score]:
             micro_size=job.batch.micro_size,
             sequences=job.evaluation.sequences,
             name=name,
+            show=show,
         )
-        for name, corpus in corpora(loaded, job)
+        for name, corpus in corpora(loaded, job, show)
     }
 
 
-def corpora(loaded: Loaded, job: Inference) -> Iterator[tuple[str, Corpus]]:
+def corpora(loaded: Loaded, job: Inference, show: Work = no_work) -> Iterator[tuple[str, Corpus]]:
     """The texts of a job, tokenized, one after the other.
 
     Arguments:
         loaded: for the tokenizer.
         job: complete and resolved; its evaluation is not null.
+        show: told how far it is.
 
     Returns:
         pairs of name and text.
@@ -81,14 +85,16 @@ def corpora(loaded: Loaded, job: Inference) -> Iterator[tuple[str, Corpus]]:
     """
     assert job.evaluation is not None
     if job.evaluation.sides:
-        train, held_out = job.data.build(tokenizer=loaded.tokenizer)
+        train, held_out = job.data.build(tokenizer=loaded.tokenizer, show=show)
         for side in job.evaluation.sides:
             corpus = train if side == "train" else held_out
             assert corpus is not None, "the configuration is refused otherwise"
             yield side, corpus
     for index, each in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"
-        corpus = build_named_corpus(each.name, each.sources, loaded.tokenizer, where=where)
+        corpus = build_named_corpus(
+            each.name, each.sources, loaded.tokenizer, where=where, show=show
+        )
         yield each.name, corpus
 
 
@@ -100,6 +106,7 @@ def score(
     micro_size: int,
     sequences: int | None = None,
     name: str = "the text",
+    show: Work = no_work,
 ) -> Score:
     """Judge a model on a text; every token counts, each exactly once.
 
@@ -109,7 +116,8 @@ def score(
         sequence_length: tokens that the model sees at once; a shorter text is one sequence.
         micro_size: sequences side by side.
         sequences: how many to judge on, from the start; None: all.
-        name: of the text, for errors.
+        name: of the text, for errors and `show`.
+        show: told how far it is.
 
     Returns:
         the score.
@@ -117,19 +125,25 @@ def score(
     Raises:
         RunError: the loss is no finite number.
     """
-    nats, tokens, size = 0.0, 0, 0
+    nats, tokens, size, done = 0.0, 0, 0, 0
+    sequence_length = min(sequence_length, len(corpus.tokens) - 1)
+    total = evaluation_windows(corpus, sequence_length) if sequence_length else 0
+    total, what = min(total, sequences or total), f"evaluating {name}, sequences"
     with evaluating(loaded.model), torch.no_grad():
         for batch in evaluation_batches(
             corpus,
-            sequence_length=min(sequence_length, len(corpus.tokens) - 1),
+            sequence_length=sequence_length,
             micro_size=micro_size,
             windows=sequences,
         ):
+            show(what, done, total)
             inputs, targets = batch.inputs.to(loaded.device), batch.targets.to(loaded.device)
             with loaded.computing():
                 nats += _nats(loaded.model, inputs, targets)
             tokens += batch.target_tokens
             size += batch.target_bytes
+            done += len(batch.inputs)
+    show(what, total, total)
     loss = nats / tokens
     if not loss < math.log(torch.finfo(torch.float64).max):
         raise RunError(

@@ -14,10 +14,12 @@ from setpoint.infer.prompts import read_prompts
 from setpoint.infer.sample import Sampling
 from setpoint.infer.stop_text import StopTexts
 from setpoint.infer.tasks import Generation
+from setpoint.track.progress import Work, no_work
 
 OnText = Callable[[int, str], None]
 """Shown text as it comes: the row, and what is certain of its continuation."""
 
+GENERATING = "generating, texts"
 FINISH = {"stop": "stop token", "ended": "stop text", "length": "length"}
 
 
@@ -47,6 +49,7 @@ def continue_prompts(
     seed: int,
     micro_size: int,
     on_text: OnText | None = None,
+    show: Work = no_work,
 ) -> list[Text]:
     """Continue the prompts of a section.
 
@@ -59,6 +62,7 @@ def continue_prompts(
         seed: start of the random numbers.
         micro_size: rows side by side.
         on_text: shown the text as it comes; rows are numbered in the order of the result.
+        show: told how many are done.
 
     Returns:
         the continuations: all samples of the first prompt, then those of the second, ...
@@ -79,8 +83,10 @@ def continue_prompts(
             )
     found: list[Text] = []
     for first in range(0, len(rows), micro_size):
+        show(GENERATING, first, len(rows))
         group = rows[first : first + micro_size]
         found += _continue_group(loaded, section, group, seed, first, on_text)
+    show(GENERATING, len(rows), len(rows))
     return found
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self, TextIO
+from typing import Literal, Protocol, Self, TextIO
 
 from .console import is_terminal, short_count, short_time
 
@@ -33,19 +32,25 @@ class Reading:
     fraction: float | None = None
 
 
-Work = Callable[[str, int, int | None], None]
-"""Told how far a piece of work beside the updates is, as `Progress.work` is."""
+class Work(Protocol):
+    """Told how far a piece of work beside the updates is, as `Progress.work` is."""
+
+    def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+        """See `Progress.work`."""
+        ...
+
 
 SECONDS_BEFORE_LINES, SECONDS_BETWEEN_LINES = 10.0, 5.0
 
 
-def no_work(what: str, done: int, total: int | None) -> None:
+def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
     """Show nothing of a piece of work.
 
     Arguments:
         what: see `Progress.work`.
         done: see `Progress.work`.
         total: see `Progress.work`.
+        now: see `Progress.work`.
     """
 
 
@@ -79,13 +84,14 @@ class Progress:
             text: one line.
         """
 
-    def work(self, what: str, done: int, total: int | None) -> None:
+    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Tell how far a piece of work beside the updates is; cheap enough for every batch.
 
         Arguments:
             what: the work and its unit, such as `evaluating held_out, sequences`.
             done: how much of it is done.
             total: how much there is; None where that is not known. It is over when `done` is this.
+            now: whether it is shown at once, because the next call may be long in coming.
         """
 
     def stop(self) -> None:
@@ -125,16 +131,60 @@ class LineProgress(Progress):
         """See `Progress.note`."""
         print(text, file=self.stream, flush=True)
 
-    def work(self, what: str, done: int, total: int | None) -> None:
+    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Print a line every few seconds of a long piece of work; nothing of a short one."""
-        now = time.monotonic()
-        if self._work is None or self._work[0] != what:
-            self._work = what, now + SECONDS_BEFORE_LINES
+        time_now = time.monotonic()
+        if not now and (self._work is None or self._work[0] != what):
+            self._work = what, time_now + SECONDS_BEFORE_LINES
         elif done == total:
             self._work = None
-        elif now >= self._work[1]:
-            self._work = what, now + SECONDS_BETWEEN_LINES
+        elif now or self._work is None or time_now >= self._work[1]:
+            self._work = what, time_now + SECONDS_BETWEEN_LINES
             print(work_text(what, done, total), file=self.stream, flush=True)
+
+
+class WorkLine(Progress):
+    """One line of a terminal that says how far a piece of work is, for commands without updates.
+
+    Arguments:
+        stream: the terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._next = 0.0
+
+    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
+        """Write the line anew, at most ten times a second, and remove it at the end."""
+        if done == total:
+            self.stop()
+        elif now or time.monotonic() >= self._next:
+            self._next = time.monotonic() + 0.1
+            print(f"\r{work_text(what, done, total)}\x1b[K", end="", file=self.stream, flush=True)
+
+    def note(self, text: str) -> None:
+        """See `Progress.note`."""
+        self.stop()
+        print(text, file=self.stream, flush=True)
+
+    def stop(self) -> None:
+        """See `Progress.stop`."""
+        if self._next:
+            self._next = 0.0
+            print("\r\x1b[K", end="", file=self.stream, flush=True)
+
+
+def make_work_progress(stream: TextIO | None = None) -> Progress:
+    """Show how far the work of a command is, where its results are not printed.
+
+    Arguments:
+        stream: standard error if not given.
+
+    Returns:
+        a line of its own on a terminal, and a line every few seconds elsewhere.
+    """
+    output = sys.stderr if stream is None else stream
+    return WorkLine(output) if is_terminal(output) else LineProgress(None, output)
 
 
 def work_text(what: str, done: int, total: int | None) -> str:

@@ -58,19 +58,19 @@ class BarProgress(Progress):
         """See `Progress.note`."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
-    def work(self, what: str, done: int, total: int | None) -> None:
+    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Show a bar of its own below, until the work is over."""
-        now = time.monotonic()
+        time_now = time.monotonic()
         over = done == total
         if self._work is None or self._work[0] != what:
+            self._end_work()
             if over:
                 return
-            self._end_work()
             self._bar.start()  # before training, the data is read
             self._work = what, self._bar.add_task(what, total=total)
-        elif not over and now - self._drawn < _SECONDS_BETWEEN_STEPS:
+        elif not (over or now) and time_now - self._drawn < _SECONDS_BETWEEN_STEPS:
             return
-        self._drawn = now
+        self._drawn = time_now
         if over:
             self._end_work()
         else:

@@ -52,9 +52,9 @@ class LoggedProgress(Progress):
         self._write(text)
         self._show(lambda inner: inner.note(text))
 
-    def work(self, what: str, done: int, total: int | None) -> None:
+    def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Show it; the file keeps what stays."""
-        self._show(lambda inner: inner.work(what, done, total))
+        self._show(lambda inner: inner.work(what, done, total, now))
 
     def stop(self) -> None:
         """See `Progress.stop`."""

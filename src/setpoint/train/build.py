@@ -137,7 +137,7 @@ def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
         assert held_out is not None, "the configuration is refused otherwise"
         # Else it would come out at the first evaluation, when the training is paid for.
         require_one_window(held_out, job.batch.sequence_length)
-    judged = build_datasets(job, tokenizer)
+    judged = build_datasets(job, tokenizer, show)
     loader = WindowLoader(
         train,
         sequence_length=job.batch.sequence_length,

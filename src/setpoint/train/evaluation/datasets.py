@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus, build_named_corpus
+from setpoint.track.progress import Work, no_work
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
 
-def build_datasets(job: Job, tokenizer: Tokenizer) -> dict[str, Corpus]:
+def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, Corpus]:
     """Read and tokenize them, whole.
 
     Arguments:
         job: the resolved configuration.
         tokenizer: that of the job.
+        show: told how far it is.
 
     Returns:
         each by its name, in the order given; empty without an evaluation.
@@ -30,7 +32,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer) -> dict[str, Corpus]:
     section, length = job.evaluation, job.batch.sequence_length
     for index, each in enumerate(section.datasets if section is not None else ()):
         where = f"evaluation.datasets.{index}.sources"
-        corpus = build_named_corpus(each.name, each.sources, tokenizer, where=where)
+        corpus = build_named_corpus(each.name, each.sources, tokenizer, where=where, show=show)
         have = len(corpus.tokens)
         if have < length + 1:
             raise SetpointError(
