@@ -109,6 +109,7 @@ def test_a_section_covers_what_is_in_it_and_nothing_else(run: Path) -> None:
         (("optimizer.betas=[0.5,0.6]",), {"betas": (0.5, 0.6)}),
         (("optimizer.eps=1e-4",), {"eps": 1e-4}),
         (("optimizer.weight_decay=0.5",), {"weight_decay": 0.5}),
+        (("optimizer.amsgrad=true",), {"amsgrad": True}),
     ],
 )
 def test_an_accepted_option_of_the_optimizer_takes_effect(

@@ -133,6 +133,19 @@ def restore_optimizer(
         parameter = named[name]
         state = _with_saved_types(optimizer.state[parameter], value)
         optimizer.state[parameter] = {k: _laid_out(v, parameter) for k, v in state.items()}
+    _begin_maxima(optimizer)
+
+
+def _begin_maxima(optimizer: Optimizer) -> None:
+    """Give what AMSGrad compares with to weights whose checkpoint was saved without it.
+
+    torch makes it at the first step of a weight only, and from 0 on it is the largest since.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("amsgrad") else ():
+            state = optimizer.state.get(parameter, {})
+            if "exp_avg_sq" in state and "max_exp_avg_sq" not in state:
+                state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
 
 
 def _counts(optimizer: Optimizer, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,6 +97,10 @@ class LossScaler(torch.amp.GradScaler):
         """
         if not self.is_enabled() or not state_dict:
             return
-        counted = {key: state_dict[key] for key in ("scale", "_growth_tracker")}
+        # torch grows the scale where the count equals the interval, which may have become shorter.
+        counted = {
+            "scale": state_dict["scale"],
+            "_growth_tracker": min(state_dict["_growth_tracker"], self.get_growth_interval() - 1),
+        }
         super().load_state_dict({**super().state_dict(), **counted})
         self.skipped = state_dict.get("skipped", 0)

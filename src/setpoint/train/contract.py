@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.config import BUDGET, IDENTITY, Duration, SetpointError
 from setpoint.config.difference import ABSENT, Difference
@@ -18,12 +19,17 @@ from setpoint.config.record import CONFIG, MINIMAL, recorded_differences
 from setpoint.config.recorded import load_record
 from setpoint.config.suggest import nearest, schema
 from setpoint.config.walk import leaves, within
+from setpoint.precision.config import LossScale
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 
 CHANGES = ("gone", "new", "changed")
+LOSS_SCALE = "precision.loss_scale.initial"
 MANY = 8
 """Above so many values a command to copy accepts their sections."""
+
+AT_START = ("model.pretrained", "model.init_std", "model.residual_init", LOSS_SCALE)
+"""Fields that are used at the start of a run and never again."""
 
 RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw_patterns)(\.\d+)?"
 """The fields that decide which group a parameter falls into."""
@@ -92,8 +98,16 @@ def check_contract(
             raise SetpointError(_shorter(folder, item, given))
     identity = [difference for difference in found if difference.role is IDENTITY]
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
+    late = _too_late(folder, identity)
     if refused:
-        raise _refusal(folder, refused, given)
+        raise _refusal(folder, refused, late, given)
+    for item in late:
+        path = next(path for path in paths if within(item.path, path))
+        raise SetpointError(
+            f"--accept {path}: {item.path} = {_plain(item.right)} ({item.right_origin}) would have "
+            f"no effect: it is used at the start of a run, and {folder} goes on from a "
+            f"checkpoint.\nValid: {_plain(item.left)}, as it was saved."
+        )
     kept = [item for item in found if item.left is not ABSENT or item.role is IDENTITY]
     idle = [path for path in paths if not any(within(item.path, path) for item in identity)]
     return Accepted(kept, tuple(idle), tuple(load_record(Job, folder).notes))
@@ -141,7 +155,27 @@ def _standing(folder: str) -> str:
     return "has no checkpoint yet" if step is None else f"is at step {step}"
 
 
-def _refusal(folder: str, refused: list[Difference], given: bool) -> SetpointError:
+def _too_late(folder: str, identity: list[Difference]) -> list[Difference]:
+    """The differences that a run which goes on from a checkpoint cannot take up."""
+    if not list_checkpoints(Path(folder, "checkpoints")):
+        return []
+    found = [item for item in identity if item.path in AT_START]
+    scaled = not any(item.path == "precision.compute" for item in identity)
+    usual = LossScale().initial
+
+    def is_late(item: Difference) -> bool:
+        if item.path != LOSS_SCALE:
+            return ABSENT not in (item.left, item.right)
+        # Without the section the scale starts at the default; in another format there is none.
+        left, right = (usual if side is ABSENT else side for side in (item.left, item.right))
+        return scaled and left != right
+
+    return [item for item in found if is_late(item)]
+
+
+def _refusal(
+    folder: str, refused: list[Difference], late: list[Difference], given: bool
+) -> SetpointError:
     lines = [
         f"{folder} cannot be resumed: {len(refused)} value{'s' * (len(refused) != 1)} of what "
         f"is learned differ{'s' * (len(refused) == 1)} from its record",
@@ -160,7 +194,7 @@ def _refusal(folder: str, refused: list[Difference], given: bool) -> SetpointErr
     else:
         lines.append(f"  To go on with it as it was saved: setpoint train {run}")
     paths, command = _accepting(refused), ""
-    hopeless = _hopeless(refused)
+    hopeless = _hopeless(refused, late)
     if hopeless is not None:
         lines.append(f"  --accept does not help: {hopeless}.")
     else:
@@ -184,9 +218,12 @@ def _refusal(folder: str, refused: list[Difference], given: bool) -> SetpointErr
     return ContractRefused("\n".join(lines), command, paths)
 
 
-def _hopeless(refused: list[Difference]) -> str | None:
-    """Why the state of the optimizer does not fit what differs; None if it may."""
+def _hopeless(refused: list[Difference], late: list[Difference]) -> str | None:
+    """Why a run cannot go on with what differs; None if it may."""
     paths = [item.path for item in refused]
+    if late:
+        names = " and ".join(item.path for item in late)
+        return f"{names} {'are' if len(late) > 1 else 'is'} used at the start of a run only"
     if "optimizer.type" in paths or "optimizer.target" in paths:
         return "the checkpoints hold the state of another optimizer"
     if any(re.fullmatch(RULE, path) for path in paths):
@@ -336,7 +373,7 @@ def _side(value: object, origin: str) -> str:
 
 
 def _plain(value: object) -> str:
-    return "null" if value is None else str(value)
+    return "null" if value is None or value is ABSENT else str(value)
 
 
 def runs_of_other_lengths(job: Job, path: Path) -> Iterator[str]:

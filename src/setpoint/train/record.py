@@ -341,10 +341,10 @@ def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
     before += ["data" for row in rows if row.get("data")]
     for path in accepted.idle:
         if not any(within(item, path) or within(path, item) for item in before):
-            raise SetpointError(
-                f"--accept {path} has no effect: nothing differs there from the record of "
-                f"{run.path}; leave it out"
-            )
+            why = "nothing differs there from the record of"
+            if any(within(item.path, path) for item in accepted.differences):
+                why = "what differs there may change without it on a resume of"
+            raise SetpointError(f"--accept {path} has no effect: {why} {run.path}; leave it out")
 
 
 def _read(run: RunDirectory) -> dict[str, Any]:
