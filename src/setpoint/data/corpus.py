@@ -30,6 +30,7 @@ class Show(Protocol):
         """See `setpoint.track.progress.Progress.work`."""
         ...
 
+
 COUNTED = 1 << 16
 
 
