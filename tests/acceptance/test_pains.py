@@ -215,7 +215,8 @@ def test_pain_10_the_sum_of_the_batch(cli: CommandLine) -> None:
     assert "valid: 96, 112" in text
     assert "4 = 2 (micro) * 2 (accumulation) * 1 (ranks)" in cli.ok("check small.toml")
     text = cli.refused("check small.toml --per_device_train_batch_size 8")
-    assert "Here it is called batch.micro_size: --batch.micro_size 8" in text  # the names, as well
+    typed = "--batch.micro_size 8 --batch.global_size 8"  # the names, as well
+    assert text.endswith(f"{typed}\n") and cli.ok(f"check small.toml {typed}")
 
 
 def test_pain_11_lists_mappings_unions_on_the_command_line(script: Script) -> None:

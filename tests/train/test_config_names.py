@@ -153,6 +153,25 @@ def test_the_value_of_another_system_is_converted(flags: str) -> None:
         checked(*[w for w in words[1:] if "optimizer." in w], *typed)
 
 
+def test_what_any_name_is_answered_with_passes_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "2").write_text("a line of text\n" * 99)
+    answers: dict[str, str] = {}
+    names = [name for name, answer in OTHER_NAMES.items() if not isinstance(answer, str)]
+    for name in names:
+        for value in ("2", "0.0005", "true"):
+            typed = hint(f"--{name}={value}").partition(": ")[2].partition(" or ")[0]
+            if typed.startswith("--"):
+                answers.setdefault(typed, name)
+                break
+    assert len(answers) > 25
+    del answers["--tokenizer huggingface --tokenizer.path 2"]  # there is no such tokenizer
+    for typed in answers:
+        checked(*shlex.split(typed))
+
+
 # Values that a place cannot take, with the path that is reported and what is to be typed.
 TYPED = {
     "--data=a.txt": ("data", "--data.sources '[{type: text, paths: [a.txt]}]'"),

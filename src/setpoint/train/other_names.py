@@ -405,9 +405,7 @@ def _metric(given: Given) -> Ours | str | None:
 def _share_held_out(given: Given) -> Ours | str | None:
     if given.number is not None and 0 < given.number < 1:
         return Ours({"data.held_out": given.value})
-    if given.number is not None:
-        return "Here it is called data.held_out, a fraction of the documents such as 0.05."
-    return None
+    return "Here it is called data.held_out, a fraction of the documents such as 0.05."
 
 
 NO_TRACKER = (
