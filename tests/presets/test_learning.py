@@ -14,7 +14,7 @@ from setpoint.model import load_pretrained
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-TEXT = "A model that cannot learn one line by heart will learn no library either."
+TEXT = "A line by heart is written again."
 PRESETS = (
     "llama3-tiny",
     "qwen3-tiny",
@@ -39,7 +39,7 @@ def test_a_text_is_learnt_by_heart_and_written(name: str, tmp_path: Path) -> Non
             "evaluation=null",
             "batch.global_size=1",
             f"batch.sequence_length={len(TEXT)}",
-            "duration=50 steps",
+            "duration=40 steps",
             f"workspace={tmp_path}",
             "tracking.progress=none",
         ],

@@ -21,10 +21,10 @@ COMPILED = "compile={backend=aot_eager}"
 CASES: dict[str, tuple[str, ...]] = {
     "dense": (),
     "bf16": ("precision.compute=bf16",),
-    "experts": ("model.moe={experts=4, capacity_factor=1.5}",),
-    "experts in bf16": ("model.moe.experts=4", "precision.compute=bf16"),
+    "experts in bf16": (
+        "model.moe={experts=4, capacity_factor=1.5}", "precision.compute=bf16",
+    ),
     "compiled": (COMPILED,),
-    "compiled experts in bf16": (COMPILED, "model.moe.experts=4", "precision.compute=bf16"),
     "dropout of attention": ("model.attention_dropout=0.2",),
     "chunked loss": ("loss=chunked_cross_entropy",),
     "of transformers": (
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "model.config=gpt2",
         "model.overrides={n_layer: 1, n_embd: 16, n_head: 2}",
     ),
-}
+}  # fmt: skip
 
 
 def main(folder: Path) -> None:

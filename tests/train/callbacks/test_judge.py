@@ -65,7 +65,8 @@ def test_losses_on_other_sequences_do_not_compete(tmp_path: Path) -> None:
 # It learns, falls apart, and is judged every second step.
 FALLS = ("schedule=constant", "optimizer.lr=0.3", "optimizer.clip_norm=null", "model.dropout=0",
          "evaluation.every=2 steps", "checkpoint.every=3 steps", "tracking.every=5 steps",
-         "evaluation.accuracy=true", "duration=60 steps", "name=q")  # fmt: skip
+         "evaluation.accuracy=true", "duration=60 steps", "name=q",
+         "batch.micro_size=4", "batch.accumulation=1")  # fmt: skip
 STOP = "evaluation.early_stopping.patience"
 ALIKE = "{name=NAME, sources=[{type=random, documents=9, length=90, alphabet=8, seed=SEED}]}"
 WEB = ALIKE.replace("NAME", "web").replace("SEED", "3")
