@@ -105,11 +105,14 @@ def revision_of_these_tests() -> Iterator[None]:
 def source_files() -> dict[str, SourceFile]:
     """All modules of the package by name."""
     found: dict[str, SourceFile] = {}
+    gc.disable()  # looking for garbage among the nodes takes longer than parsing does
     for path in sorted(SOURCE.glob("setpoint/**/*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         text = path.read_text(encoding="utf-8")
         found[module] = SourceFile(path, module, text, ast.parse(text, str(path)))
+    gc.freeze()
+    gc.enable()
     assert found, f"no source under {SOURCE}"
     return found
 

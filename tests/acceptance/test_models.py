@@ -292,7 +292,7 @@ def test_a_cache_and_neighbours_change_nothing_that_is_written(name: str, tmp_pa
             for each in generate(
                 model,
                 [prompts[row] for row in rows],
-                max_tokens=12,
+                max_tokens=8,
                 sampling=sampling,
                 generators=[torch.Generator().manual_seed(row) for row in rows],
                 context=16,

@@ -127,7 +127,7 @@ def outcome(config: Root, edits: list[Any], fork: Callable[[Root], Root]) -> obj
     return [(leaf.key, leaf.value, leaf.origin.layer) for leaf in leaves(found)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(edits, edits, st.booleans())
 def test_what_is_looked_into_when_makes_no_difference(
     first: list[Any], second: list[Any], tied: bool

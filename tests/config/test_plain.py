@@ -25,7 +25,7 @@ def read_back(text: str, suffix: str, folder: Path) -> Job:
     return compose(Job, str(path)).resolve()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs)
 def test_every_format_and_python_give_the_same_config(
     tmp_path_factory: pytest.TempPathFactory, draft: Job

@@ -64,7 +64,7 @@ def test_what_broke_something_once_does_so_no_more(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_damaged_inputs(name: str) -> None:
-    attempt(name, 150)
+    attempt(name, 60)
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ import pytest
 from ..docs.test_commands import DOCS, PAGES, ROOT, blocks, file_name
 
 FOREIGN = DOCS / "coming-from"
+# What mypy knows of Setpoint is kept from one run of the tests to the next.
+CACHE = ROOT / ".pytest_cache" / "mypy"
 
 
 def first_examples() -> dict[str, str]:
@@ -80,7 +82,7 @@ def mypy(folder: Path) -> list[str]:
             "--follow-imports=silent",
             "--python-version=3.11",
             f"--config-file={settings}",
-            f"--cache-dir={folder / 'cache'}",
+            f"--cache-dir={CACHE}",
             *sorted(str(path) for path in folder.glob("*.py") if path.name != "fit.py"),
         ],
         capture_output=True,

@@ -13,7 +13,7 @@ from setpoint.config.files.json_scan import scan_json
 from setpoint.config.files.read import parse
 from setpoint.config.files.toml_scan import scan_toml
 
-SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 PIECES = {
     "toml": [

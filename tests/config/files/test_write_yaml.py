@@ -96,7 +96,7 @@ def test_nothing():
     assert write({}) == "{}\n"
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(DATA, st.data())
 def test_every_reader_reads_it_back(data, draw):
     known = list(paths(data))

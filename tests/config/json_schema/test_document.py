@@ -48,7 +48,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [*found, *(place for key, value in pairs for place in places(value, (*path, key)))]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(jobs, st.data())
 def test_what_setpoint_takes_the_schema_takes(job: Job, data: st.DataObject) -> None:
     tree = json.loads(write(data.draw(st.sampled_from([to_plain, to_minimal]))(job)))
