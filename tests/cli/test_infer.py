@@ -126,6 +126,10 @@ def test_evaluate(cli: CommandLine, run: str) -> None:
     assert "paths.0 = 'none.txt'\n    from command line --text\n" in nowhere
 
 
+def test_a_run_of_training_is_no_inference_job(cli: CommandLine, run: str) -> None:
+    assert f"`setpoint evaluate {run}`" in cli.refused(f"infer {run}")
+
+
 def test_long_work_is_shown_beside_the_results(
     cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

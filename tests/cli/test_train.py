@@ -108,6 +108,18 @@ def test_a_run_whose_identity_differs(cli: CommandLine) -> None:
     )
 
 
+def test_commands_to_copy_name_the_variables_that_gave_values(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5")
+    monkeypatch.setenv("SETPOINT__OPTIMIZER__LR", "0.25")
+    text = cli.refused(f"train {run}")
+    assert "requested  0.25 (environment variable SETPOINT__OPTIMIZER__LR)" in text
+    given = "SETPOINT__OPTIMIZER__LR=0.25 setpoint"
+    assert text.endswith(f": {given} train run --accept optimizer.lr\n")
+    assert cli.refused("evaluate small.toml").endswith(f"\n  {given} train small.toml\n")
+
+
 def test_without_torch_the_answer_says_what_to_install(cli: CommandLine) -> None:
     program = (
         "import sys; sys.modules['torch'] = None; from setpoint.cli.main import main; "

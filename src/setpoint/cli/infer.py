@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from setpoint.cli.command import FILE, IMPORT, JSON, WITH, Arguments, Command
 from setpoint.cli.program import INFERENCE, Program
 from setpoint.cli.source import open_source
+from setpoint.cli.sources.kind import RUN, kind_of
 from setpoint.config import ConfigError, SetpointError, is_set
 
 if TYPE_CHECKING:
@@ -43,6 +45,11 @@ def run(arguments: Arguments) -> int:
         the exit status.
     """
     source = arguments.positional[0]
+    if kind_of(source) == RUN and os.path.isdir(os.path.join(source, "checkpoints")):
+        raise SetpointError(
+            f"{source} is a run of training, and no inference job: `setpoint evaluate {source}` "
+            f"and `setpoint generate {source}` take its weights"
+        )
     composition = open_source(source, arguments)
     if not is_set(composition.draft.weights, "path") and "weights.path" not in composition.failed:
         raise SetpointError(

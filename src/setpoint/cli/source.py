@@ -17,8 +17,9 @@ from setpoint.cli.sources.kind import (
 from setpoint.config import Config, SetpointError
 from setpoint.config.base import chain_of
 from setpoint.config.compose import SUFFIXES, Composition, compose, import_presets
-from setpoint.config.origin import COMMAND_LINE, Origin, Recorded
+from setpoint.config.origin import COMMAND_LINE, ENVIRONMENT, Origin, Recorded
 from setpoint.config.registry import preset_named, presets
+from setpoint.config.walk import leaves
 
 if TYPE_CHECKING:
     from setpoint.config.files.document import Document
@@ -212,6 +213,23 @@ def run_directory_given(source: str | None) -> str | None:
     from setpoint.sweep.point_record import is_point
 
     return None if is_point(source) else source
+
+
+def variables_of(config: Config) -> str:
+    """The environment variables that gave values, as they stand before a command to copy.
+
+    Arguments:
+        config: merged with today's environment.
+
+    Returns:
+        `NAME=value ` for each; what a record has of another environment does not count.
+    """
+    import shlex
+
+    origins = [leaf.origin for leaf in leaves(config) if leaf.chain]
+    given = [o for o in origins if o.layer == ENVIRONMENT and not isinstance(o, Recorded)]
+    names = dict.fromkeys(o.label for o in given if o.label in os.environ)
+    return "".join(f"{name}={shlex.quote(os.environ[name])} " for name in names)
 
 
 def prepare(arguments: Arguments) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
-from setpoint.cli.source import open_source, run_directory_given
+from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import ConfigError, Problem, SetpointError
 from setpoint.config.compose import Composition
@@ -116,7 +116,7 @@ def run(arguments: Arguments) -> int:
     except ContractRefused as error:
         if folder is None or not error.command:
             raise
-        command = _typed_again(arguments, error.paths)
+        command = variables_of(job) + _typed_again(arguments, error.paths)
         raise SetpointError(str(error).replace(error.command, command)) from None
     from setpoint.train.summary import print_summary
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from setpoint.cli.command import FILE, IMPORT, WITH, Arguments, Option
-from setpoint.cli.source import open_source, prepare
+from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
 from setpoint.cli.value import value_text
@@ -83,7 +83,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         path = run_directory_of(job)
     if not os.path.isdir(path):
         raise SetpointError(
-            f"{path} does not exist: train it first, with\n  {_training(arguments)}"
+            f"{path} does not exist: train it first, with\n  {_training(job, arguments)}"
         )
     if kind not in (CHECKPOINT, RUN):
         _refuse_what_is_over(job, arguments, only_instead=True)
@@ -264,10 +264,10 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
         raise SetpointError("\n".join(lines))
 
 
-def _training(arguments: Arguments) -> str:
+def _training(job: Job, arguments: Arguments) -> str:
     """The command that makes the run which was asked for."""
     words = ["setpoint", "train", arguments.positional[0]]
     for option in (WITH, FILE, IMPORT):
         for value in arguments.options.get(option.name, []):
             words += [option.name, value]
-    return shlex.join([*words, *arguments.overrides])
+    return variables_of(job) + shlex.join([*words, *arguments.overrides])
