@@ -332,7 +332,7 @@ BREAKS = [
         "train/state.py",
         'parts.schedule.load_state_dict(state.get("schedule", {}))',
         "parts.schedule.state_dict()",
-        "train/test_state.py train/test_killed_anywhere.py",
+        "train/test_state.py train/test_rate.py train/test_killed_anywhere.py",
     ),
     Break(
         "train/state.py",

@@ -1,6 +1,7 @@
 """The model in graphs: no break in a layer, none in the whole, and the same numbers."""
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -40,26 +41,44 @@ def same(model: Transformer, compiled: nn.Module | Transformer, length: int = 9)
 def some(cases: Iterable[Any], *quick: Any) -> list[Any]:
     """The others take long and find little more."""
     slow = pytest.mark.slow
-    return [case if case in quick else pytest.param(case, marks=slow) for case in cases]
+    return [
+        case
+        if case in quick
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=slow)
+        for case in cases
+    ]
 
 
-@pytest.mark.parametrize("name", some(FAMILIES, "qwen3", "gemma3", "gpt2", "deepseek"))
-def test_each_layer_is_one_graph(name: str) -> None:
+# The backend `eager` shows what is captured, `aot_eager` also how its derivatives are.
+BACKENDS = ("eager", "aot_eager")
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    some(
+        product(BACKENDS, FAMILIES),
+        *(("eager", name) for name in ("gemma3", "gpt2", "deepseek")),
+        ("aot_eager", "qwen3"),
+    ),
+)
+def test_each_layer_is_one_graph(backend: str, name: str) -> None:
     """Layers with experts too: rows are sorted by tensor operations, of shapes known before."""
     layers = 2 if name in MIXED else 1
     model, compiled = (small_model(**FAMILIES[name], layers=layers) for _ in range(2))
     torch._dynamo.reset()
     for layer in compiled.layers.values():
-        layer.compile(backend="aot_eager", fullgraph=True)
+        layer.compile(backend=backend, fullgraph=True)
     same(model, compiled)
 
 
-@pytest.mark.parametrize("name", some(FAMILIES, "qwen3_moe"))
-def test_the_whole_is_one_graph(name: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "name"), some(product(BACKENDS, FAMILIES), ("eager", "qwen3_moe"))
+)
+def test_the_whole_is_one_graph(backend: str, name: str) -> None:
     layers = 2 if name in MIXED else 1
     model, compiled = (small_model(**FAMILIES[name], layers=layers) for _ in range(2))
     torch._dynamo.reset()
-    same(model, torch.compile(compiled, backend="aot_eager", fullgraph=True))
+    same(model, torch.compile(compiled, backend=backend, fullgraph=True))
 
 
 CAPACITY, UNPACKED = {"capacity_factor": 0.8}, {"packed": False}
@@ -76,7 +95,7 @@ def test_rows_that_only_the_data_counts_break_graphs_and_no_number(change: dict[
 def test_a_capacity_is_no_part_of_one_graph() -> None:
     compiled = small_model(**sparse(**CAPACITY), layers=1)
     torch._dynamo.reset()
-    compiled.layers["0"].compile(backend="aot_eager", fullgraph=True)
+    compiled.layers["0"].compile(backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="data-dependent"):
         same(compiled, compiled)
 
@@ -84,6 +103,6 @@ def test_a_capacity_is_no_part_of_one_graph() -> None:
 def test_another_length_is_computed_right() -> None:
     model, compiled = small_model(layers=1), small_model(layers=1)
     torch._dynamo.reset()
-    compiled.layers["0"].compile(backend="aot_eager", fullgraph=True)
+    compiled.layers["0"].compile(backend="eager", fullgraph=True)
     for length in (9, 12):
         same(model, compiled, length)
