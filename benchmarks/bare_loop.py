@@ -29,7 +29,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.cli.style import table  # noqa: E402
-from setpoint.config.compose import compose  # noqa: E402
+from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.mix import permutation  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402

@@ -20,9 +20,9 @@ import setpoint.presets  # noqa: F401 - registers the preset
 from peers.tiny import write_programs
 from setpoint.cli.style import table
 from setpoint.config import Config
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.walk import leaves
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import leaves
+from setpoint.config.record.fingerprint import fingerprint
 from setpoint.train.config import Job
 from support.process import clean_environment, cpu_milliseconds
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from setpoint.cli.style import table
 from setpoint.config import Config
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.walk import leaves
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import leaves
+from setpoint.config.record.fingerprint import fingerprint
 
 SIZES = (250, 1000, 4000)
 OVERRIDES = 10

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 
 import setpoint.presets  # noqa: F401 - registers them
-from setpoint.config.compose import compose
-from setpoint.config.registry import presets
+from setpoint.config.composition import compose
+from setpoint.config.layers.presets import presets
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import build_parts
 from setpoint.train.callback import Callback

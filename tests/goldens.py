@@ -20,14 +20,15 @@ from pathlib import Path
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config import Config
-from setpoint.config.base import value_or_missing
-from setpoint.config.compose import compose
-from setpoint.config.data import json_value
-from setpoint.config.field import MISSING, FieldInfo
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.registry import modifiers, presets
-from setpoint.config.suggest import section_classes
-from setpoint.config.walk import dotted, leaves, sections
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import leaves, sections
+from setpoint.config.layers.presets import modifiers, presets
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.schema.field import FieldInfo
+from setpoint.config.schema.tree import section_classes
+from setpoint.config.values.node import value_or_missing
+from setpoint.config.words.names import dotted
+from setpoint.config.words.shown import MISSING, json_value
 from setpoint.train.config import Job
 
 FOLDER = Path(__file__).parent / "golden"

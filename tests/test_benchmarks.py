@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from setpoint.config.compose import compose
-from setpoint.config.plain import to_plain
-from setpoint.config.walk import leaves
+from setpoint.config.composition import compose
+from setpoint.config.draft.plain import to_plain
+from setpoint.config.draft.walk import leaves
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 NAMES = ("config", "model", "peers", "support")

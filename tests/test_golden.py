@@ -10,8 +10,8 @@ import pytest
 
 from setpoint.checkpoint.config import Checkpoint
 from setpoint.config import RUNTIME
-from setpoint.config.compose import Composition, compose
-from setpoint.config.suggest import schema
+from setpoint.config.composition import Composition, compose
+from setpoint.config.schema.tree import all_fields
 from setpoint.optim.config import AdamW, Muon
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import GarbageCollection
@@ -144,7 +144,7 @@ def test_the_fields_are_those_of_every_variant() -> None:
     paths = {
         f"{cls.__name__}.{name}" for cls in goldens.classes() for name in cls.__setpoint__.fields
     }
-    assert {path.rpartition(".")[2] for path, _ in schema(Job)} <= {
+    assert {path.rpartition(".")[2] for path, _ in all_fields(Job)} <= {
         path.rpartition(".")[2] for path in paths
     }
     assert {"Text.paths", "Cosine.warmup", "Lion.betas"} <= paths

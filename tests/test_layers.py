@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # From the lowest up; packages of one layer stand side by side.
 LAYERS = (
     {"config"},
+    {"units"},
+    {"sweep_space"},
+    {"editor_schema"},
     {"hub"},
     {
         "model",
@@ -39,6 +42,40 @@ LAYERS = (
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
+# The packages of the kernel, each of which uses only those before it. What stands beside them puts
+# them together.
+KERNEL = (
+    "words",
+    "values",
+    "files",
+    "types",
+    "schema",
+    "migrations",
+    "draft",
+    "components",
+    "layers",
+    "resolving",
+    "record",
+    "other_names",
+    "composition",
+)
+
+# The kernel and its clients, in which no function hides an import of our own from a reader, but for
+# the readers and writers of formats, each of which brings a parser.
+CLEAN = {"config", "units", "sweep_space", "editor_schema"}
+READERS = {
+    ("config.files.read", "config.files.json"),
+    ("config.files.read", "config.files.toml"),
+    ("config.files.read", "config.files.yaml"),
+    ("config.migrations.rewrite", "config.migrations.rewrite_toml"),
+    ("config.migrations.rewrite", "config.migrations.rewrite_yaml"),
+    ("config.record.writer", "config.files.write_json"),
+    ("config.record.writer", "config.files.write_toml"),
+}
+
+# What the root offers to users.
+ROOT = {"config", "units", "editor_schema"}
+
 # Of a package beside it, a module may import `config` only. What else is allowed, and why:
 # (importing module, imported module) -> reason.
 ALLOWED: dict[tuple[str, str], str] = {
@@ -60,22 +97,24 @@ class Import(NamedTuple):
         module: the imported module, or the module and a name in it.
         line: where.
         at_start: whether it runs when the importing module is imported.
+        inside: whether it stands in a function.
     """
 
     module: str
     line: int
     at_start: bool
+    inside: bool = False
 
 
 def imports_of(tree: ast.AST, package: str) -> Iterator[Import]:
     """All imports of a file, those inside functions included."""
-    yield from _imports(tree, package, at_start=True)
+    yield from _imports(tree, package, at_start=True, inside=False)
 
 
-def _imports(node: ast.AST, package: str, at_start: bool) -> Iterator[Import]:
+def _imports(node: ast.AST, package: str, at_start: bool, inside: bool) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         for alias in node.names:
-            yield Import(alias.name, node.lineno, at_start)
+            yield Import(alias.name, node.lineno, at_start, inside)
     elif isinstance(node, ast.ImportFrom):
         base = node.module or ""
         if node.level:
@@ -83,16 +122,16 @@ def _imports(node: ast.AST, package: str, at_start: bool) -> Iterator[Import]:
             parents = parts[: len(parts) - node.level + 1]
             base = ".".join([*parents, base] if base else parents)
         for alias in node.names:
-            yield Import(f"{base}.{alias.name}", node.lineno, at_start)
+            yield Import(f"{base}.{alias.name}", node.lineno, at_start, inside)
     elif isinstance(node, ast.If) and _is_type_checking(node.test):
         for child in node.body:
-            yield from _imports(child, package, at_start=False)
+            yield from _imports(child, package, False, inside)
         for child in node.orelse:
-            yield from _imports(child, package, at_start)
+            yield from _imports(child, package, at_start, inside)
     else:
-        runs_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
-            yield from _imports(child, package, at_start and not runs_later)
+            yield from _imports(child, package, at_start and not later, inside or later)
 
 
 def _is_type_checking(test: ast.expr) -> bool:
@@ -118,9 +157,15 @@ def layer_problem(importer: str, imported: str) -> str | None:
     if below == "" or above == below or above == "__main__" or (importer, imported) in ALLOWED:
         return None
     if above == "":
-        return None if below == "config" else "the root imports the kernel only"
+        return None if below in ROOT else f"the root imports {sorted(ROOT)} only"
     if RANK[below] < RANK[above]:
-        return None
+        # The packages of the kernel are its own; all else is imported from `setpoint.config`.
+        private = below == "config" and imported != "setpoint.config"
+        return (
+            "the packages of the kernel are private; import from setpoint.config"
+            if private
+            else None
+        )
     if RANK[below] > RANK[above]:
         return f"{below} lies above {above}"
     if imported == f"setpoint.{below}.config":
@@ -146,6 +191,52 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
         if node in reach[node]
     }
     return [list(component) for component in sorted(found)]
+
+
+def kernel_floor(module: str) -> int | None:
+    """The place of a module of the kernel among its packages; None for any other module."""
+    parts = module.split(".")
+    return KERNEL.index(parts[2]) if parts[:2] == ["setpoint", "config"] and parts[2:] else None
+
+
+def imports_inside(
+    files: dict[str, SourceFile], packages: Collection[str]
+) -> Iterator[tuple[str, str, Import]]:
+    """All imports between modules of some packages, in functions and for type checkers, too."""
+    for name, file in files.items():
+        for found in imports_of(file.tree, file.package):
+            imported = module_of(found.module, files)
+            if imported is None or "." not in name or imported == name:
+                continue
+            if {each.split(".")[1] for each in (name, imported) if "." in each} <= set(packages):
+                yield name, imported, found
+
+
+def test_the_kernel_goes_one_way(source_files: dict[str, SourceFile]) -> None:
+    problems = [
+        f"{name}:{found.line}: imports {imported}, which lies above it"
+        for name, imported, found in imports_inside(source_files, {"config"})
+        if (here := kernel_floor(name)) is not None and here < (kernel_floor(imported) or 0)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_the_kernel_has_no_circles(source_files: dict[str, SourceFile]) -> None:
+    graph: dict[str, set[str]] = {}
+    for name, imported, _ in imports_inside(source_files, CLEAN):
+        if imported != name.rpartition(".")[0]:  # `from . import sibling` names its package, too
+            graph.setdefault(name, set()).add(imported)
+            graph.setdefault(imported, set())
+    assert not circles(graph)
+
+
+def test_imports_inside_functions_are_of_formats(source_files: dict[str, SourceFile]) -> None:
+    found = {
+        (name, imported)
+        for name, imported, one in imports_inside(source_files, CLEAN)
+        if one.inside
+    }
+    assert found == {(f"setpoint.{a}", f"setpoint.{b}") for a, b in READERS}
 
 
 def test_each_package_has_a_layer(source_files: dict[str, SourceFile]) -> None:
@@ -199,7 +290,7 @@ def test_no_circular_imports(source_files: dict[str, SourceFile]) -> None:
     [
         ("setpoint.cli.train", "setpoint.train.loop", True),
         ("setpoint.train.loop", "setpoint.cli.train", False),
-        ("setpoint.config.base", "setpoint.model.config", False),
+        ("setpoint.config.draft.config", "setpoint.model.config", False),
         ("setpoint.model.block", "setpoint.model.rope", True),
         ("setpoint.model.block", "setpoint.data.config", True),
         ("setpoint.model.block", "setpoint.data.loader", False),

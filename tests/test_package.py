@@ -39,7 +39,7 @@ def test_presets_that_wait_are_those_that_their_modules_bring() -> None:
     code = """
 import sys
 import setpoint.presets
-from setpoint.config.registry import presets
+from setpoint.config.layers.presets import presets
 waiting = {name: module for name, module in presets._waiting.items()}
 assert waiting and not waiting.values() & sys.modules.keys()
 for name, module in waiting.items():

@@ -35,16 +35,16 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
     Returns:
         the steps.
     """
-    from setpoint.config.compose import compose
-    from setpoint.config.difference import differences
-    from setpoint.config.edit import Editor
+    from setpoint.config.composition import compose
+    from setpoint.config.draft.plain import to_plain
     from setpoint.config.files.read import parse
-    from setpoint.config.files.write_json import write
-    from setpoint.config.fingerprint import fingerprint
+    from setpoint.config.files.write_json import write_json
+    from setpoint.config.layers.editor import Editor
     from setpoint.config.layers.flags import apply_flags
-    from setpoint.config.origin import FILE, Origin
-    from setpoint.config.plain import to_plain
-    from setpoint.config.resolve import resolve
+    from setpoint.config.record.compare import differences
+    from setpoint.config.record.fingerprint import fingerprint
+    from setpoint.config.resolving.resolve import resolve
+    from setpoint.config.values.origin import FILE, Origin
 
     values, data = tree.file_values(groups), tree.merged(groups)
     flags = [f"--{path}={value}" for path, value in tree.flag_values(groups)]
@@ -74,7 +74,7 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
         return found
 
     def serialize() -> Any:
-        return read(parse(write(to_plain(config)), "json", "config.json").data, [])
+        return read(parse(write_json(to_plain(config)), "json", "config.json").data, [])
 
     assert serialize() == config
     assert (

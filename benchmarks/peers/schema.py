@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import Config, Free
-from setpoint.config.base import chain_of
-from setpoint.config.docs import class_help, field_help
-from setpoint.config.field import MISSING, Bounds, FieldInfo
+from setpoint.config.schema.bounds import Bounds
+from setpoint.config.schema.field import FieldInfo
+from setpoint.config.schema.help import class_help, field_help
 from setpoint.config.types.base import FieldType
 from setpoint.config.types.containers import AnyOfType, OptionalType, SequenceType, TupleType
 from setpoint.config.types.scalars import (
@@ -23,6 +23,8 @@ from setpoint.config.types.scalars import (
 )
 from setpoint.config.types.sections import SectionType
 from setpoint.config.types.special import FreeType, ScalarType
+from setpoint.config.values.node import chain_of
+from setpoint.config.words.shown import MISSING
 
 # What `Period` and `Duration` accept, for peers that have no such type.
 QUANTITY = r"last_step|never|[0-9][0-9_.]*(e[0-9]+)?( *[a-z]+)?"

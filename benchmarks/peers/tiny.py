@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import setpoint.presets  # noqa: F401 - registers the preset
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
+from setpoint.config.values.node import chain_of
 from setpoint.train.config import Job
 
 from . import write_pydantic, write_tyro

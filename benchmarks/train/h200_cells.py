@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.train.config import Job
 
 # 8 sequences of 4,096 tokens in an update, of text that can be learnt.

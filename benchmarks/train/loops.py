@@ -221,7 +221,7 @@ def tokens_per_update(model: str) -> int:
     Returns:
         sequences times their length.
     """
-    from setpoint.config.compose import compose
+    from setpoint.config.composition import compose
     from setpoint.train.config import Job
 
     job = compose(Job, "tiny", flags=[f"--{flag}" for flag in MODELS[model]]).resolve()

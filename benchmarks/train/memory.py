@@ -22,7 +22,7 @@ import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from setpoint.cli.style import table  # noqa: E402
-from setpoint.config import ByteSize, resolve  # noqa: E402
+from setpoint.config import resolve  # noqa: E402
 from setpoint.loss.config import ChunkedCrossEntropy  # noqa: E402
 from setpoint.memory.apply import save_activations  # noqa: E402
 from setpoint.memory.config import (  # noqa: E402
@@ -36,6 +36,7 @@ from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.layers import layers_of  # noqa: E402
 from setpoint.train.objective import Objective  # noqa: E402
+from setpoint.units import ByteSize  # noqa: E402
 from support.memory import peak_bytes  # noqa: E402
 from support.turns import ratio, seconds_in_turns  # noqa: E402
 

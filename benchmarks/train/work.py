@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
 from torch.utils.data import Dataset  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
-from setpoint.config.compose import compose  # noqa: E402
+from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.mix import permutation  # noqa: E402
 from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402

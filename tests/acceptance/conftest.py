@@ -16,7 +16,7 @@ import pytest
 import setpoint as sp
 import setpoint.presets as built_in_presets
 from setpoint.cli.main import main
-from setpoint.config.registry import modifiers, presets
+from setpoint.config.layers.presets import modifiers, presets
 
 from ..cli.conftest import Answer, CommandLine
 from .lab import Study

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import setpoint as sp
-from setpoint.config.migrate import Converted, Operation, Renamed, Retired, migration
+from setpoint.config import Converted, Operation, Renamed, Retired, migration
 
 
 class Retry(sp.Config):

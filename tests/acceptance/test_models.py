@@ -17,7 +17,7 @@ from torch import Tensor
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config import resolve
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.infer.generate import generate
 from setpoint.infer.sample import Sampling, sample
 from setpoint.model.attention.cache import KeyValueCache

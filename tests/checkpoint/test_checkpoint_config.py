@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from setpoint.checkpoint.config import Checkpoint
-from setpoint.config import RUNTIME, Period, SetpointError, resolve
-from setpoint.config.docs import field_help
+from setpoint.config import RUNTIME, SetpointError, resolve
+from setpoint.config.schema.help import field_help
+from setpoint.units import Period
 
 
 def test_defaults() -> None:

@@ -15,7 +15,7 @@ import pytest
 import setpoint
 import setpoint.presets as built_in_presets
 from setpoint.cli.main import main
-from setpoint.config.registry import presets
+from setpoint.config.layers.presets import presets
 
 assert built_in_presets  # imported before a test looks at what is registered
 SOURCE = str(Path(setpoint.__file__).parent)

@@ -6,7 +6,7 @@ import pytest
 
 from setpoint.cli.list import KINDS
 from setpoint.config import Config
-from setpoint.config.walk import leaves
+from setpoint.config.draft.walk import leaves
 from setpoint.presets.tiny import tiny
 
 from ..snapshots import compare

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config.migrate.chain import chain
-from setpoint.config.migrate.meaning import Added, Converted, Meant
-from setpoint.config.migrate.moving import Renamed, Retired
+from setpoint.config.migrations.chain import chain
+from setpoint.config.migrations.meaning import Added, Converted, Meant
+from setpoint.config.migrations.moving import Renamed, Retired
 from setpoint.train.config import Job
 
 from ..snapshots import compare
@@ -48,7 +48,7 @@ def older(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
         for schema in range(3, TODAY + 1)
     }
     table = {"setpoint.train.migrations": {2: operations, **later}}
-    monkeypatch.setattr("setpoint.config.migrate.chain._declared", table)
+    monkeypatch.setattr("setpoint.config.migrations.chain._declared", table)
     return cli
 
 

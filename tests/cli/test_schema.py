@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from setpoint.cli.main import main
-from setpoint.config.registry import presets
+from setpoint.config.layers.presets import presets
 
 from ..pairs import rotated
 from ..snapshots import compare

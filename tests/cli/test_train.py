@@ -228,7 +228,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from setpoint.config.user_code import users_traceback
+    from setpoint.config.values.user_code import users_traceback
     from setpoint.data.config import SourceConfig
 
     family = SourceConfig.__setpoint__

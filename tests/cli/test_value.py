@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from setpoint.cli.value import plain, value_text
-from setpoint.config import ByteSize, DType, Duration, ImportPath, Period
-from setpoint.config.files.plain import PlainScalar
+from setpoint.config import ImportPath
+from setpoint.config.words.texts import PlainScalar
 from setpoint.optim.config import AdamW
 from setpoint.train.evaluation.config import Evaluation
+from setpoint.units import ByteSize, DType, Duration, Period
 
 VALUES = [
     (None, "null", None),

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from setpoint.config import Config, Duration, Free, Period, Secret, derive, derived, field, ref
-from setpoint.config.dtype import DType
-from setpoint.config.foreign.section import Partial
-from setpoint.config.import_path import ImportPath
-from setpoint.config.size import ByteSize
+from setpoint.config import Config, Free, Secret, derive, derived, field, ref
+from setpoint.config.components.section import Partial
+from setpoint.config.values.import_path import ImportPath
+from setpoint.units import Duration, Period
+from setpoint.units.dtype import DType
+from setpoint.units.size import ByteSize
 
 from .strategies import durations, keys, names, periods, plain, words
 

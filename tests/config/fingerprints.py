@@ -3,8 +3,8 @@
 import json
 
 from setpoint.config import Config, resolve
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
 
 from .sample import AdamW, Batch, Job, Mode, Secret, Sgd, Synthetic, Text, Tracker, Transformer
 
@@ -37,8 +37,8 @@ def of_presets() -> dict[str, str]:
     from pathlib import Path
 
     import setpoint.presets  # noqa: F401 - registers them
-    from setpoint.config.record import read_record
-    from setpoint.config.registry import presets
+    from setpoint.config.layers.presets import presets
+    from setpoint.config.record.writer import read_record
     from setpoint.train.config import Job as TrainingJob
 
     found = {name: fingerprint(compose(TrainingJob, name).resolve()) for name in presets}

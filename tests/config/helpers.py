@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import Config, ConfigError, Problem
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 
 from .sample import Job
 

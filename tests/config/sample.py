@@ -9,9 +9,7 @@ from setpoint.config import (
     BUDGET,
     RUNTIME,
     Config,
-    Duration,
     Free,
-    Period,
     Problem,
     Secret,
     check,
@@ -20,6 +18,7 @@ from setpoint.config import (
     derived,
     field,
 )
+from setpoint.units import Duration, Period
 
 
 class ModelConfig(Config):

@@ -5,8 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from setpoint.config import Duration, Period, Secret
-from setpoint.config.literal import escaped
+from setpoint.config import Secret
+from setpoint.config.words.texts import escaped
+from setpoint.units import Duration, Period
 
 from .sample import (
     AdamW,

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from setpoint.config import RUNTIME, Config, ConfigError, derive, derived, field, resolve
-from setpoint.config.added import add_section, added_sections, section_added
-from setpoint.config.compose import compose
-from setpoint.config.docs import field_help
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.plain import to_minimal, to_plain
+from setpoint.config.composition import compose
+from setpoint.config.draft.plain import to_minimal, to_plain
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.schema.help import field_help
+from setpoint.config.schema.tree import add_section, added_sections, section_added
 
 
 class Root(Config):

@@ -12,7 +12,7 @@ from setpoint.config import (
     is_set,
     resolve,
 )
-from setpoint.config.base import chain_of, is_frozen
+from setpoint.config.values.node import chain_of, is_frozen
 
 from ..snapshots import compare
 from .helpers import placeless

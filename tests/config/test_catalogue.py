@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, SetpointError, preset, registry
-from setpoint.config.catalogue import Catalogue
-from setpoint.config.compose import compose
+from setpoint.config import Config, SetpointError, preset
+from setpoint.config.composition import compose
+from setpoint.config.layers import presets as registry
+from setpoint.config.layers.presets import Catalogue
 
 MODULE = """
 from setpoint.config import preset

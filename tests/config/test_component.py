@@ -6,11 +6,11 @@ import pytest
 
 import setpoint as sp
 from setpoint.config import Config, ConfigError, resolve
-from setpoint.config.component import component
-from setpoint.config.typed import Component
+from setpoint.config.schema.declare import component
+from setpoint.config.types.compiler import Component
 
-from .foreign.sample import Imported, Optimizer, Plain
-from .foreign.targets import Part
+from .components.sample import Imported, Optimizer, Plain
+from .components.targets import Part
 
 if TYPE_CHECKING:
     from nowhere import (  # pyright: ignore[reportMissingImports]

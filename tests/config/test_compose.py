@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, ConfigError, SetpointError, modifier, preset, registry
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
-from setpoint.config.layers.response import expand
-from setpoint.config.user_code import find_user_function
-from setpoint.config.walk import dropped
+from setpoint.config import Config, ConfigError, SetpointError, modifier, preset
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import dropped_values
+from setpoint.config.layers import presets as registry
+from setpoint.config.layers.flags import expand_responses
+from setpoint.config.values.node import chain_of
+from setpoint.config.values.user_code import find_user_function
 
 from ..snapshots import compare
 from .helpers import placeless, problems_of
@@ -94,12 +95,12 @@ def test_later_layers_beat_earlier_ones() -> None:
 def test_what_a_typed_modifier_takes_from_files_is_listed() -> None:
     write(a_toml='extends = "small"\n[optimizer]\nlr = 0.1\nclip_norm = 0.3\n')
     job = compose(Job, "a.toml", modifiers=["shared_sgd"]).resolve()
-    assert list(dropped(job)) == [
+    assert list(dropped_values(job)) == [
         "optimizer.lr = 0.1, from a.toml:3:1: --with shared_sgd replaces what holds it",
         "optimizer.clip_norm = 0.3, from a.toml:4:1: --with shared_sgd replaces what holds it",
     ]
     job = compose(Job, "a.toml", modifiers=["slower"]).resolve()
-    assert (job.optimizer.lr, list(dropped(job))) == (0.05, [])
+    assert (job.optimizer.lr, list(dropped_values(job))) == (0.05, [])
 
 
 def test_the_origin_of_a_preset_is_the_line_of_the_keyword() -> None:
@@ -329,4 +330,4 @@ def test_what_nothing_can_be_called_is_refused_in_words(name: str, tmp_path: Pat
     if "\0" in name:
         assert "zero byte" in refused(lambda: compose(Job, flags=[f"name={name}"]).resolve())
         (tmp_path / "words.txt").write_text(f"@{name}\n")
-        assert "can have this name" in refused(lambda: expand([f"@{tmp_path}/words.txt"]))
+        assert "can have this name" in refused(lambda: expand_responses([f"@{tmp_path}/words.txt"]))

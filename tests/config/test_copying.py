@@ -6,16 +6,16 @@ from typing import Any
 from hypothesis import given, settings
 
 from setpoint.config import Config, Free, derive, derived, field, resolve
-from setpoint.config.base import State, chain_of, is_frozen, state_of
-from setpoint.config.copying import draft_of, frozen_value, pack, unpack
-from setpoint.config.difference import differences
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.origin import PROGRAM, Origin
-from setpoint.config.problem import Caution
-from setpoint.config.types.held import CheckedDict, CheckedList, FrozenDict, FrozenList
-from setpoint.config.verify import cautions_of
-from setpoint.config.walk import dropped, leaves
+from setpoint.config.draft.copying import draft_of, frozen_value, pack, unpack
+from setpoint.config.draft.walk import dropped_values, leaves
+from setpoint.config.record.compare import differences
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.resolving.verify import cautions_of
+from setpoint.config.values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
+from setpoint.config.values.node import State, chain_of, is_frozen, state_of
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.errors import Caution
+from setpoint.config.words.texts import PlainScalar
 
 from .helpers import resolved
 from .sample import Batch, Job
@@ -238,5 +238,5 @@ def test_what_was_dropped_and_what_is_suspicious_survive_pickling() -> None:
     state_of(config.optimizer).dropped = [("momentum", 0.9, Origin(PROGRAM), "why not")]
     state_of(config).cautions = (Caution("a-code", "seed", "is odd"),)
     twin = pickle.loads(pickle.dumps(config))
-    assert list(dropped(twin)) == list(dropped(config)) != []
+    assert list(dropped_values(twin)) == list(dropped_values(config)) != []
     assert [caution.line() for caution in cautions_of(twin)] == ["seed: is odd (a-code)"]

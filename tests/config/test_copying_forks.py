@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, derive, derived, field, resolve
-from setpoint.config.base import is_frozen
-from setpoint.config.copying import Copies, _copy, draft_of
-from setpoint.config.sharing import shared_places
-from setpoint.config.walk import leaves
+from setpoint.config.draft.copying import Copies, _copy, draft_of
+from setpoint.config.draft.shared_sections import shared_places
+from setpoint.config.draft.walk import leaves
+from setpoint.config.values.node import is_frozen
 
 
 class Leaf(Config):

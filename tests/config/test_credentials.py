@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, ConfigError, Free, field, resolve
-from setpoint.config.compose import compose
-from setpoint.config.credentials import credential_in, hide_secrets
+from setpoint.config.composition import compose
+from setpoint.config.words.credentials import credential_in, hide_secrets
 
 from ..snapshots import compare
 from .helpers import placeless

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from setpoint.config.data import json_value, same
+from setpoint.config.words.shown import json_value, same
 
 
 @pytest.mark.parametrize(

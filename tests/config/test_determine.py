@@ -13,8 +13,8 @@ from setpoint.config import (
     ref,
     resolve,
 )
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
+from setpoint.config.values.node import chain_of
 
 from ..snapshots import compare
 from .helpers import placeless, problems_of, resolved

@@ -1,8 +1,8 @@
 from hypothesis import given, settings
 
 from setpoint.config import BUDGET, RUNTIME, Config, resolve
-from setpoint.config.difference import ABSENT, differences, explain
-from setpoint.config.fingerprint import fingerprint
+from setpoint.config.record.compare import ABSENT, differences, explain
+from setpoint.config.record.fingerprint import fingerprint
 
 from .helpers import resolved
 from .sample import Job, Sgd

@@ -1,6 +1,6 @@
 from setpoint.config import Config
-from setpoint.config.docs import class_help, field_help
-from setpoint.config.suggest import schema
+from setpoint.config.schema.help import class_help, field_help
+from setpoint.config.schema.tree import all_fields
 
 from .sample import AdamW, Job, Sgd, Transformer
 
@@ -20,7 +20,7 @@ if True:
 
 
 def test_every_field_of_the_sample_has_help() -> None:
-    for path, info in schema(Job):
+    for path, info in all_fields(Job):
         assert field_help(info.owner, info.name), path
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from setpoint.config import Config, ConfigError, Free, field
-from setpoint.config.base import chain_of, state_of
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
+from setpoint.config.values.node import chain_of, state_of
 
 from .helpers import flag_problems, resolved
 from .sample import (

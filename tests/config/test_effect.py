@@ -7,18 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setpoint.config import (
-    Config,
-    dead,
-    derive,
-    derived,
-    field,
-    resolve,
-)
-from setpoint.config.base import is_set
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.walk import dropped
+from setpoint.config import Config, dead, derive, derived, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.draft.config import is_set
+from setpoint.config.draft.walk import dropped_values
+from setpoint.config.record.fingerprint import fingerprint
 
 from .helpers import problems_of
 
@@ -95,7 +88,7 @@ def test_what_an_earlier_layer_gave_is_dropped_with_a_note() -> None:
     config = compose(Root, SOURCE, flags=["mode=a"]).resolve()
     assert (config.extra, config.double, config.inner, config.maybe) == (5, 10, Inner(), None)
     assert not is_set(config, "extra")
-    lines = list(dropped(config))
+    lines = list(dropped_values(config))
     assert [line.partition(" = ")[0] for line in lines] == ["extra", "maybe", "inner.a"]
     assert lines[0].startswith("extra = 9, from preset ")
     assert lines[0].endswith("no effect: mode is a")
@@ -119,7 +112,7 @@ def test_files_are_layers_one_after_another(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text("extra = 9\n")
     (tmp_path / "top.toml").write_text('extends = "base.toml"\nmode = "a"\n')
     config = compose(Root, str(tmp_path / "top.toml")).resolve()
-    assert config.extra == 5 and len(list(dropped(config))) == 1
+    assert config.extra == 5 and len(list(dropped_values(config))) == 1
     (tmp_path / "low.toml").write_text('mode = "a"\n')
     (tmp_path / "high.toml").write_text('extends = "low.toml"\nextra = 9\n')
     (problem,) = problems_of(lambda: compose(Root, str(tmp_path / "high.toml")).resolve())
@@ -175,7 +168,7 @@ def test_a_later_value_that_is_no_cause_excuses_nothing(tmp_path: Path) -> None:
     file.write_text("warmup = 5\n")
     flags = ["--kind=constant", "--label=x"]
     config = compose(Schedule, str(file), flags=flags).resolve()
-    assert (config.warmup, config.label) == (0, "x") and len(list(dropped(config))) == 1
+    assert (config.warmup, config.label) == (0, "x") and len(list(dropped_values(config))) == 1
 
 
 class Curve(Config):
@@ -208,7 +201,7 @@ def test_a_later_variant_is_a_cause(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text("curve = {warmup = 5}\n")
     config = compose(Curved, str(file), flags=["--curve=flat"]).resolve()
-    assert config.curve == Flat() and len(list(dropped(config))) == 1
+    assert config.curve == Flat() and len(list(dropped_values(config))) == 1
     file.write_text('curve = {type = "flat", warmup = 5}\n')
     (problem,) = problems_of(lambda: compose(Curved, str(file), flags=["--curve=flat"]).resolve())
     assert problem.path == "curve.warmup"
@@ -222,10 +215,10 @@ def test_a_pickled_draft_resolves_as_the_draft_does(tmp_path: Path) -> None:
     assert resolve(pickle.loads(text)) == resolve(draft)
     program = f"""
 import pickle, sys
-from setpoint.config.compose import compose
-from tests.config.test_effect import Schedule, dropped
+from setpoint.config.composition import compose
+from tests.config.test_effect import Schedule, dropped_values
 draft = pickle.loads({text!r})
-print(len(list(dropped(compose(Schedule, draft).resolve()))))
+print(len(list(dropped_values(compose(Schedule, draft).resolve()))))
 print(compose(Schedule, draft, flags=["--kind=linear"]).resolve().warmup)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, field, modifier, preset, registry
-from setpoint.config.compose import compose
-from setpoint.config.entries import entries_of
-from setpoint.config.record import record_files
-from setpoint.config.walk import leaves
+from setpoint.config import Config, field, modifier, preset
+from setpoint.config.composition import compose
+from setpoint.config.draft.shared_sections import entries_of
+from setpoint.config.draft.walk import leaves
+from setpoint.config.layers import presets as registry
+from setpoint.config.record.writer import record_files
 
 
 class Job(Config):

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from setpoint.config import Invalid, RunError, SetpointError, UnresolvedError
-from setpoint.config.errors import printable, several
+from setpoint.config.words.errors import printable, several
 
 
 def test_exit_statuses() -> None:

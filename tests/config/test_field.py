@@ -3,7 +3,8 @@ from typing import Any, Literal
 import pytest
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, ConfigError, Free, Invalid, field
-from setpoint.config.field import MISSING, Bounds
+from setpoint.config.schema.bounds import Bounds
+from setpoint.config.words.shown import MISSING
 
 from .sample import Batch, Job, Synthetic
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import Caution, Config, Problem, check, derive, derived, field, resolve
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 
 from .helpers import problems_of
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Config, Free, SetpointError, field, resolve
-from setpoint.config.fingerprint import (
+from setpoint.config.record.fingerprint import (
     canonical,
     canonical_json,
     encoded,

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
+from setpoint.config.values.node import chain_of
 
 from ..snapshots import compare
 from .helpers import problems_of

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from setpoint.config import Free, Invalid, SetpointError, resolve
-from setpoint.config.checker import describe
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.free import plain_value
-from setpoint.config.origin import Origin
+from setpoint.config.resolving.checks import describe_value
+from setpoint.config.values.free import plain_value
+from setpoint.config.values.origin import Origin
+from setpoint.config.words.texts import PlainScalar
 
 from .sample import Job
 
@@ -127,15 +127,15 @@ def test_what_is_no_area() -> None:
 def test_a_problem_inside_an_area_names_who_set_the_key() -> None:
     draft = Job()
     draft.user.put("a", {"b": 1}, Origin("command line", "--user.a"))
-    assert describe(draft, (), "user.a.b") == ("1", "command line --user.a")
+    assert describe_value(draft, (), "user.a.b") == ("1", "command line --user.a")
 
 
 def test_an_area_comes_from_where_its_keys_do() -> None:
     draft = Job()
     for key, value in (("a", 1), ("b", {"c": 2}), ("d", 3)):
         draft.user.put(key, value, Origin("command line", f"--user.{key}"))
-    value, origin = describe(draft, (), "user")
+    value, origin = describe_value(draft, (), "user")
     assert value is not None and value.startswith("{a: 1")
     assert origin == "command line --user.a, command line --user.b, command line --user.d"
-    assert describe(draft, (), "user.b")[1] == "command line --user.b"
-    assert describe(Job(), (), "user")[1] == "default"
+    assert describe_value(draft, (), "user.b")[1] == "command line --user.b"
+    assert describe_value(Job(), (), "user")[1] == "default"

@@ -4,13 +4,13 @@ from collections.abc import Callable
 import pytest
 
 from setpoint.config import Config, ConfigError, ImportPath, Invalid, field, resolve
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.write_python import to_python
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.python_source import to_python
 
 from ..snapshots import compare
-from .foreign import targets
-from .foreign.targets import Part, double
+from .components import targets
+from .components.targets import Part, double
 
 
 class Uses(Config):

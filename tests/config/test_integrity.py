@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, resolve
-from setpoint.config.compose import compose
-from setpoint.config.errors import SetpointError
-from setpoint.config.integrity import recorded_fingerprint
-from setpoint.config.record import read_record, record_files
+from setpoint.config.composition import compose
+from setpoint.config.record.reader import recorded_fingerprint
+from setpoint.config.record.writer import read_record, record_files
+from setpoint.config.words.errors import SetpointError
 
 from ..fuzz.guard import guarded
 from .sample import Job

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import Config, Problem, field
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 
 from ..snapshots import compare
 from .helpers import LAYERS, problems_of, resolve_through
@@ -90,7 +90,7 @@ def test_sections_are_put_in_and_taken_out() -> None:
 def test_the_others_keep_their_origins() -> None:
     composition = compose(Job, flags=["sources.0.documents=3", "sources.append={type=synthetic}"])
     first = composition.resolve().sources[0]
-    from setpoint.config.base import chain_of
+    from setpoint.config.values.node import chain_of
 
     assert chain_of(first, "documents")[-1][0].label == "sources.0.documents"
 

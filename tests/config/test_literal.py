@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Config, ConfigError, Free, field, resolve
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.literal import escaped, refers, unescaped
-from setpoint.config.record import record_files
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.writer import record_files
+from setpoint.config.words.texts import escaped, refers, unescaped
 
 
 class Texts(Config):

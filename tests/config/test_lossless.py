@@ -14,24 +14,29 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 import setpoint.presets  # noqa: F401 - registers the presets by name
-from setpoint.config import Config, registry, resolve
-from setpoint.config.compose import compose
-from setpoint.config.difference import differences
+from setpoint.config import Config, resolve
+from setpoint.config.composition import compose
+from setpoint.config.draft.plain import to_minimal, to_plain
+from setpoint.config.draft.shared_sections import shared_places
 from setpoint.config.files import write_json, write_toml, write_yaml
-from setpoint.config.files.read import read
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.plain import to_minimal, to_plain
-from setpoint.config.record import minimal_toml, read_record, record_files
-from setpoint.config.reference import may_refer
-from setpoint.config.sharing import shared_places
-from setpoint.config.write_python import to_python
+from setpoint.config.files.read import read_file
+from setpoint.config.layers import presets as registry
+from setpoint.config.record.compare import differences
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.python_source import to_python
+from setpoint.config.record.writer import minimal_toml, read_record, record_files
+from setpoint.config.values.reference import may_refer
 from setpoint.train.config import Job
 
 from ..pairs import rotated
 from ..snapshots import compare
 from .everything import Everything, everything
 
-WRITERS = {"toml": write_toml.write, "yaml": write_yaml.write, "json": write_json.write}
+WRITERS = {
+    "toml": write_toml.write_toml,
+    "yaml": write_yaml.write_yaml,
+    "json": write_json.write_json,
+}
 
 
 def through_files(config: Config, folder: Path) -> list[Config]:
@@ -43,7 +48,7 @@ def through_files(config: Config, folder: Path) -> list[Config]:
             text = write(data)
             file.write_text(text, encoding="utf-8")
             if suffix != "yaml":  # where only the fields know what a text without quotes means
-                assert write(read(str(file)).data) == text, "written, read and written again"
+                assert write(read_file(str(file)).data) == text, "written, read and written again"
             twins.append(compose(type(config), str(file)).resolve())
             again = to_plain(twins[-1]) if name == "full" else to_minimal(twins[-1])
             assert write(again) == text, "written, composed and written again"
@@ -146,7 +151,7 @@ def test_every_preset_and_modifier(
     config = compose(Job, preset, modifiers=modifiers).resolve()
     twins = [*through_files(config, tmp_path), *through_memory(config), through_python(config)]
     check(config, [*twins, through_record(config, tmp_path)], to_plain)
-    assert json.loads(write_json.write(to_plain(config)))
+    assert json.loads(write_json.write_json(to_plain(config)))
 
 
 def test_a_minimal_file_reads_well() -> None:

@@ -9,18 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from setpoint.config import (
-    IDENTITY,
-    Config,
-    SetpointError,
-    dead,
-    derive,
-    derived,
-    field,
-    resolve,
-)
-from setpoint.config.added import add_section
-from setpoint.config.compose import compose
+from setpoint.config import IDENTITY, Config, SetpointError, dead, derive, derived, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.schema.tree import add_section
 
 from ..snapshots import compare
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import setpoint as sp
-from setpoint.config.registry import presets
+from setpoint.config.layers.presets import presets
 
 from .sample import Batch
 

@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import field
-from setpoint.config.base import Config, chain_of
-from setpoint.config.origin import MODIFIER, PRESET, Origin, outside_origin, running, short_name
+from setpoint.config.draft.config import Config
+from setpoint.config.values.node import chain_of
+from setpoint.config.values.origin import (
+    MODIFIER,
+    PRESET,
+    Origin,
+    outside_origin,
+    running,
+    short_name,
+)
 
 from .sample import AdamW, Batch, Job, Sgd, Synthetic, Transformer
 
@@ -19,7 +27,7 @@ def line_of(config: Config, name: str) -> int:
     return int(place.rpartition(":")[2])
 
 
-FIRST = 23
+FIRST = 31
 JOB = Job(
     name="x",
     optimizer=Sgd(

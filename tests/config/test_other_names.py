@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 
 from setpoint.config import Config, field
-from setpoint.config.compose import compose
-from setpoint.config.other_names import Converter, Given, Ours, in_shell
+from setpoint.config.composition import compose
+from setpoint.config.layers.hints import in_shell
+from setpoint.config.other_names import Converter, Given, Ours
 
 from .helpers import problems_of
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from setpoint.config.compose import compose
-from setpoint.config.overridden import overridden
+from setpoint.config.composition import compose
+from setpoint.config.layers.hints import overridden
 from setpoint.presets.modifiers import smoke
 from setpoint.train.config import Job
 

@@ -5,17 +5,21 @@ import pytest
 from hypothesis import given, settings
 
 from setpoint.config import Config, Free, field, resolve
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
+from setpoint.config.draft.plain import to_minimal, to_plain
 from setpoint.config.files import write_json, write_toml, write_yaml
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.plain import to_minimal, to_plain
-from setpoint.config.record import minimal_toml
-from setpoint.config.write_python import to_python
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.python_source import to_python
+from setpoint.config.record.writer import minimal_toml
 
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Transformer
 from .strategies import jobs
 
-WRITERS = {"toml": write_toml.write, "yaml": write_yaml.write, "json": write_json.write}
+WRITERS = {
+    "toml": write_toml.write_toml,
+    "yaml": write_yaml.write_yaml,
+    "json": write_json.write_json,
+}
 
 
 def read_back(text: str, suffix: str, folder: Path) -> Job:

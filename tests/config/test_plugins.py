@@ -8,7 +8,7 @@ import pytest
 PLUGIN = '''
 import sys
 from setpoint.config import Config, field, preset, modifier
-from setpoint.config.added import add_section
+from setpoint.config.schema.tree import add_section
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
 from setpoint.optim.config import OptimizerConfig
@@ -84,8 +84,8 @@ def test_its_sections_too(installed: Path) -> None:
 
 def test_records_know_what_is_installed(installed: Path) -> None:
     program = (
-        "from setpoint.config.compose import compose\n"
-        "from setpoint.config.record import record_files\n"
+        "from setpoint.config.composition import compose\n"
+        "from setpoint.config.record.writer import record_files\n"
         "from setpoint.train.config import Job\n"
         "import os\n"
         "os.mkdir('run')\n"

@@ -4,12 +4,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from setpoint.config import Config, ConfigError, SetpointError, field, preset, registry
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
-from setpoint.config.json_schema.document import json_schema
-from setpoint.config.record import record_files
-from setpoint.config.walk import dropped
+from setpoint.config import Config, ConfigError, SetpointError, field, preset
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import dropped_values
+from setpoint.config.layers import presets as registry
+from setpoint.config.record.writer import record_files
+from setpoint.config.values.node import chain_of
+from setpoint.editor_schema.document import json_schema
 
 from .helpers import problems_of
 
@@ -76,7 +77,7 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
     Path("a.toml").write_text("[model]\ndim = 5\n")
     config = compose(Run, "a.toml", flags=["--model.layers", "7", "--model", "@big"]).resolve()
     assert config.model == Net(dim=64, heads=4, layers=7)
-    assert list(dropped(config)) == [
+    assert list(dropped_values(config)) == [
         "model.dim = 5, from a.toml:2:1: model = @big replaces the section"
     ]
     for name, text in record_files(config).items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import Config, ConfigError, Problem, resolve
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 
 from ..snapshots import compare
 from .helpers import LAYERS, flag_problems, problems_of, resolve_through
@@ -223,7 +223,7 @@ def test_a_report_of_hostile_text_is_short_and_printable() -> None:
 
 
 def test_long_lists_are_broken_between_the_words() -> None:
-    from setpoint.config.problem import wrapped_list
+    from setpoint.config.words.errors import wrapped_list
 
     words = [f"word {number:02d}" for number in range(24)]
     text = wrapped_list("    valid: ", words)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.integrity import recorded_fingerprint
-from setpoint.config.record import (
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.reader import recorded_fingerprint
+from setpoint.config.record.writer import (
     is_record,
     minimal_toml,
     read_record,

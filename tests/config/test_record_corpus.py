@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from setpoint.config import IDENTITY, resolve
-from setpoint.config.compose import compose
-from setpoint.config.field import MISSING
-from setpoint.config.fingerprint import canonical, fingerprint
-from setpoint.config.migrate.chain import chain
-from setpoint.config.migrate.meaning import Added
-from setpoint.config.migrate.tombstone import tombstone
-from setpoint.config.record import read_record, recorded_differences
-from setpoint.config.suggest import schema
+from setpoint.config.composition import compose
+from setpoint.config.migrations.chain import chain
+from setpoint.config.migrations.meaning import Added
+from setpoint.config.migrations.tombstone import tombstone
+from setpoint.config.record.fingerprint import canonical, fingerprint
+from setpoint.config.record.writer import read_record, recorded_differences
+from setpoint.config.schema.tree import all_fields
+from setpoint.config.words.shown import MISSING
 from setpoint.train.config import Job
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -82,7 +82,7 @@ def test_fields_that_were_added_agree_with_their_migration() -> None:
     """`field(before=...)` keeps old fingerprints, `Added` fills old records: the same value."""
     added = [each for each in chain(Job) if isinstance(each, Added)]
     operations = [each for each in added if each.role is IDENTITY and not callable(each.value)]
-    declared = {path: info for path, info in schema(Job) if info.before is not MISSING}
+    declared = {path: info for path, info in all_fields(Job) if info.before is not MISSING}
     held = 0
     for operation in operations:
         for path, value in parts_of(operation.path, operation.value):
@@ -107,8 +107,8 @@ def test_every_field_that_was_added_has_a_migration() -> None:
         if isinstance(each, Added)
         for path, _ in parts_of(each.path, each.value)
     }
-    assert {path for path, info in schema(Job) if info.before is not MISSING} <= added
+    assert {path for path, info in all_fields(Job) if info.before is not MISSING} <= added
 
 
 def test_no_field_of_today_has_a_tombstone() -> None:
-    assert [path for path, _ in schema(Job) if tombstone(Job, path)] == []
+    assert [path for path, _ in all_fields(Job) if tombstone(Job, path)] == []

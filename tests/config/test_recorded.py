@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.record import read_record, record_files
-from setpoint.config.recorded import backup_name, load_record, recorded_schema
+from setpoint.config.record.reader import backup_name, load_record, recorded_schema
+from setpoint.config.record.writer import read_record, record_files
 
 from .sample import Job
 

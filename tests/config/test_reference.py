@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Config, Invalid, Period, field, resolve
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
-from setpoint.config.json_schema.document import json_schema
-from setpoint.config.record import record_files
-from setpoint.config.reference import Reference, is_whole, may_refer, ref, reference_to
+from setpoint.config import Config, Invalid, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.record.writer import record_files
+from setpoint.config.values.node import chain_of
+from setpoint.config.values.reference import Reference, is_whole, may_refer, ref, reference_to
+from setpoint.editor_schema.document import json_schema
+from setpoint.units import Period
 
 from .helpers import problems_of
 

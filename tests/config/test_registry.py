@@ -3,8 +3,10 @@ from typing import Literal
 
 import pytest
 
-from setpoint.config import Duration, Secret, SetpointError, modifier, preset, registry
-from setpoint.config.registry import call_modifier, call_preset, summary
+from setpoint.config import Secret, SetpointError, modifier, preset
+from setpoint.config.layers import presets as registry
+from setpoint.config.layers.presets import call_modifier, call_preset, preset_summary
+from setpoint.units import Duration
 
 from .sample import Job
 
@@ -39,8 +41,8 @@ def test_names_have_hyphens_and_take_underscores() -> None:
     assert list(registry.presets) == ["my-job"]
     assert call_preset("my_job") == call_preset("my-job") == Job(seed=1)
     assert call_preset("my-job") is not call_preset("my-job")
-    assert summary(registry.presets["my-job"]) == "A job."
-    assert summary(registry.modifiers["lost"]) == ""
+    assert preset_summary(registry.presets["my-job"]) == "A job."
+    assert preset_summary(registry.modifiers["lost"]) == ""
 
 
 def test_two_functions_of_one_name_in_other_modules_are_refused() -> None:

@@ -1,10 +1,10 @@
 import pytest
 
 from setpoint.config import Config, ConfigError, Problem, SetpointError, check, dead, field, resolve
-from setpoint.config.base import is_frozen
-from setpoint.config.checker import describe
-from setpoint.config.compose import compose
-from setpoint.config.walk import sections
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import sections
+from setpoint.config.resolving.checks import describe_value
+from setpoint.config.values.node import is_frozen
 
 from .helpers import flag_problems, problems_of, resolved
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Tracker, Transformer
@@ -139,9 +139,9 @@ def test_values_and_origins_as_texts() -> None:
         ("optimizer.betas", "[0.9, 0.95]"),
         ("tracker", "null"),
     ):
-        assert describe(job, (), path)[0] == value, path
-    assert describe(job, (), "seed")[1] == "default"
-    assert describe(job, (), "") == (None, None)
+        assert describe_value(job, (), path)[0] == value, path
+    assert describe_value(job, (), "seed")[1] == "default"
+    assert describe_value(job, (), "") == (None, None)
     assert isinstance(job.optimizer, AdamW)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, ConfigError, Invalid, Secret, SetpointError, field, resolve
-from setpoint.config.compose import compose
-from setpoint.config.difference import differences
-from setpoint.config.record import record_files
+from setpoint.config.composition import compose
+from setpoint.config.record.compare import differences
+from setpoint.config.record.writer import record_files
 
 from .helpers import problems_of
 from .sample import Job, Tracker

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from setpoint.config import RUNTIME, Config, ConfigError, SetpointError, field, ref, resolve
-from setpoint.config.building import build
-from setpoint.config.compose import compose
-from setpoint.config.difference import differences
-from setpoint.config.fingerprint import canonical, fingerprint
-from setpoint.config.plain import to_minimal, to_plain
-from setpoint.config.record import read_record, record_files
-from setpoint.config.sharing import shared, shared_places
-from setpoint.config.walk import leaves
-from setpoint.config.write_python import to_python
+from setpoint.config.composition import compose
+from setpoint.config.draft.build import build
+from setpoint.config.draft.plain import to_minimal, to_plain
+from setpoint.config.draft.shared_sections import shared, shared_places
+from setpoint.config.draft.walk import leaves
+from setpoint.config.record.compare import differences
+from setpoint.config.record.fingerprint import canonical, fingerprint
+from setpoint.config.record.python_source import to_python
+from setpoint.config.record.writer import read_record, record_files
 
 from ..snapshots import compare
 from .helpers import problems_of

@@ -5,9 +5,9 @@ from typing import Literal
 import pytest
 
 from setpoint.config import Config, field
-from setpoint.config.compose import compose
-from setpoint.config.origin import PROGRAM, Origin
-from setpoint.config.spelling import explained, value_here
+from setpoint.config.composition import compose
+from setpoint.config.layers.hints import explained, value_here
+from setpoint.config.values.origin import PROGRAM, Origin
 
 from .helpers import problems_of
 

@@ -1,19 +1,16 @@
 from functools import partial
 
 from setpoint.config import Config, field
-from setpoint.config.suggest import (
+from setpoint.config.draft.unknown_keys import name_here, place_of, unknown_key
+from setpoint.config.schema.tree import (
+    all_fields,
     classes_at,
-    did_you_mean,
     field_of,
     holds_secret,
-    name_here,
     names_secret,
-    nearest,
-    place_of,
-    schema,
     section_classes,
-    unknown_key,
 )
+from setpoint.config.words.names import did_you_mean, nearest
 
 from .sample import (
     AdamW,
@@ -54,7 +51,7 @@ def test_classes_that_can_stand_in_a_field() -> None:
 
 
 def test_every_path_of_every_variant() -> None:
-    paths = [path for path, _ in schema(Job)]
+    paths = [path for path, _ in all_fields(Job)]
     assert {"model.dim", "model.cell", "optimizer.momentum", "sources.paths", "tracker.token",
             "model.experts.count", "evaluations.size"} <= set(paths)  # fmt: skip
 
@@ -84,7 +81,7 @@ class Triple(Node, type="triple"):
 
 
 def test_a_family_that_contains_itself_has_an_end() -> None:
-    paths = [path for path, _ in schema(Pair)]
+    paths = [path for path, _ in all_fields(Pair)]
     assert "left.right" in paths
     assert "left.nodes.left" in paths
     assert len(paths) < 100
@@ -163,7 +160,7 @@ def test_only_whole_words_of_what_was_typed_are_taken_for_names() -> None:
 
 
 def test_what_is_suggested_exists() -> None:
-    from setpoint.config.compose import compose
+    from setpoint.config.composition import compose
     from setpoint.train.config import Job as Training
 
     from .helpers import problems_of
@@ -171,7 +168,7 @@ def test_what_is_suggested_exists() -> None:
     def _resolve(flag: str) -> None:
         compose(Training, flags=[flag]).resolve()
 
-    every = {path for path, _ in schema(Training)}
+    every = {path for path, _ in all_fields(Training)}
     for flag, hint in {
         "train.seed=3": "Did you mean seed or data.sources.seed or data.validation.seed?",
         "trainer.precision=16": "Did you mean precision?",

@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import Config, SetpointError, field
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
-from setpoint.config.tags import known_tags, reached
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import reached
+from setpoint.config.schema.tree import known_tags
+from setpoint.config.values.node import chain_of
 
 from .helpers import LAYERS, problems_of, resolve_through
 

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.user_code import call_user_function, find_user_function, import_user_module
+from setpoint.config.values.user_code import (
+    call_user_function,
+    find_user_function,
+    import_user_module,
+)
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config.compose import compose
-from setpoint.config.walk import dropped
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import dropped_values
 
 from .helpers import problems_of
 from .sample import Job, Sgd
@@ -15,7 +15,7 @@ def test_what_both_have_goes_along_and_the_rest_is_named(tmp_path: Path) -> None
     second.write_text('extends = "first.toml"\noptimizer = "sgd"\n')
     job = compose(Job, str(second)).resolve()
     assert job.optimizer == Sgd(lr=0.5)
-    (line,) = dropped(job)
+    (line,) = dropped_values(job)
     assert line.startswith("optimizer.betas = [0.1, 0.2], from ") and "first.toml:3:1" in line
 
 
@@ -35,4 +35,4 @@ def test_what_the_same_layer_set_is_an_error(flags: list[str]) -> None:
 def test_an_earlier_layer_may_be_left_behind() -> None:
     environ = {"SETPOINT__OPTIMIZER__BETAS": "0.1,0.2"}
     job = compose(Job, environ=environ, flags=["optimizer=sgd"]).resolve()
-    assert len(list(dropped(job))) == 1
+    assert len(list(dropped_values(job))) == 1

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import pytest
 
 from setpoint.config import Caution, Config, Problem, check, field, resolve
-from setpoint.config.compose import compose
-from setpoint.config.verify import cautions_of, known_cautions, known_codes, verify
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import cautions_of, known_cautions, known_codes, verify
 
 from .helpers import problems_of
 

@@ -1,7 +1,7 @@
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, field, resolve
-from setpoint.config.compose import compose
-from setpoint.config.origin import Path
-from setpoint.config.walk import dotted, dropped, leaves, narrower, sections, within
+from setpoint.config.composition import compose
+from setpoint.config.draft.walk import dropped_values, leaves, narrower, sections
+from setpoint.config.words.names import Path, dotted, within
 
 from .helpers import resolved
 from .sample import AdamW, Batch, Experts, Job, Synthetic, Text, Tracker, Transformer
@@ -76,10 +76,10 @@ def test_what_a_switch_of_variant_could_not_keep_is_named() -> None:
     draft = Job(optimizer=AdamW(lr=0.5, betas=(0.8, 0.9)))
     job = compose(Job, draft, flags=["--optimizer", "sgd"]).resolve()
     assert job.optimizer.lr == 0.5
-    (line,) = dropped(job)
+    (line,) = dropped_values(job)
     assert line.startswith("optimizer.betas = [0.8, 0.9], from program (")
     assert line.endswith("): type = sgd has no such field")
-    assert not list(dropped(resolve(draft)))
+    assert not list(dropped_values(resolve(draft)))
 
 
 def test_nothing_in_a_list_of_sections_is_left_out() -> None:

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 
 import setpoint.presets  # noqa: F401 - registers the presets by name
-from setpoint.config import Config, field, registry, resolve
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.write_python import to_python
+from setpoint.config import Config, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.layers import presets as registry
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.python_source import to_python
 from setpoint.train.config import Job
 
 from . import sample

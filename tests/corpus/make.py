@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import setpoint.presets  # noqa: F401 - registers them
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import canonical, fingerprint
-from setpoint.config.record import record_files
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import canonical, fingerprint
+from setpoint.config.record.writer import record_files
 from setpoint.train.config import Job
 
 FOLDER = Path(__file__).parent

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolve
-from setpoint.config.docs import class_help, field_help
-from setpoint.config.fingerprint import fingerprint
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.schema.help import class_help, field_help
 from setpoint.data.config import (
     Bytes,
     Data,

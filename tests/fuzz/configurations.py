@@ -31,21 +31,15 @@ from types import FrameType
 from typing import Any, TextIO
 
 from setpoint.cli.main import main as command_line
-from setpoint.config.base import Config
-from setpoint.config.compose import Composition, compose
-from setpoint.config.errors import SetpointError
-from setpoint.config.field import FieldInfo
-from setpoint.config.field import field as declared
-from setpoint.config.files.plain import PlainScalar, guess
+from setpoint.config.composition import Composition, compose
+from setpoint.config.draft.config import Config
+from setpoint.config.draft.walk import sections
 from setpoint.config.files.read import parse
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.layers.flow import parse_flow
-from setpoint.config.origin import COMMAND_LINE, Origin
-from setpoint.config.record import minimal_toml, record_files
-from setpoint.config.suggest import section_classes
-from setpoint.config.sweep.flags import read_command_line
-from setpoint.config.sweep.points import Composer, resolve_points
-from setpoint.config.sweep.space import Product
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.writer import minimal_toml, record_files
+from setpoint.config.schema.declare import field as declared
+from setpoint.config.schema.field import FieldInfo
+from setpoint.config.schema.tree import section_classes
 from setpoint.config.types.base import FieldType
 from setpoint.config.types.containers import (
     AnyOfType,
@@ -55,9 +49,15 @@ from setpoint.config.types.containers import (
     TupleType,
 )
 from setpoint.config.types.special import FreeType
-from setpoint.config.walk import sections
+from setpoint.config.values.origin import COMMAND_LINE, Origin
+from setpoint.config.words.errors import SetpointError
+from setpoint.config.words.inline import parse_flow
+from setpoint.config.words.texts import PlainScalar, guess
 from setpoint.infer.config import Inference
 from setpoint.plan.preflight import preflight
+from setpoint.sweep_space.flags import read_command_line
+from setpoint.sweep_space.points import Composer, resolve_points
+from setpoint.sweep_space.space import Product
 from setpoint.train.config import Job
 
 from ..config.everything import Everything
@@ -472,11 +472,11 @@ def _as_word(text: str) -> str:
 
 def _written(form: str, values: dict[str, Any]) -> str:
     """Values in a format; in JSON, which YAML reads too, where the writer cannot."""
-    from setpoint.config.files import write_toml, write_yaml
+    from setpoint.config import write_toml, write_yaml
 
     if form != "json":
         with contextlib.suppress(Exception):
-            return (write_toml if form == "toml" else write_yaml).write(values)
+            return (write_toml if form == "toml" else write_yaml)(values)
     return json.dumps(values, default=str)
 
 

@@ -77,7 +77,7 @@ class _Watch:
 # What evaluates annotations, which are written as text in the modules that declare them.
 _ANNOTATIONS = {
     ("inspect", "get_annotations"),
-    ("setpoint.config.types.compiler", "compile_field"),
+    ("setpoint.config.schema.field", "compile_field"),
 }
 
 

@@ -8,8 +8,7 @@ import tomllib
 import warnings
 from typing import Any
 
-from setpoint.config.files.document import Document
-from setpoint.config.files.error import FileError
+from setpoint.config.files.document import Document, FileError
 
 # Why ours refuses what the format allows.
 _NARROWER = {

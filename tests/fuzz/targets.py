@@ -15,30 +15,27 @@ from typing import TYPE_CHECKING
 
 import setpoint.config
 import setpoint.presets
-from setpoint.config.compose import compose
-from setpoint.config.errors import SetpointError
-from setpoint.config.files.decode import decode
-from setpoint.config.files.document import Document
-from setpoint.config.files.error import FileError
-from setpoint.config.files.read import parse, parse_bytes
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.layers.flow import parse_flow, parse_list
-from setpoint.config.layers.response import expand, split
-from setpoint.config.migrate.document import migrated
-from setpoint.config.plugins import load_plugins
-from setpoint.config.record import minimal_toml, read_record, record_files
-from setpoint.config.reference import Reference
-from setpoint.config.registry import call_modifier
-from setpoint.config.sweep.flags import read_command_line
+from setpoint.config.composition import compose
+from setpoint.config.files.document import Document, FileError
+from setpoint.config.files.read import decode, parse, parse_bytes
+from setpoint.config.layers.flags import expand_responses, split
+from setpoint.config.layers.presets import call_modifier, load_plugins
+from setpoint.config.migrations.document import migrated
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.writer import minimal_toml, read_record, record_files
+from setpoint.config.values.reference import Reference
+from setpoint.config.words.errors import SetpointError
+from setpoint.config.words.inline import parse_flow, parse_list
+from setpoint.sweep_space.flags import read_command_line
 from setpoint.train.config import Job as TrainingJob
 
-from ..config.migrate.history import Job as Old
+from ..config.migrations.history import Job as Old
 from ..config.sample import Job
 from .guard import guarded
 from .oracles import agree, may_refuse
 
 if TYPE_CHECKING:
-    from setpoint.config.files.document import Format
+    from setpoint.config.words.texts import Format
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 SMALL = 4000  # characters; the oracles are slower than what they judge
@@ -149,7 +146,7 @@ def response(data: bytes) -> None:
     words = split(_text(data), "f")
     lines = _text(data).count("\n") + 1
     assert all(1 <= int(word.place.rpartition(":")[2]) <= lines for word in words)
-    expand([word for word in words if not word.startswith("@")])
+    expand_responses([word for word in words if not word.startswith("@")])
 
 
 def sweep(data: bytes) -> None:

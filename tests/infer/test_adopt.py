@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.origin import RECORD
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.values.node import chain_of
+from setpoint.config.values.origin import RECORD
 from setpoint.data.config import Bytes, HuggingFace
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import Evaluation, Inference, Weights
@@ -121,7 +121,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
-    from setpoint.config.verify import verify
+    from setpoint.config.resolving.verify import verify
 
     save_pretrained(small_model(vocab_size=100), tmp_path / "hf")
     byte_level(tmp_path / "hf")

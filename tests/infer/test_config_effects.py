@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from setpoint.config import Config, SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.suggest import section_classes
+from setpoint.config.composition import compose
+from setpoint.config.schema.tree import section_classes
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded, load

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, RunError, SetpointError
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded, load

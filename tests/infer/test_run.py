@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import ConfigError, RunError, SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Evaluation, Generation, Inference, Weights
 from setpoint.infer.results import require_place

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.compose import compose
-from setpoint.config.foreign.partial import partial
+from setpoint.config.components.partial import partial
+from setpoint.config.composition import compose
 from setpoint.loss.config import IGNORE_INDEX, CrossEntropy, ImportedLoss
 
 

@@ -6,12 +6,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from setpoint.config import ByteSize, resolve
+from setpoint.config import resolve
 from setpoint.memory.activation_offload import offload_activations
 from setpoint.memory.config import ActivationOffload, CheckpointingConfig, Full, Operators, Parts
 from setpoint.memory.host import PlainWay, way_between
 from setpoint.memory.saved import SavedTensors
 from setpoint.model.layers import layers_of
+from setpoint.units import ByteSize
 
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model

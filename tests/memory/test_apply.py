@@ -1,10 +1,11 @@
 import torch
 from torch import nn
 
-from setpoint.config import ByteSize, resolve
+from setpoint.config import resolve
 from setpoint.memory.apply import save_activations, save_state
 from setpoint.memory.config import ActivationOffload, Full, Memory, OptimizerOffload
 from setpoint.model.layers import layers_of
+from setpoint.units import ByteSize
 
 from ..model.small import small_model
 from .passes import assert_same, run

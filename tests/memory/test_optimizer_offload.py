@@ -8,10 +8,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from setpoint.checkpoint.optimizer_state import capture_optimizer, options_of, restore_optimizer
-from setpoint.config import ByteSize, resolve
+from setpoint.config import resolve
 from setpoint.memory.config import OptimizerOffload
 from setpoint.memory.optimizer_offload import offload_optimizer
 from setpoint.optim import config as configs
+from setpoint.units import ByteSize
 
 from ..pairs import pairs
 

@@ -1,7 +1,8 @@
 import pytest
 
-from setpoint.config import ConfigError, Length, resolve
+from setpoint.config import ConfigError, resolve
 from setpoint.optim.config import AdamW, Constant, Cosine
+from setpoint.units import Length
 
 
 def test_warmup_follows_the_horizon():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.optim.config import SGD, AdamW, ImportedOptimizer, Muon
 
 from ..snapshots import compare

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.compose import compose
-from setpoint.config.foreign.partial import partial
-from setpoint.config.verify import verify
+from setpoint.config.components.partial import partial
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import verify
 from setpoint.optim.config import ImportedOptimizer
 
 

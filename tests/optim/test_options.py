@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import ConfigError, Invalid, resolve
-from setpoint.config.compose import compose
-from setpoint.config.verify import verify
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import verify
 from setpoint.optim.config import (
     SGD,
     Adafactor,

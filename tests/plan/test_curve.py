@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 import setpoint.presets  # noqa: F401 - registers them
-from setpoint.config import Duration, SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.registry import presets
+from setpoint.config import SetpointError
+from setpoint.config.composition import compose
+from setpoint.config.layers.presets import presets
 from setpoint.optim.config import Cosine
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
+from setpoint.units import Duration
 
 
 def job(*flags: str) -> Job:
@@ -102,3 +103,8 @@ def test_what_a_drawing_does_not_show() -> None:
     assert note == "by tokens: drawn for full batches of 1,024 tokens; fewer move it less"
     (note,) = draw_curve(job("schedule.by=epoch")).notes
     assert "the rate stays at that of the first step of each epoch" in note
+
+
+def test_a_horizon_too_short_for_any_float() -> None:
+    curve = draw_curve(job("schedule.horizon=5e-324 s"))
+    assert curve.points

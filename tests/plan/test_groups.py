@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.values.user_code import allow_imports
 from setpoint.plan.groups import planned_groups
 from setpoint.plan.preflight import preflight
 from setpoint.train.build import build_parts

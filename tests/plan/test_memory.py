@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.report import measure
 from setpoint.plan.memory import planned_memory
 from setpoint.resilience.signals import StopRequest

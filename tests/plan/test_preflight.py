@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.record import record_files
+from setpoint.config.composition import compose
+from setpoint.config.record.writer import record_files
 from setpoint.model.count import count_parameters
 from setpoint.plan.preflight import preflight
 from setpoint.train.build import build_parts
@@ -88,7 +88,7 @@ def test_what_training_refuses_is_found(tmp_path: Path) -> None:
 
 def test_torch_is_not_needed() -> None:
     program = (
-        "import sys, setpoint.presets; from setpoint.config.compose import compose;"
+        "import sys, setpoint.presets; from setpoint.config.composition import compose;"
         "from setpoint.plan.preflight import preflight; from setpoint.train.config import Job;"
         "preflight(compose(Job, 'tiny').resolve());"
         "text = 'data.sources=[{type=text, paths=[/nowhere]}]';"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import setpoint.presets  # noqa: F401 - registers them
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.model.config import Transformer
 from setpoint.model.size import estimate_size
 from setpoint.train.config import Job

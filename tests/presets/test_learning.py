@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import setpoint.presets  # noqa: F401 - registers them
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.infer.generate import generate
 from setpoint.infer.sample import Sampling
 from setpoint.model import load_pretrained

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import setpoint.presets  # noqa: F401 - registers them
-from setpoint.config import Duration, Period
-from setpoint.config.compose import compose
-from setpoint.config.difference import differences
+from setpoint.config.composition import compose
+from setpoint.config.record.compare import differences
 from setpoint.train.config import Job
+from setpoint.units import Duration, Period
 
 
 def test_smoke_is_short() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import setpoint.presets  # registers the presets
 from setpoint.config import resolve
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job

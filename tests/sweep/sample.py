@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.sweep.naming import labels, name_of
-from setpoint.config.sweep.points import ResolvedPoint
-from setpoint.config.sweep.setting import Point, Setting, axis_origin
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
 from setpoint.sweep.task import Task
+from setpoint.sweep_space.naming import labels, name_of
+from setpoint.sweep_space.points import ResolvedPoint
+from setpoint.sweep_space.setting import Point, Setting, axis_origin
 from setpoint.train.config import Job
 
 ROW = '{"kind": "evaluation", "step": 10, "held_out_loss": %s}'

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.difference import ABSENT
-from setpoint.config.table import leaf_table
+from setpoint.config.record.compare import ABSENT, leaf_table
 from setpoint.sweep.compare import Entry, comparison, differing, entries, read_metrics
 from setpoint.sweep.metrics import Metrics
 from setpoint.sweep.point_record import write_point
@@ -42,7 +41,7 @@ def test_metrics_that_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_derived_values_and_places_are_left_out(tmp_path: Path) -> None:
-    from setpoint.config.compose import compose
+    from setpoint.config.composition import compose
     from setpoint.train.config import Job
 
     tables = [

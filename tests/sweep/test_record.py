@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.sweep.points import Duplicate
 from setpoint.sweep.record import SweepRecord, read_record_of
 from setpoint.sweep.task import FINISHED
+from setpoint.sweep_space.points import Duplicate
 
 from .sample import task_of
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import RUNTIME, Period, SetpointError, resolve
-from setpoint.config.compose import compose
-from setpoint.config.docs import field_help
-from setpoint.config.verify import verify
+from setpoint.config import RUNTIME, SetpointError, resolve
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import verify
+from setpoint.config.schema.help import field_help
 from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
 from setpoint.track.run_directory import RunDirectory
+from setpoint.units import Period
 
 
 def test_defaults() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.values.user_code import allow_imports
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.train.build import build_parts
 from setpoint.train.config import Job

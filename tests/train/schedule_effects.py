@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from setpoint.config.fingerprint import fingerprint
+from setpoint.config.record.fingerprint import fingerprint
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import build_parts
 from setpoint.train.callback import Callback

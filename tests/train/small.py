@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
 from setpoint.train.run import train

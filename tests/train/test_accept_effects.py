@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from setpoint.config import IDENTITY, SetpointError
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.record import recorded_differences
-from setpoint.config.walk import within
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.writer import recorded_differences
+from setpoint.config.words.names import within
 from setpoint.train.contract import AT_START
 from setpoint.train.run import train
 

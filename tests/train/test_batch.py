@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import ConfigError
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.train.batch import batch_sum, nearest_multiples, solve_batch
 from setpoint.train.config import Job
 

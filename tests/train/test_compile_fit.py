@@ -9,7 +9,7 @@ import torch
 
 from setpoint.compile import known
 from setpoint.config import ConfigError
-from setpoint.config.verify import verify
+from setpoint.config.resolving.verify import verify
 from setpoint.train.compile_fit import machine_problems
 from setpoint.train.run import train
 

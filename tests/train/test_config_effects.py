@@ -14,9 +14,9 @@ import torch
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import Config, SetpointError
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.foreign.allow import allow_imports
-from setpoint.config.suggest import section_classes
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.schema.tree import section_classes
+from setpoint.config.values.user_code import allow_imports
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.load import load

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.field import FieldInfo
-from setpoint.config.suggest import schema
+from setpoint.config.composition import compose
+from setpoint.config.schema.field import FieldInfo
+from setpoint.config.schema.tree import all_fields
 from setpoint.plan.preflight import preflight
 from setpoint.presets.tiny import tiny
 from setpoint.train.config import Job
@@ -27,7 +27,7 @@ def called() -> dict[str, list[str]]:
     """The paths that each foreign name leads to."""
     found: dict[str, list[str]] = {}
     first: dict[FieldInfo, str] = {}
-    for path, info in schema(Job):
+    for path, info in all_fields(Job):
         # A section may stand in several places; the first is meant.
         path = first.setdefault(info, path)
         for name in info.also_called:
@@ -381,7 +381,7 @@ def test_a_name_leads_to_one_field() -> None:
 
 
 def test_no_foreign_name_is_one_of_ours() -> None:
-    ours = {path.rpartition(".")[2] for path, _ in schema(Job)}
+    ours = {path.rpartition(".")[2] for path, _ in all_fields(Job)}
     assert not ours & called().keys()
 
 

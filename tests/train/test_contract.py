@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import RunError, SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.record import read_record
+from setpoint.config.composition import compose
+from setpoint.config.record.writer import read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Outcome, train

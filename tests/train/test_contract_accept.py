@@ -11,9 +11,9 @@ import torch
 from torch.optim import Optimizer
 
 from setpoint.config import SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.record import read_record
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.writer import read_record
 from setpoint.train.config import Job
 from setpoint.train.contract import Accepted, check_contract, describe_accepted
 from setpoint.train.loop import Loop, Update

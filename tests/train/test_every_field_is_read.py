@@ -15,18 +15,20 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.config import Config, Duration
-from setpoint.config.base import fields_of
-from setpoint.config.foreign.allow import allow_imports
-from setpoint.config.hooks import DEAD
-from setpoint.config.origin import DERIVED
-from setpoint.config.suggest import section_classes
-from setpoint.config.walk import dotted, leaves, sections
+from setpoint.config import Config
+from setpoint.config.draft.config import fields_of
+from setpoint.config.draft.walk import leaves, sections
+from setpoint.config.schema.hooks import DEAD
+from setpoint.config.schema.tree import section_classes
+from setpoint.config.values.origin import DERIVED
+from setpoint.config.values.user_code import allow_imports
+from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.summary import print_summary
+from setpoint.units import Duration
 
 from ..data.tokenizers_here import byte_level
 from ..loss.liger_stand_in import liger_stand_in

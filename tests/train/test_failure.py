@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError
-from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.values.user_code import allow_imports
 from setpoint.train.failure import in_words, stepping
 from setpoint.train.run import train
 

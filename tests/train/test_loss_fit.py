@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.config.verify import verify
+from setpoint.config.resolving.verify import verify
 from setpoint.train.loss_fit import leaves_out
 
 from ..snapshots import compare

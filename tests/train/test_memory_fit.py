@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, SetpointError
-from setpoint.config.verify import verify
+from setpoint.config.resolving.verify import verify
 from setpoint.train.build import build_parts
 from setpoint.train.memory_fit import device_problems
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.fingerprint import fingerprint
+from setpoint.config.record.fingerprint import fingerprint
 from setpoint.train.naming import run_directory_of
 
 from .small import small_job

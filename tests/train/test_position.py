@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import Duration, Period
 from setpoint.train.position import Position, is_due, is_over, share_done
+from setpoint.units import Duration, Period
 
 MINUTE = 60.0
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError
-from setpoint.config.verify import verify
+from setpoint.config.resolving.verify import verify
 from setpoint.train.profile_fit import profile_problems, snapshot_problems
 from setpoint.train.run import train
 

@@ -12,8 +12,8 @@ import pytest
 from setpoint.checkpoint import manifest
 from setpoint.checkpoint.durable import Written
 from setpoint.config import SetpointError
-from setpoint.config.compose import compose
-from setpoint.config.record import read_record
+from setpoint.config.composition import compose
+from setpoint.config.record.writer import read_record
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 from setpoint.train.run import train

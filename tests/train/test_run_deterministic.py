@@ -15,7 +15,7 @@ import torch._dynamo
 
 from setpoint.compile.settings import CACHE
 from setpoint.config import SetpointError
-from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.values.user_code import allow_imports
 from setpoint.parallel.workspace import VARIABLE
 from setpoint.train.run import train
 from setpoint.train.settings import settings_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.train.config import Job
 from setpoint.train.run import train
 

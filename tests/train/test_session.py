@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import Config, SetpointError, field
-from setpoint.config.added import add_section
+from setpoint.config.schema.tree import add_section
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.loop import Loop, Update

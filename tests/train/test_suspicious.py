@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config.compose import compose
-from setpoint.config.verify import cautions_of, known_codes
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import cautions_of, known_codes
 from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.suspicious import (

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.values.user_code import allow_imports
 from setpoint.model.count import count_parameters
 from setpoint.model.flops import FORMULAS
 from setpoint.plan.preflight import preflight

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.config.compose import compose
-from setpoint.config.verify import cautions_of, verify
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import cautions_of, verify
 from setpoint.data.config import BYTES_VOCABULARY, Bytes, HuggingFace
 from setpoint.train.config import Job
 from setpoint.train.vocabulary_fit import UNUSED, known_vocabulary

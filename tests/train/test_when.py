@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.config.verify import verify
+from setpoint.config.resolving.verify import verify
 from setpoint.train.when import fused, unlisted
 
 from .small import small_job

@@ -10,7 +10,7 @@ SHOW: list[Any] = [lambda config: print("read")]
 
 def plain(config: Any) -> dict[str, Any]:
     """Nested plain data."""
-    from setpoint.config.plain import to_plain
+    from setpoint.config.draft.plain import to_plain
 
     return to_plain(config)
 
@@ -19,9 +19,9 @@ def main() -> int:
     """Load, print the manual with all fields, or complete the name of a field."""
     file, *words = sys.argv[1:]
     if words[:1] == ["--complete"]:
-        from setpoint.config.suggest import schema
+        from setpoint.config.schema.tree import all_fields
 
-        paths = dict.fromkeys(f"--{path}" for path, _ in schema(tree.Tree))
+        paths = dict.fromkeys(f"--{path}" for path, _ in all_fields(tree.Tree))
         print("\n".join(path for path in paths if path.startswith(words[1])))
         return 0
     from setpoint.cli.own import run

@@ -39,10 +39,6 @@ def publish(staged: Path, target: Path) -> None:
 def remove(directory: Path, name: str) -> None:
     """Remove a checkpoint so that no half of it is ever found under its name.
 
-    Arguments:
-        directory: what is to go.
-        name: the checkpoint's name.
-
     Raises:
         OSError: if it cannot be removed.
     """
@@ -57,9 +53,6 @@ def clear_leftovers(root: Path) -> None:
     """Remove what dead processes left, and give a checkpoint that was set aside its name back.
 
     Only the one process that writes to the directory may call this.
-
-    Arguments:
-        root: the directory of the checkpoints.
 
     Raises:
         OSError: if something cannot be removed.

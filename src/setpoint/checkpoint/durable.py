@@ -19,7 +19,6 @@ class Written(NamedTuple):
     """What was written to one file, as the manifest records it.
 
     Arguments:
-        size: in bytes.
         sha256: of the whole content, in hexadecimal digits.
     """
 
@@ -28,14 +27,7 @@ class Written(NamedTuple):
 
     @classmethod
     def of(cls, content: bytes) -> Written:
-        """Size and SHA-256 of bytes in memory.
-
-        Arguments:
-            content: the bytes.
-
-        Returns:
-            what a file with this content would have.
-        """
+        """Size and SHA-256 of bytes in memory."""
         return cls(len(content), hashlib.sha256(content).hexdigest())
 
 
@@ -70,13 +62,6 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> Written:
 def retried(read: Callable[[Path], T], path: Path) -> T:
     """Read a file, once more if that fails: disks and network file systems have hiccups.
 
-    Arguments:
-        read: reads it.
-        path: the file.
-
-    Returns:
-        what was read.
-
     Raises:
         OSError: if it fails twice.
     """
@@ -90,12 +75,6 @@ def retried(read: Callable[[Path], T], path: Path) -> T:
 def digest_file(path: Path) -> Written:
     """Size and SHA-256 of a file as it is on the disk.
 
-    Arguments:
-        path: an existing file.
-
-    Returns:
-        size and SHA-256 of its content.
-
     Raises:
         OSError: if it cannot be read.
     """
@@ -106,9 +85,6 @@ def digest_file(path: Path) -> Written:
 
 def sync_directory(path: Path) -> None:
     """Wait until the names in a directory (new, renamed, removed) are on the disk.
-
-    Arguments:
-        path: an existing directory.
 
     Raises:
         OSError: if the disk reports an error.

@@ -37,10 +37,7 @@ class Unfinished(NamedTuple):
     """What a save that has not ended, or never will, left in the directory.
 
     Arguments:
-        path: the file or directory.
-        target: the name it was meant to get, or had.
         kind: `tmp` for what nobody reads, `old` for a whole checkpoint that was set aside.
-        pid: the process.
     """
 
     path: Path
@@ -52,9 +49,6 @@ class Unfinished(NamedTuple):
 def directory_name(step: int) -> str:
     """The name of a checkpoint's directory.
 
-    Arguments:
-        step: at least 0.
-
     Returns:
         for instance `step-00000100`.
     """
@@ -62,14 +56,7 @@ def directory_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """The step that a directory's name stands for.
-
-    Arguments:
-        name: any name.
-
-    Returns:
-        the step, or None if no checkpoint has such a name.
-    """
+    """The step that a directory's name stands for."""
     match = _STEP.fullmatch(name)
     if match is None or directory_name(int(match[1])) != name:
         return None
@@ -77,43 +64,17 @@ def step_of(name: str) -> int | None:
 
 
 def temporary(root: Path, name: str, pid: int) -> Path:
-    """Where `name` is written before it gets its name, and removed after it lost it.
-
-    Arguments:
-        root: the directory of the checkpoints.
-        name: of a checkpoint or a pointer.
-        pid: of this process.
-
-    Returns:
-        the path.
-    """
+    """Where `name` is written before it gets its name, and removed after it lost it."""
     return root / f"{name}.tmp-{pid}"
 
 
 def aside(root: Path, name: str, pid: int) -> Path:
-    """Where a whole checkpoint waits while another one takes its name.
-
-    Arguments:
-        root: the directory of the checkpoints.
-        name: of the checkpoint.
-        pid: of this process.
-
-    Returns:
-        the path.
-    """
+    """Where a whole checkpoint waits while another one takes its name."""
     return root / f"{name}.old-{pid}"
 
 
 def damaged(root: Path, name: str) -> Path:
-    """Where a checkpoint goes that could not be read: a name that is free.
-
-    Arguments:
-        root: the directory of the checkpoints.
-        name: of the checkpoint.
-
-    Returns:
-        the path.
-    """
+    """Where a checkpoint goes that could not be read: a name that is free."""
     return next(
         path
         for number in count(1)
@@ -126,9 +87,6 @@ def unfinished(root: Path) -> list[Unfinished]:
 
     Arguments:
         root: the directory of the checkpoints; it need not exist.
-
-    Returns:
-        in the order of their names.
     """
     found: list[Unfinished] = []
     for path in sorted(root.iterdir()) if root.is_dir() else ():
@@ -143,9 +101,6 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
 
     Arguments:
         root: the directory of the checkpoints; it need not exist.
-
-    Returns:
-        step to directory, oldest first.
     """
     found: dict[int, Path] = {}
     for left in unfinished(root):

@@ -21,11 +21,8 @@ class Checkpoint:
     """What `CheckpointStore.save` was given, read back.
 
     Arguments:
-        step: optimizer updates done.
         tensors: file stem to name to CPU tensor; tied tensors are one object again.
-        state: everything else.
         metric: what selects the best checkpoint, lower is better; None if it was not measured.
-        path: the directory it was read from.
     """
 
     step: int
@@ -39,12 +36,8 @@ def load_directory(directory: Path, only: Collection[str] | None = None) -> Chec
     """Verify and read a checkpoint.
 
     Arguments:
-        directory: of the checkpoint.
         only: the file stems to verify and read, beside the state; None reads all tensors, and
             verifies every file.
-
-    Returns:
-        the checkpoint.
 
     Raises:
         DamagedCheckpoint: naming the file that is missing or not what was saved.
@@ -80,12 +73,6 @@ def load_directory(directory: Path, only: Collection[str] | None = None) -> Chec
 
 def verify_directory(directory: Path) -> float | None:
     """Verify a checkpoint without reading its tensors into memory.
-
-    Arguments:
-        directory: of the checkpoint.
-
-    Returns:
-        its metric.
 
     Raises:
         DamagedCheckpoint: naming the file that is missing or not what was saved.

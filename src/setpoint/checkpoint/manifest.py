@@ -23,12 +23,7 @@ FAILING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODATA)
 
 
 class DamagedCheckpoint(RunError):
-    """A checkpoint that is not what was saved, or cannot be read back.
-
-    Arguments:
-        path: its directory.
-        reason: which file, and what is wrong with it.
-    """
+    """A checkpoint that is not what was saved, or cannot be read back."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"checkpoint {path} is damaged: {reason}")
@@ -41,7 +36,6 @@ class Manifest:
     """What `manifest.json` says.
 
     Arguments:
-        step: optimizer updates done.
         metric: what selects the best checkpoint, lower is better (what is to rise is negated); None
             if it was not measured.
         files: file name to size and checksum; the manifest itself is not among them.
@@ -66,12 +60,6 @@ class Manifest:
 
 def read_manifest(directory: Path) -> Manifest:
     """Read a checkpoint's manifest; the other files are not looked at.
-
-    Arguments:
-        directory: of the checkpoint.
-
-    Returns:
-        the manifest.
 
     Raises:
         DamagedCheckpoint: if it is missing or not what was written.
@@ -106,8 +94,6 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
     """Compare files with the manifest.
 
     Arguments:
-        directory: of the checkpoint.
-        manifest: what it says.
         names: the files to compare; each must be in the manifest.
 
     Raises:
@@ -130,11 +116,6 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
 
 def unreadable(directory: Path, name: str, error: OSError) -> RunError:
     """The error for a file that could not be read.
-
-    Arguments:
-        directory: of the checkpoint.
-        name: of the file.
-        error: what the system said.
 
     Returns:
         `DamagedCheckpoint` if the file is gone or the disk fails, and an older checkpoint may do;

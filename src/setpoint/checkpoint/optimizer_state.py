@@ -34,14 +34,7 @@ _RULES = (
 
 
 def options_of(optimizer: Optimizer) -> Options:
-    """Copy the options of an optimizer's groups, so that what it counts can be seen later.
-
-    Arguments:
-        optimizer: just built.
-
-    Returns:
-        for each group its options, without the parameters.
-    """
+    """Copy the options of an optimizer's groups, so that what it counts can be seen later."""
     without = ("params", "param_names")
     return [
         {key: deepcopy(value) for key, value in group.items() if key not in without}
@@ -58,7 +51,6 @@ def capture_optimizer(
     value that it was built with is not saved.
 
     Arguments:
-        optimizer: any torch optimizer.
         named_parameters: of the model; all that the optimizer updates must be among them.
         built: what `options_of` returned when the optimizer was built.
 
@@ -103,10 +95,7 @@ def restore_optimizer(
     where it is not the parameter's.
 
     Arguments:
-        optimizer: of the same type, over parameters of the same names in the same groups.
-        named_parameters: of the model.
         tensors: the named tensors; they are copied.
-        state: the rest.
 
     Raises:
         SetpointError: if type, groups or names differ; the optimizer is unchanged then.

@@ -20,11 +20,6 @@ class StagedPointer:
 
     Staging first means that moving the pointer is a rename, which a full disk does not stop.
 
-    Arguments:
-        root: the directory of the checkpoints.
-        name: which pointer.
-        step: what it shall name.
-
     Raises:
         OSError: if the content cannot be written.
     """
@@ -56,13 +51,6 @@ class StagedPointer:
 def read_pointer(root: Path, name: PointerName) -> int | None:
     """The step that a pointer names.
 
-    Arguments:
-        root: the directory of the checkpoints.
-        name: which pointer.
-
-    Returns:
-        the step, or None if there is no such pointer.
-
     Raises:
         UnreadPointer: if the file cannot be read.
         SetpointError: if it holds no name of a checkpoint.
@@ -86,15 +74,7 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
 
 
 def readable_pointer(root: Path, name: PointerName) -> int | None:
-    """As `read_pointer`, for those who can do without: a broken pointer counts as none.
-
-    Arguments:
-        root: the directory of the checkpoints.
-        name: which pointer.
-
-    Returns:
-        the step, or None.
-    """
+    """As `read_pointer`, for those who can do without: a broken pointer counts as none."""
     try:
         return read_pointer(root, name)
     except SetpointError:
@@ -105,8 +85,6 @@ def point(root: Path, name: PointerName, step: int | None) -> None:
     """Let a pointer name another checkpoint, or none.
 
     Arguments:
-        root: the directory of the checkpoints.
-        name: which pointer.
         step: what it shall name; None removes the pointer.
 
     Raises:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from setpoint.config import SetpointError
-from setpoint.config.record import CONFIG, MINIMAL, ORIGINS
+from setpoint.config import CONFIG, MINIMAL, ORIGINS, SetpointError
 
 from .layout import MANIFEST, POINTERS, list_checkpoints
 from .manifest import read_manifest, verify
@@ -20,9 +19,6 @@ def find_checkpoint(path: Path) -> Path | None:
 
     Arguments:
         path: of a checkpoint, or `latest` or `best` in the folder of a run's checkpoints.
-
-    Returns:
-        the directory; None if the path means no checkpoint.
 
     Raises:
         SetpointError: if it names a checkpoint that is not there, in a folder that has others.
@@ -43,9 +39,6 @@ def find_checkpoint(path: Path) -> Path | None:
 
 def has_record(directory: Path) -> bool:
     """Whether a checkpoint holds a record of its own, and that it is what was saved.
-
-    Arguments:
-        directory: of the checkpoint.
 
     Returns:
         False for a checkpoint that was saved before records were part of them.

@@ -9,12 +9,8 @@ def surplus(steps: Iterable[int], *, keep: int | None, protected: Collection[int
     """The checkpoints beyond the last `keep`.
 
     Arguments:
-        steps: of the checkpoints that exist.
         keep: how many of the newest stay, at least 1; None keeps all.
         protected: steps that stay in any case, and do not count for `keep` if they are older.
-
-    Returns:
-        the steps to remove, oldest first.
     """
     if keep is None:
         return []

@@ -20,9 +20,6 @@ def capture_rng() -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     NumPy's is taken if NumPy has been imported, CUDA's if CUDA has been used: otherwise nothing
     was drawn from them.
-
-    Returns:
-        named tensors, and the rest as JSON has it.
     """
     version, words, gauss = random.getstate()
     tensors = {
@@ -41,10 +38,6 @@ def capture_rng() -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def restore_rng(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> list[str]:
     """Set all generators to the states that `capture_rng` took.
-
-    Arguments:
-        tensors: the named tensors.
-        state: the rest.
 
     Returns:
         the generators whose state was saved and that this process does not have (`numpy`, `cuda`);

@@ -29,12 +29,6 @@ def encode_state(state: Mapping[str, Any]) -> bytes:
 def decode_state(content: bytes) -> dict[str, Any]:
     """Read what `encode_state` wrote.
 
-    Arguments:
-        content: the text.
-
-    Returns:
-        a state equal to the one that was written.
-
     Raises:
         ValueError: if it is not JSON, or not a mapping.
     """

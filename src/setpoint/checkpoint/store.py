@@ -122,9 +122,6 @@ class CheckpointStore:
                 None or NaN never wins.
             texts: file name to content, such as the record of the configuration.
 
-        Returns:
-            the checkpoint's directory.
-
         Raises:
             RunError: if the disk is full or fails; `latest`, `best` and what they name are
                 as before then, and what was written is removed.

@@ -86,12 +86,6 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a file that `encode_tensors` (or any other safetensors writer) made.
 
-    Arguments:
-        path: the file.
-
-    Returns:
-        name to CPU tensor, each in memory of its own except those that were tied when saved.
-
     Raises:
         OSError: if the file cannot be read.
         safetensors.SafetensorError: if its content is not in the format.

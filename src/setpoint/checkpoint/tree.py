@@ -19,9 +19,6 @@ def split_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         name: of the value; the tensors inside it are named `<name>/<key>/...`.
         tensors: filled with what is found; the tensors are not copied.
 
-    Returns:
-        the value as JSON has it, with references where tensors and tuples were.
-
     Raises:
         TypeError: for anything else, naming it.
     """
@@ -43,10 +40,6 @@ def split_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 def join_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Undo `split_tensors`.
-
-    Arguments:
-        value: what it returned.
-        tensors: what it filled.
 
     Returns:
         the value; its tensors are copies.

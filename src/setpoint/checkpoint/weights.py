@@ -11,10 +11,6 @@ from setpoint.config import RunError
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Put a checkpoint's weights into a model.
 
-    Arguments:
-        model: of the same shapes.
-        checkpoint: as loaded.
-
     Raises:
         RunError: if a tensor is missing, surplus, or of another shape, each named.
     """

@@ -17,13 +17,19 @@ from setpoint.cli.command import (
 )
 from setpoint.cli.source import open_source, run_directory_given
 from setpoint.cli.style import bold, table
-from setpoint.config import Config, ConfigError, SetpointError
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.hooks import NEEDS, Need
-from setpoint.config.sharing import shared
-from setpoint.config.suggest import did_you_mean
-from setpoint.config.verify import Verification, verify
-from setpoint.config.walk import dropped
+from setpoint.config import (
+    NEEDS,
+    Config,
+    ConfigError,
+    Need,
+    SetpointError,
+    Verification,
+    did_you_mean,
+    dropped_values,
+    fingerprint,
+    shared,
+    verify,
+)
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.train.config import Job
 
@@ -61,14 +67,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Resolve, check, and print what the run would be.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Resolve, check, and print what the run would be."""
     composition = open_source(arguments.source, arguments)
     config = composition.resolve()
     able = _able(arguments)
@@ -83,7 +82,7 @@ def run(arguments: Arguments) -> int:
         if folder is not None:  # whose name need not be that of today's fingerprint
             report.facts["run directory"] = folder
     values = {
-        "dropped": list(dropped(config)),
+        "dropped": list(dropped_values(config)),
         "overridden": _overridden(config) if arguments.has(WITH.name) else [],
         "shared": list(shared(config)),
     }
@@ -122,7 +121,7 @@ def _plan(config: Config) -> Plan:
 
 
 def _overridden(config: Config) -> list[str]:
-    from setpoint.config.overridden import overridden
+    from setpoint.config import overridden
 
     return list(overridden(config))
 

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from setpoint.cli.program import SETPOINT, Program
-from setpoint.config import SetpointError
-from setpoint.config.files.limits import can_be_named
+from setpoint.config import SetpointError, can_be_named
 
 N = TypeVar("N", int, float)
 LARGEST = 2**63 - 1
@@ -20,10 +19,7 @@ class Option:
     """One option of a command, as opposed to an override of the configuration.
 
     Arguments:
-        name: with its dashes.
-        help: one sentence.
         metavar: what stands for its value in the manual; None for a switch.
-        repeat: whether it may be given several times.
         choices: the words it takes, for completion; empty where they cannot be listed.
     """
 
@@ -60,11 +56,7 @@ HELP = Option("--help", "Show this manual.")
 
 
 class Arguments:
-    """The arguments of one call: `positional`, `overrides` as typed, and `options`.
-
-    Arguments:
-        command: what they are for.
-    """
+    """The arguments of one call: `positional`, `overrides` as typed, and `options`."""
 
     __slots__ = ("command", "options", "overrides", "positional")
 
@@ -80,36 +72,15 @@ class Arguments:
         return self.positional[0] if self.positional else None
 
     def has(self, name: str) -> bool:
-        """Whether an option was given.
-
-        Arguments:
-            name: the option, with its dashes.
-
-        Returns:
-            True if it was.
-        """
+        """Whether an option was given."""
         return name in self.options
 
     def value(self, name: str) -> str | None:
-        """An option's value.
-
-        Arguments:
-            name: the option, with its dashes.
-
-        Returns:
-            the last one given, or None.
-        """
+        """An option's value."""
         return self.options[name][-1] if name in self.options else None
 
     def integer(self, name: str, at_least: int = 1) -> int | None:
         """An option's value as a whole number.
-
-        Arguments:
-            name: the option.
-            at_least: the smallest value that is accepted.
-
-        Returns:
-            the number, or None if the option was not given.
 
         Raises:
             SetpointError: if it is not such a number, or above `LARGEST`.
@@ -120,15 +91,7 @@ class Arguments:
         return result
 
     def number(self, name: str, at_least: float) -> float | None:
-        """An option's value as a number; see `integer`.
-
-        Arguments:
-            name: the option.
-            at_least: the smallest value that is accepted.
-
-        Returns:
-            the number, which is finite, or None if the option was not given.
-        """
+        """An option's value as a number; see `integer`."""
         return self._number(name, float, at_least, "a float")
 
     def _number(self, name: str, read: Callable[[str], N], at_least: N, kind: str) -> N | None:
@@ -148,13 +111,9 @@ class Command:
     """A command's manual page and its options.
 
     Arguments:
-        name: as typed.
         usage: the arguments, without `setpoint NAME`.
-        description: paragraphs of the manual.
         options: its options; `--help` is added.
-        examples: pairs of command line and what it does.
         positional: how many positional arguments it takes: at least, at most.
-        program: whose command it is.
     """
 
     def __init__(
@@ -185,14 +144,7 @@ class Command:
         return f"{self.program.name} {self.name}".rstrip()
 
     def of(self, program: Program) -> Command:
-        """The same command of a script with a root class of its own.
-
-        Arguments:
-            program: the script.
-
-        Returns:
-            a command that takes no number of ranks, and the defaults where no SOURCE is given.
-        """
+        """The same command of a script with a root class of its own."""
         at_least, at_most = self.positional
         leading = self.usage.startswith("SOURCE")
         return Command(
@@ -208,9 +160,6 @@ class Command:
     def parse(self, tokens: Sequence[str]) -> Arguments:
         """Split the tokens into positional arguments, options and overrides.
 
-        Arguments:
-            tokens: the arguments after the command's name.
-
         Returns:
             the parts; overrides are not interpreted yet.
 
@@ -218,9 +167,9 @@ class Command:
             SetpointError: if an option lacks its value, or the positional arguments do not fit.
         """
         if any(token.startswith("@") for token in tokens):
-            from setpoint.config.layers.response import expand
+            from setpoint.config import expand_responses
 
-            tokens = expand(tokens, self._takes_section)
+            tokens = expand_responses(tokens, self._takes_section)
         for token in tokens:
             if not can_be_named(token):  # in a file of words; the system hands over no such one
                 raise SetpointError(f"{token!r}: a zero byte is no part of an argument")
@@ -267,7 +216,7 @@ class Command:
 
     def _takes_section(self, word: str) -> bool:
         """Whether a word is a flag such as `--model`, whose value may be that of a preset."""
-        from setpoint.config.layers.flags import is_section
+        from setpoint.config import is_section
 
         name = word.removeprefix("--").replace("-", "_")
         return word.startswith("--") and is_section(self.program.root, tuple(name.split(".")))
@@ -286,7 +235,7 @@ class Command:
         """Whether a word is the value of the override before it."""
         if not token.startswith("--") or "=" in token or word.startswith("--"):
             return False
-        from setpoint.config.layers.flags import takes_next
+        from setpoint.config import takes_next
 
         return takes_next(self.program.root, token, word)
 
@@ -301,16 +250,12 @@ class Command:
                 + (f"\nfor instance: {self.examples[0][0]}" if self.examples else "")
             )
         if len(given) > most:
-            from setpoint.config.layers.flags import unexpected
+            from setpoint.config import unexpected
 
             raise SetpointError(unexpected(given[most]))
 
     def manual(self) -> str:
-        """The manual page.
-
-        Returns:
-            text of several paragraphs.
-        """
+        """The manual page."""
         from .style import bold
 
         lines = [bold(f"{self.title} {self.usage}"), "", self.description.strip(), ""]
@@ -338,8 +283,7 @@ preset, files, environment (SETPOINT__OPTIMIZER__LR=1e-3), modifiers of --with, 
 
 def _taken_as_value(program: Program, overrides: list[str]) -> str:
     """Why SOURCE is missing where the word that may be meant stands after a flag."""
-    from setpoint.config.compose import SUFFIXES
-    from setpoint.config.registry import preset_named
+    from setpoint.config import SUFFIXES, preset_named
 
     if not program.is_own:
         import setpoint.presets  # noqa: F401 - registers the presets by name
@@ -355,7 +299,7 @@ def _deletes(token: str) -> bool:
     """Whether a word is Hydra's `~evaluation`, which is refused with what to write here."""
     if not token.startswith("~"):
         return False
-    from setpoint.config.layers.flags import deletes
+    from setpoint.config import deletes
 
     return deletes(token) and not os.path.exists(token)
 
@@ -366,14 +310,7 @@ def _is_folder(token: str) -> bool:
 
 
 def own_source_help(program: Program) -> str:
-    """What SOURCE and OVERRIDES are in a script with a root class of its own.
-
-    Arguments:
-        program: the script.
-
-    Returns:
-        a paragraph of its manuals.
-    """
+    """What SOURCE and OVERRIDES are in a script with a root class of its own."""
     prefix = program.root.__setpoint__.environment_prefix
     return f"""
 SOURCE is a preset (see `{program.name} list presets`), a TOML, YAML or JSON file, a folder with a

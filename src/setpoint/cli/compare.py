@@ -10,8 +10,7 @@ from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.sources.table import open_table
 from setpoint.cli.style import table
 from setpoint.cli.value import plain, value_text
-from setpoint.config import SetpointError
-from setpoint.config.difference import ABSENT
+from setpoint.config import ABSENT, SetpointError
 from setpoint.report.fit import fitted
 from setpoint.report.series import Plot, Series
 from setpoint.report.table import Table
@@ -51,9 +50,6 @@ COMMAND = Command(
 
 def run(arguments: Arguments) -> int:
     """Print the table, and draw what was asked for.
-
-    Arguments:
-        arguments: of the call.
 
     Returns:
         the exit status: 0; a run that cannot be shown is named on standard error.

@@ -11,11 +11,7 @@ from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS
 from setpoint.cli.sources.offer import files, offer, sweeps
-from setpoint.config import Config
-from setpoint.config.registry import modifiers, presets
-from setpoint.config.suggest import schema
-from setpoint.config.tags import TAG, known_tags
-from setpoint.config.verify import known_codes
+from setpoint.config import TAG, Config, all_fields, known_codes, known_tags, modifiers, presets
 
 BREAKS = ("=", ":")
 """At these, bash begins a word of its own."""
@@ -25,7 +21,6 @@ class Line(NamedTuple):
     """A command line that can be completed.
 
     Arguments:
-        names: of its commands.
         command: the command of a name; of another word what runs without one, None if nothing does.
     """
 
@@ -45,10 +40,6 @@ def run(words: Sequence[str], line: Line = SETPOINT) -> int:
 
     Arguments:
         words: the position of the word at the cursor, then all words after the program's.
-        line: what is completed.
-
-    Returns:
-        the exit status.
     """
     if line is SETPOINT:
         import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
@@ -67,7 +58,6 @@ def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]
 
     Arguments:
         words: after `setpoint`, as the shell split them.
-        position: of the word at the cursor among them.
 
     Returns:
         the words before the cursor, the word at the cursor, and how many of its first characters
@@ -90,11 +80,6 @@ def at_cursor(words: Sequence[str], position: int) -> tuple[list[str], str, int]
 
 def candidates(before: Sequence[str], current: str, line: Line = SETPOINT) -> Iterator[str]:
     """What can stand at the cursor.
-
-    Arguments:
-        before: the words between the program and the cursor.
-        current: the word at the cursor, as far as it is typed.
-        line: what is completed.
 
     Returns:
         whole words, not yet filtered by `current`.
@@ -142,10 +127,6 @@ def _further_points(before: Sequence[str], current: str, line: Line) -> Iterator
 def values(path: str, root: type[Config]) -> list[str]:
     """The values that a field can take, where they are a closed vocabulary.
 
-    Arguments:
-        path: the field.
-        root: the class of the configuration.
-
     Returns:
         the words; nothing for numbers and free texts.
     """
@@ -153,7 +134,7 @@ def values(path: str, root: type[Config]) -> list[str]:
     if name == "silence":
         return known_codes(root)
     found: list[str] = []
-    for known, info in schema(root):
+    for known, info in all_fields(root):
         if known == name:
             found.extend(info.type.candidates())
     return list(dict.fromkeys(found))
@@ -161,7 +142,7 @@ def values(path: str, root: type[Config]) -> list[str]:
 
 def _settable(root: type[Config]) -> Iterator[str]:
     """Everything that an override can name: the fields, and the tags that reach several."""
-    yield from (path for path, _ in schema(root))
+    yield from (path for path, _ in all_fields(root))
     yield from (f"{TAG}.{tag}" for tag in known_tags(root))
 
 
@@ -173,10 +154,10 @@ def _positional(command: Command, count: int, before: Sequence[str], current: st
     elif command.name == "list":
         yield from KINDS if count == 0 else ()
         if before[-1] == "fields":
-            yield from (path for path, _ in schema(root))
+            yield from (path for path, _ in all_fields(root))
     elif count < command.positional[1]:
         # `why` takes a path and a source, in either order.
-        paths = [path for path, _ in schema(root)] if command.name == "why" else []
+        paths = [path for path, _ in all_fields(root)] if command.name == "why" else []
         has_path = any(word in paths for word in before)
         if not has_path:
             yield from paths

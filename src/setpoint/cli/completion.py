@@ -59,17 +59,10 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print the script for one shell.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print the script for one shell."""
     shell = arguments.positional[0]
     if shell not in SCRIPTS:
-        from setpoint.config.suggest import did_you_mean
+        from setpoint.config import did_you_mean
 
         meant = did_you_mean(shell, SCRIPTS, " ")
         known = ", ".join(SCRIPTS)

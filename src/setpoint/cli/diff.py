@@ -19,12 +19,17 @@ from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.sources.table import open_table
 from setpoint.cli.style import bold, dim, table
 from setpoint.cli.value import plain, value_text
-from setpoint.config import SetpointError
-from setpoint.config.difference import difference_of
-from setpoint.config.recorded import ROLES
-from setpoint.config.role import Role
-from setpoint.config.table import Entry, Row, Table, compare
-from setpoint.config.walk import within
+from setpoint.config import (
+    ROLES,
+    Entry,
+    Role,
+    Row,
+    SetpointError,
+    Table,
+    compare,
+    difference_of,
+    within,
+)
 
 ABSENT_TEXT = "(absent)"
 LAYERS = (WITH, FILE, WORLD_SIZE)
@@ -66,14 +71,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print the differences; 1 if there are any.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status: 1 if anything differs.
-    """
+    """Print the differences; 1 if there are any."""
     sources = arguments.positional
     many = len(sources) > 2
     if many:
@@ -133,9 +131,9 @@ def _expect_path(path: str, tables: list[Table], arguments: Arguments) -> None:
     """Refuse to ignore what there is not: it would be compared under its right name."""
     if any(within(key, path) for each in tables for key in each):
         return
-    from setpoint.config.suggest import did_you_mean, schema
+    from setpoint.config import all_fields, did_you_mean
 
-    known = [name for name, _ in schema(arguments.command.program.root)]
+    known = [name for name, _ in all_fields(arguments.command.program.root)]
     if path in known:
         return
     meant = did_you_mean(path, [*known, *(key for each in tables for key in each)], " ")
@@ -154,15 +152,7 @@ def _facts(row: Row, sources: list[str]) -> object:
 
 
 def render(rows: list[Row], sources: list[str]) -> list[str]:
-    """The differences of a few sources as lines for people, with origins.
-
-    Arguments:
-        rows: the fields in which they differ.
-        sources: the names of the sources.
-
-    Returns:
-        for each field its name and a line for each source, aligned.
-    """
+    """The differences of a few sources as lines for people, with origins."""
     names = _told_apart(sources)
     width = max(map(len, names))
     lines: list[str] = []
@@ -178,15 +168,7 @@ def render(rows: list[Row], sources: list[str]) -> list[str]:
 
 
 def render_table(rows: list[Row], sources: list[str]) -> list[str]:
-    """The differences of many sources as a table for people.
-
-    Arguments:
-        rows: the fields in which they differ.
-        sources: the names of the sources.
-
-    Returns:
-        the lines: a row for each field, or for each source if there are more sources than fields.
-    """
+    """The differences of many sources as a table for people."""
     if not rows:
         return []
     names = _told_apart(sources)

@@ -15,8 +15,7 @@ from setpoint.cli.weights import (
     given,
     job_with_weights,
 )
-from setpoint.config import SetpointError
-from setpoint.config.origin import COMMAND_LINE, Origin
+from setpoint.config import COMMAND_LINE, Origin, SetpointError
 
 SIDES = ("held_out", "train")
 COMMAND = Command(
@@ -45,14 +44,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print a row for each text.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print a row for each text."""
     tasks: dict[str, Any] = {"evaluation": _evaluation(arguments)}
     if arguments.has(OUTPUT.name):
         tasks["output"] = arguments.value(OUTPUT.name)
@@ -73,11 +65,7 @@ def run(arguments: Arguments) -> int:
 
 
 def print_scores(scores: dict[str, Any]) -> None:
-    """Print scores as a table.
-
-    Arguments:
-        scores: by the name of the text.
-    """
+    """Print scores as a table."""
     from setpoint.cli.style import table
 
     rows = [

@@ -36,14 +36,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Write the directory, and say where it is.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Write the directory, and say where it is."""
     from setpoint.infer.tasks import Export
 
     found: dict[str, Any] = {}

@@ -18,19 +18,19 @@ from setpoint.cli.command import (
 from setpoint.cli.source import open_source
 from setpoint.cli.style import dim
 from setpoint.cli.value import plain, value_text
-from setpoint.config.fingerprint import (
+from setpoint.config import (
+    IDENTITY,
+    Leaf,
     as_before,
     canonical,
     fingerprint,
     formerly,
     identity_leaves,
+    leaves,
 )
-from setpoint.config.role import IDENTITY
-from setpoint.config.walk import Leaf, leaves
 
 if TYPE_CHECKING:
-    from setpoint.config.difference import Difference
-    from setpoint.config.table import Row
+    from setpoint.config import Difference, Row
 
 COMMAND = Command(
     "fingerprint",
@@ -59,14 +59,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print the fingerprint, or two of them, with what is in them if asked.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status: 1 if two fingerprints differ.
-    """
+    """Print the fingerprint, or two of them, with what is in them if asked."""
     if len(arguments.positional) == 2:
         return _two(arguments)
     config = open_source(arguments.source, arguments).resolve()
@@ -103,7 +96,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _two(arguments: Arguments) -> int:
-    from setpoint.config.difference import explain
+    from setpoint.config import explain
 
     first, second = arguments.positional
     left = open_source(first, arguments, overrides=False).resolve()
@@ -130,8 +123,7 @@ def _two(arguments: Arguments) -> int:
 
 
 def _row(item: Difference) -> Row:
-    from setpoint.config.difference import ABSENT
-    from setpoint.config.table import Entry, Row
+    from setpoint.config import ABSENT, Entry, Row
 
     sides = ((item.left, item.left_origin), (item.right, item.right_origin))
     return Row(

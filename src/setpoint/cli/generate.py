@@ -58,14 +58,7 @@ NUMBERS = {
 
 
 def run(arguments: Arguments) -> int:
-    """Print each prompt and its continuation, a single one as it is made.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print each prompt and its continuation, a single one as it is made."""
     tasks: dict[str, Any] = {"generation": _generation(arguments)}
     seed = arguments.integer("--sampling-seed", 0)
     if seed is not None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.config import Config, SetpointError
-from setpoint.config.plain import to_minimal
+from setpoint.config import Config, SetpointError, to_minimal
 
 if TYPE_CHECKING:
     from setpoint.model.pretrained.locate import Place
@@ -33,15 +32,8 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print or write the fragment.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
-    from setpoint.config.files.write_toml import write
+    """Print or write the fragment."""
+    from setpoint.config import write_toml
     from setpoint.model.pretrained.locate import locate
 
     refuse_misspelt_options(arguments, ())
@@ -58,7 +50,7 @@ def run(arguments: Arguments) -> int:
             f"name, or remove it"
         )
     place = locate(name, weights=False)
-    text = f"# setpoint import {name}\n{write(_sections(place))}"
+    text = f"# setpoint import {name}\n{write_toml(_sections(place))}"
     if output is None:
         print(text, end="")
         return 0

@@ -36,14 +36,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Do the tasks, and print what they came to.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Do the tasks, and print what they came to."""
     source = arguments.positional[0]
     if kind_of(source) == RUN and os.path.isdir(os.path.join(source, "checkpoints")):
         raise SetpointError(
@@ -93,10 +86,6 @@ def run(arguments: Arguments) -> int:
 
 
 def tell_profiles(results: Results) -> None:
-    """Print what was profiled, beside the results.
-
-    Arguments:
-        results: of the job.
-    """
+    """Print what was profiled, beside the results."""
     for line in results.profiles.in_words() if results.profiles is not None else ():
         print(line, file=sys.stderr)

@@ -12,15 +12,24 @@ from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.source import prepare
 from setpoint.cli.style import bold, dim, table, wrapped
 from setpoint.cli.value import plain
-from setpoint.config import Config, SetpointError
-from setpoint.config.docs import class_help, field_help
-from setpoint.config.field import FieldInfo
-from setpoint.config.plugins import load_plugins
-from setpoint.config.registry import modifiers, parameters_of, presets, summary
-from setpoint.config.suggest import did_you_mean, schema, section_classes
-from setpoint.config.tags import known_tags
-from setpoint.config.types.scalars import plain_text
-from setpoint.config.verify import known_cautions
+from setpoint.config import (
+    Config,
+    FieldInfo,
+    SetpointError,
+    all_fields,
+    class_help,
+    did_you_mean,
+    field_help,
+    known_cautions,
+    known_tags,
+    load_plugins,
+    modifiers,
+    plain_text,
+    preset_parameters,
+    preset_summary,
+    presets,
+    section_classes,
+)
 
 KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
 COMMAND = Command(
@@ -44,14 +53,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print the asked-for lists.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print the asked-for lists."""
     root = arguments.command.program.root
     prepare(arguments)
     if not arguments.command.program.is_own:
@@ -127,7 +129,7 @@ def _cell(value: Any) -> str:
 
 
 def _meant(root: type[Config], section: str) -> str:
-    from setpoint.config.suggest import place_of
+    from setpoint.config import place_of
 
     sections = [name for name, info in root.__setpoint__.fields.items() if info.type.nested]
     hint = place_of(root, section.rpartition(".")[2], section)
@@ -138,8 +140,8 @@ def _rows(root: type[Config], kind: str, section: str) -> Iterator[dict[str, Any
     if kind in ("presets", "modifiers"):
         table = presets if kind == "presets" else modifiers
         for name, function in sorted(table.items()):
-            parameters = parameters_of(function, skip=kind == "modifiers")
-            yield {"name": name, "parameters": parameters, "help": summary(function)}
+            parameters = preset_parameters(function, skip=kind == "modifiers")
+            yield {"name": name, "parameters": parameters, "help": preset_summary(function)}
     elif kind == "tags":
         for tag, paths in known_tags(root).items():
             yield {"tag": f"tag.{tag}", "fields": paths}
@@ -147,7 +149,7 @@ def _rows(root: type[Config], kind: str, section: str) -> Iterator[dict[str, Any
         for code, meaning in known_cautions(root).items():
             yield {"code": code, "help": meaning}
     elif kind == "variants":
-        for path, info in schema(root):
+        for path, info in all_fields(root):
             classes = section_classes(info.type) if info.type.nested else []
             for cls in classes:
                 tag = cls.__setpoint__.tag
@@ -161,15 +163,11 @@ def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]
     """What is to be known of each field, for machines.
 
     Arguments:
-        root: the class of the configuration.
         section: a section or field to stay within; empty for all.
-
-    Returns:
-        a mapping for each field, those of all variants included.
     """
     wanted = section.replace("-", "_")
     seen: set[tuple[str, int]] = set()
-    for path, info in schema(root):
+    for path, info in all_fields(root):
         # Variants share the fields of their family.
         if (path, id(info)) in seen:
             continue
@@ -189,7 +187,6 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
     """The fields that have to do with words: by name, by a name of other systems, by their help.
 
     Arguments:
-        root: the class of the configuration.
         words: what is looked for, with spaces between; each must stand somewhere.
 
     Returns:
@@ -199,7 +196,7 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
     matchers = [_matcher(word) for word in words.split() or [words]]
     found: list[list[dict[str, Any]]] = [[], [], []]
     seen: set[int] = set()
-    for path, info in schema(root):
+    for path, info in all_fields(root):
         if id(info) in seen:  # of a section in several places the first counts
             continue
         seen.add(id(info))

@@ -22,7 +22,7 @@ from setpoint.resilience.signals import INTERRUPTED, NAMES, StopRequest
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from setpoint.config.errors import SetpointError
+    from setpoint.config import SetpointError
 
 COMMANDS = {
     "train": "train, or resume, what a configuration says",
@@ -60,9 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Arguments:
         arguments: the words after `setpoint`; those of the process if None.
-
-    Returns:
-        the exit status.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
@@ -89,16 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
-    """Run a command whose errors become words and an exit status.
-
-    Arguments:
-        command: runs it and returns the exit status.
-        words: as typed, which may ask for JSON.
-
-    Returns:
-        the exit status.
-    """
-    from setpoint.config.errors import SetpointError
+    """Run a command whose errors become words and an exit status."""
+    from setpoint.config import SetpointError
 
     _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
@@ -130,15 +119,12 @@ def show_users_frames(program: bool = False) -> None:
 
     Nothing is caught: only `sys.excepthook` is replaced, and only Python's own, so that debuggers
     and hooks of others see what they always do.
-
-    Arguments:
-        program: whether the process is Setpoint's own, whose first frames are not the user's.
     """
     if sys.excepthook is not sys.__excepthook__:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        from setpoint.config.user_code import users_traceback
+        from setpoint.config import users_traceback
 
         text = users_traceback(error, program) if isinstance(error, Exception) else ""
         if text:
@@ -172,8 +158,7 @@ def _dispatch(words: list[str]) -> int:
 
         return run(rest)
     if name not in COMMANDS:
-        from setpoint.config.errors import SetpointError
-        from setpoint.config.suggest import did_you_mean
+        from setpoint.config import SetpointError, did_you_mean
 
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
         raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(COMMANDS)}")
@@ -186,14 +171,9 @@ def _dispatch(words: list[str]) -> int:
 
 
 def report(error: SetpointError, for_machines: bool = False) -> None:
-    """Say what is wrong: in words on standard error, and as JSON on standard output if asked.
-
-    Arguments:
-        error: what is wrong.
-        for_machines: whether to print JSON as well.
-    """
+    """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
     from setpoint.cli.style import styled
-    from setpoint.config.errors import UserCodeError
+    from setpoint.config import UserCodeError
 
     if for_machines:
         import json

@@ -35,13 +35,7 @@ COMMAND = Command(
 
 
 class Change(NamedTuple):
-    """One file with its new text.
-
-    Arguments:
-        path: the file.
-        before, after: its text.
-        is_record: whether it is one of the files of a record, which change together.
-    """
+    """One file with its new text."""
 
     path: Path
     before: str
@@ -50,14 +44,7 @@ class Change(NamedTuple):
 
 
 def run(arguments: Arguments) -> int:
-    """Print what would change, or change it.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print what would change, or change it."""
     prepare(arguments)
     if arguments.overrides:
         raise SetpointError(
@@ -90,12 +77,16 @@ def run(arguments: Arguments) -> int:
 
 def _file(root: type[Config], name: str, start: int | None, notes: list[str]) -> list[Change]:
     """The change of one configuration file."""
-    from setpoint.config.files.read import read
-    from setpoint.config.migrate.chain import HEADER, migrate, schema_of
-    from setpoint.config.migrate.rewrite import rewrite
-    from setpoint.config.migrate.tombstone import oldest_schema
+    from setpoint.config import (
+        HEADER,
+        migrate,
+        oldest_schema,
+        read_file,
+        rewrite_document,
+        schema_of,
+    )
 
-    document = read(name)
+    document = read_file(name)
     data = {key: value for key, value in document.data.items() if key != HEADER}
     said = schema_of(root, document.data, name)
     if said is not None and start not in (None, said):
@@ -107,14 +98,18 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
     if oldest_schema(root, tree.data) is not None:
         raise SetpointError(f"{name}: old keys would remain, so nothing is written")
     notes += [f"{name} (schema {schema}): {note}" for note in tree.notes]
-    text = rewrite(document, tree, root.__setpoint__.schema)
+    text = rewrite_document(document, tree, root.__setpoint__.schema)
     return [Change(Path(os.path.realpath(name)), document.text, text)]
 
 
 def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
     """The changes of the three files of a record."""
-    from setpoint.config.record import read_record, record_files, recorded_differences
-    from setpoint.config.resolve import resolve
+    from setpoint.config import (
+        read_record,
+        record_files,
+        recorded_differences,
+        resolve,
+    )
 
     if kind_of(folder) == CHECKPOINT:
         raise SetpointError(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from setpoint.cli.command import Arguments
-from setpoint.config import Config, SetpointError
-from setpoint.config.suggest import former, known_elsewhere
+from setpoint.config import Config, SetpointError, former, known_elsewhere
 
 CLOSE = 0.81
 
@@ -17,8 +16,6 @@ def refuse_misspelt_options(
     """Answer a misspelt option as such, where it would be read as an unknown field.
 
     Arguments:
-        arguments: of the call.
-        fields: the names of the fields of the root.
         root: the class of the configuration; that of the program if None.
 
     Raises:

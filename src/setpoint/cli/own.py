@@ -20,10 +20,16 @@ from setpoint.cli.command import (
 from setpoint.cli.main import COMMANDS as ALL_COMMANDS
 from setpoint.cli.main import guarded, report, show_users_frames
 from setpoint.cli.program import Program
-from setpoint.config import Config, ConfigError, RunError, SetpointError
-from setpoint.config.compose import import_presets
-from setpoint.config.errors import UserCodeError
-from setpoint.config.user_code import raised_by_user, traceback_of
+from setpoint.config import (
+    Config,
+    ConfigError,
+    RunError,
+    SetpointError,
+    UserCodeError,
+    import_presets,
+    raised_by_user,
+    traceback_of,
+)
 from setpoint.resilience.signals import INTERRUPTED
 
 C = TypeVar("C", bound=Config)
@@ -61,7 +67,6 @@ def run(
     printed in words, with exit status 2, before `main` is called.
 
     Arguments:
-        root: the class of the configuration.
         main: the work. A whole number that it returns is the exit status; a `SetpointError` that
             it raises itself is printed in words, one that it causes with its traceback.
         arguments: the words after the script's name; those of the process if None.
@@ -91,7 +96,6 @@ def load(
     is wrong is then raised.
 
     Arguments:
-        root: the class of the configuration.
         source: a preset, a file, a folder with a record, or `module:function`.
         arguments: words as on the command line, such as `["--seed", "3", "--with", "smoke"]`.
 
@@ -172,7 +176,7 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
     try:
         ready.append(_opened(parsed))
     except SetpointError as error:
-        from setpoint.config.suggest import nearest
+        from setpoint.config import nearest
 
         close = nearest(parsed.source or "", COMMANDS, 1, likeness=0.75)
         if not close or not str(error).startswith("there is no preset"):
@@ -189,7 +193,7 @@ def _refuse_command(program: Program, words: list[str]) -> None:
     word = words[0] if words else ""
     if word not in NOT_HERE or os.path.exists(word):
         return
-    from setpoint.config.registry import preset_named
+    from setpoint.config import preset_named
 
     import_presets(program.root)
     if preset_named(word) or IMPORT.name in words:
@@ -214,14 +218,12 @@ def _verify(config: Config) -> None:
     from importlib.util import find_spec
 
     from setpoint.cli.notes import print_cautions, print_notes
-    from setpoint.config.hooks import NEEDS
-    from setpoint.config.verify import verify
-    from setpoint.config.walk import dropped
+    from setpoint.config import NEEDS, dropped_values, verify
 
     found = verify(config, [need for need in NEEDS if need != "torch" or find_spec("torch")])
     if found.problems:
         raise ConfigError(found.problems)
-    print_notes([f"dropped: {value}" for value in dropped(config)])
+    print_notes([f"dropped: {value}" for value in dropped_values(config)])
     print_notes([f"not checked: {check}" for check in found.skipped])
     print_cautions(found.cautions)
 

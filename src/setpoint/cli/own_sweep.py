@@ -20,13 +20,11 @@ from setpoint.cli.sweep_outside import Outside
 from setpoint.cli.sweep_points import Prepared
 from setpoint.cli.sweep_source import Opener
 from setpoint.cli.sweep_space import space_of_call
-from setpoint.config import Caution, Config, Problem, SetpointError
-from setpoint.config.hooks import NEEDS
-from setpoint.config.sweep.flags import read_command_line
-from setpoint.config.sweep.points import LIMIT, Composer, ResolvedPoint, resolve_points
-from setpoint.config.verify import verify
+from setpoint.config import NEEDS, Caution, Config, Problem, SetpointError, verify
 from setpoint.sweep.record import NAME, read_record_of
 from setpoint.sweep.task import FINISHED, POINTS, Task
+from setpoint.sweep_space.flags import read_command_line
+from setpoint.sweep_space.points import LIMIT, Composer, ResolvedPoint, resolve_points
 
 FOLDER = "--folder"
 TAKEN = ("--jobs", "--dry-run", "--limit", "--random")
@@ -58,8 +56,6 @@ class ScriptTask(Task):
     """A point whose run is the script's own business.
 
     Arguments:
-        point: the point, resolved.
-        folder: of the sweep.
         finished: whether the script ended with status 0 for it before.
     """
 
@@ -81,9 +77,6 @@ class ScriptTask(Task):
 
 def run(arguments: Arguments) -> int:
     """Prepare, launch and report.
-
-    Arguments:
-        arguments: of the call.
 
     Returns:
         the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.

@@ -26,32 +26,18 @@ class Plan:
         self.groups, self.memory = groups, memory
 
     def to_json(self) -> dict[str, Any]:
-        """The plan for machines.
-
-        Returns:
-            a mapping of plain values.
-        """
+        """The plan for machines."""
         groups = [row.to_json() for row in self.groups]
         return {"groups": groups, "memory": self.memory.to_json()}
 
     def render(self) -> str:
-        """The plan for people.
-
-        Returns:
-            several lines, without a trailing newline.
-        """
+        """The plan for people."""
         groups = [bold("groups of parameters"), _groups(self.groups)]
         return "\n".join([*groups, "", bold("memory"), _memory(self.memory)])
 
 
 def make_plan(job: Job) -> Plan:
     """Plan a job without building it, as far as that is possible.
-
-    Arguments:
-        job: the resolved configuration, without problems.
-
-    Returns:
-        the plan.
 
     Raises:
         SetpointError: what decides it is not here, or the model cannot be built.

@@ -44,14 +44,7 @@ BARS, LENGTH = 16, 40  # rows of the plain drawing, and signs of its longest bar
 
 
 def run(arguments: Arguments) -> int:
-    """Draw, or print the numbers.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Draw, or print the numbers."""
     path, every = arguments.value("--plot"), arguments.integer("--every") or 0
     if path is not None:
         for other in ("--json", "--every"):
@@ -95,7 +88,7 @@ def run(arguments: Arguments) -> int:
 def _print_cautions(shown: list[tuple[str, Job, Curve]]) -> None:
     """What `check` would say, so that a curve that is seldom meant does not look usual."""
     from setpoint.cli.notes import print_cautions
-    from setpoint.config.verify import cautions_of
+    from setpoint.config import cautions_of
 
     for _, job, _ in shown:
         print_cautions(cautions_of(job))

@@ -44,15 +44,8 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print or write the schema.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
-    from setpoint.config.json_schema.document import json_schema
+    """Print or write the schema."""
+    from setpoint.editor_schema.document import json_schema
 
     refuse_misspelt_options(arguments, ())
     if arguments.overrides:

@@ -17,9 +17,7 @@ from setpoint.cli.command import (
     Option,
 )
 from setpoint.cli.source import open_source
-from setpoint.config import SetpointError
-from setpoint.config.plain import to_minimal, to_plain
-from setpoint.config.walk import leaves, within
+from setpoint.config import SetpointError, leaves, to_minimal, to_plain, within
 
 FORMATS = ("toml", "yaml", "json", "python")
 # How editors are told: Taplo reads the first, the YAML language server the second.
@@ -62,14 +60,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print the configuration in the asked-for format.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print the configuration in the asked-for format."""
     chosen = arguments.value("--format") or ("json" if arguments.has("--json") else "toml")
     if chosen not in FORMATS:
         raise SetpointError(f"--format is one of {', '.join(FORMATS)}, got {chosen!r}")
@@ -103,7 +94,7 @@ def run(arguments: Arguments) -> int:
             data = {} if arguments.has("--minimal") else whole
     comments = None
     if arguments.has("--origins"):
-        from setpoint.config.entries import entries_of
+        from setpoint.config import entries_of
 
         shown = [each for leaf in leaves(config) for each in entries_of(config, leaf) or [leaf]]
         comments = {leaf.path: leaf.describe_origin() for leaf in shown}
@@ -118,19 +109,19 @@ def run(arguments: Arguments) -> int:
     if schema is not None and chosen == "json":
         data = {"$schema": schema, **data}
     if chosen == "json":
-        from setpoint.config.files.write_json import write as write_json
+        from setpoint.config import write_json as write_json
 
         text = write_json(data)
     elif chosen == "yaml":
-        from setpoint.config.files.write_yaml import write as write_yaml
+        from setpoint.config import write_yaml as write_yaml
 
         text = write_yaml(data, comments)
     elif chosen == "python":
-        from setpoint.config.write_python import to_python
+        from setpoint.config import to_python
 
         text = to_python(config)
     else:
-        from setpoint.config.files.write_toml import write as write_toml
+        from setpoint.config import write_toml as write_toml
 
         text = write_toml(data, comments)
     if schema is not None and chosen in SCHEMA_LINES:
@@ -161,10 +152,6 @@ def _path_and_source(arguments: Arguments) -> tuple[str | None, str | None]:
 def _branch(data: dict[str, Any], path: list[str]) -> dict[str, Any] | None:
     """The part of nested values that a path leads to, in its place; a list stays whole.
 
-    Arguments:
-        data: plain data.
-        path: keys and indices.
-
     Returns:
         the values above it alone with what it leads to; None where it leads nowhere.
     """
@@ -182,12 +169,7 @@ def _branch(data: dict[str, Any], path: list[str]) -> dict[str, Any] | None:
 
 
 def _without_nulls(data: dict[str, Any], minimal: object) -> dict[str, Any]:
-    """Values without those that are null and need not be written for it.
-
-    Arguments:
-        data: a whole section in plain data.
-        minimal: what differs from the defaults in it.
-    """
+    """Values without those that are null and need not be written for it."""
     differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
     return {
         key: _without_nulls(cast(dict[str, Any], value), differs.get(key))

@@ -14,15 +14,25 @@ from setpoint.cli.sources.kind import (
     is_hugging_face_directory,
     kind_of,
 )
-from setpoint.config import Config, SetpointError
-from setpoint.config.base import chain_of
-from setpoint.config.compose import SUFFIXES, Composition, compose, import_presets
-from setpoint.config.origin import COMMAND_LINE, ENVIRONMENT, Origin, Recorded
-from setpoint.config.registry import preset_named, presets
-from setpoint.config.walk import leaves
+from setpoint.config import (
+    COMMAND_LINE,
+    ENVIRONMENT,
+    SUFFIXES,
+    Composition,
+    Config,
+    Origin,
+    Recorded,
+    SetpointError,
+    chain_of,
+    compose,
+    import_presets,
+    leaves,
+    preset_named,
+    presets,
+)
 
 if TYPE_CHECKING:
-    from setpoint.config.files.document import Document
+    from setpoint.config import Document
 
 FOR_ANY_JOB = ("infer", "check", "show", "why", "diff", "fingerprint")
 """The commands that take inference jobs as well as training jobs."""
@@ -35,8 +45,6 @@ def open_source(
 
     Arguments:
         source: as typed, or a file that is read already; None stands for the defaults alone.
-        arguments: the options and overrides of the call.
-        overrides: whether modifiers, files, environment and overrides apply to this source.
 
     Returns:
         the merged draft of the root class of the program, with the problems found so far.
@@ -67,7 +75,7 @@ def open_source(
     if source is not None and kind in RECORDED:
         # Records are read by few calls, and what reads them is not free to import.
         from setpoint.cli.sources.record import open_record
-        from setpoint.config.record import read_record
+        from setpoint.config import read_record
 
         if is_hugging_face_directory(source) and not arguments.command.program.is_own:
             raise SetpointError(
@@ -124,7 +132,7 @@ def _refuse_other_file(source: str, command: str) -> None:
             f"{said}A function in it that returns one is given as module:function: setpoint {verb} "
             f"{module}:FUNCTION"
         )
-    from setpoint.config.other_names import written
+    from setpoint.config import written
 
     values = {"data.sources": [{"type": "text", "paths": [source]}]}
     flags = written(values, Origin(COMMAND_LINE))
@@ -135,13 +143,6 @@ def _refuse_other_file(source: str, command: str) -> None:
 
 def root_of(source: str | Document | None, arguments: Arguments) -> type[Config]:
     """The class of the configuration: the program's, or that of an inference job.
-
-    Arguments:
-        source: as typed, or a file that is read already.
-        arguments: of the call.
-
-    Returns:
-        the class.
 
     Raises:
         SetpointError: if it is an inference job, and the command is for training jobs only.
@@ -170,7 +171,7 @@ def _is_inference(source: str | Document, depth: int = 0) -> bool:
     if function is None and os.path.isfile(source):
         return source.endswith(SUFFIXES) and _has_weights(source, depth)
     if function is None and ":" in source and kind_of(source) == OTHER:
-        from setpoint.config.user_code import find_user_function
+        from setpoint.config import find_user_function
 
         function = find_user_function(source.partition("(")[0])
     returned = getattr(function, "__annotations__", {}).get("return")
@@ -186,9 +187,9 @@ def _has_weights(path: str, depth: int) -> bool:
         return False  # what reads it says so
     if b"weights" not in start and (b"extends" not in start or depth > 8):
         return False
-    from setpoint.config.files.read import read
+    from setpoint.config import read_file
 
-    data = read(path).data
+    data = read_file(path).data
     parents = data.get("extends", [])
     names = [parents] if isinstance(parents, str) else parents
     beside = os.path.dirname(path)
@@ -202,9 +203,6 @@ def _has_weights(path: str, depth: int) -> bool:
 def run_directory_given(source: str | None) -> str | None:
     """The run directory that a source is, and that training it goes on in.
 
-    Arguments:
-        source: as typed.
-
     Returns:
         the directory; None for other sources, and for a point of a sweep, which is trained anew.
     """
@@ -217,9 +215,6 @@ def run_directory_given(source: str | None) -> str | None:
 
 def variables_of(config: Config) -> str:
     """The environment variables that gave values, as they stand before a command to copy.
-
-    Arguments:
-        config: merged with today's environment.
 
     Returns:
         `NAME=value ` for each; what a record has of another environment does not count.
@@ -235,9 +230,6 @@ def variables_of(config: Config) -> str:
 def prepare(arguments: Arguments) -> None:
     """Make known what a source may name: presets and modifiers, and the modules of `--import`.
 
-    Arguments:
-        arguments: of the call.
-
     Raises:
         SetpointError: if a module cannot be imported.
     """
@@ -247,6 +239,6 @@ def prepare(arguments: Arguments) -> None:
         import setpoint.presets  # noqa: F401 - registers the presets and modifiers by name
 
     for name in arguments.options.get("--import", []):
-        from setpoint.config.user_code import import_user_module
+        from setpoint.config import import_user_module
 
         import_user_module(name, f"--import {name}")

@@ -10,7 +10,7 @@ from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError
 
 if TYPE_CHECKING:
-    from setpoint.config.files.document import Document, Format
+    from setpoint.config import Document, Format
 
 NAME = "stdin"
 FORMATS = ("toml", "yaml", "json")
@@ -29,14 +29,10 @@ def read_standard_input(arguments: Arguments) -> Document:
         arguments: of the call; `--stdin-format` says the format, otherwise the first sign does:
             `{` begins JSON, anything else TOML.
 
-    Returns:
-        the document.
-
     Raises:
         SetpointError: nothing arrives there, or it is not of that format.
     """
-    from setpoint.config.files.limits import MAX_BYTES
-    from setpoint.config.files.read import parse_bytes
+    from setpoint.config import MAX_BYTES, parse_bytes
 
     given = arguments.value("--stdin-format")
     if given is not None and given not in FORMATS:

@@ -18,50 +18,24 @@ def styled(text: str, code: str, stream: TextIO | None = None) -> str:
     """A text in a style, if the stream is a terminal.
 
     Arguments:
-        text: the text.
         code: the parameter of the terminal's "select graphic rendition" sequence (ECMA-48).
         stream: where it will be printed; standard output if None.
-
-    Returns:
-        the text, perhaps inside escape sequences.
     """
     return f"\033[{code}m{text}\033[0m" if _colour(stream or sys.stdout) else text
 
 
 def bold(text: str) -> str:
-    """A heading.
-
-    Arguments:
-        text: the text.
-
-    Returns:
-        the text, bold on a terminal.
-    """
+    """A heading."""
     return styled(text, "1")
 
 
 def dim(text: str) -> str:
-    """Something beside the point, such as an origin.
-
-    Arguments:
-        text: the text.
-
-    Returns:
-        the text, dim on a terminal.
-    """
+    """Something beside the point, such as an origin."""
     return styled(text, "2")
 
 
 def wrapped(text: str, indent: str) -> str:
-    """A paragraph, broken at the width of the terminal; one line elsewhere, so that grep finds it.
-
-    Arguments:
-        text: one line.
-        indent: put before each line.
-
-    Returns:
-        the indented lines.
-    """
+    """A paragraph, broken at the width of a terminal; one line elsewhere, for grep."""
     if not sys.stdout.isatty():
         return indent + text
     import shutil
@@ -73,10 +47,6 @@ def wrapped(text: str, indent: str) -> str:
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None) -> str:
     """Columns aligned by spaces.
-
-    Arguments:
-        rows: the cells.
-        headings: the first row, in bold.
 
     Returns:
         the lines; the last column is not padded.

@@ -11,15 +11,14 @@ from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.notes import print_notes
 from setpoint.cli.style import bold, dim, styled, table
 from setpoint.cli.sweep_points import Prepared, prepare
-from setpoint.config import RunError
-from setpoint.config.layers.environment import prefix_of
-from setpoint.config.sweep.points import LIMIT
+from setpoint.config import RunError, prefix_of
 from setpoint.report.table import number_cell
 from setpoint.sweep.config import OBJECTIVE
 from setpoint.sweep.launch import Launcher
 from setpoint.sweep.record import SweepRecord, duplicates_json
 from setpoint.sweep.study import optuna_missing
 from setpoint.sweep.task import FAILED, FINISHED, RUNNING, STOPPED, Task
+from setpoint.sweep_space.points import LIMIT
 from setpoint.track.console import short_time
 
 COMMAND = Command(
@@ -63,9 +62,6 @@ COMMAND = Command(
 def run(arguments: Arguments) -> int:
     """Prepare, launch and report.
 
-    Arguments:
-        arguments: of the call.
-
     Returns:
         the exit status: 0 done, 1 if a point failed, 75 or 130 if it was stopped.
     """
@@ -74,15 +70,7 @@ def run(arguments: Arguments) -> int:
 
 
 def carry_out(prepared: Prepared, arguments: Arguments) -> int:
-    """Print what would happen, or launch and report.
-
-    Arguments:
-        prepared: the sweep.
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print what would happen, or launch and report."""
     jobs = arguments.integer("--jobs") or 1
     screen = Screen(prepared, for_machines=arguments.has("--json"))
     if arguments.has("--dry-run"):
@@ -137,23 +125,14 @@ def _launch(prepared: Prepared, record: SweepRecord, jobs: int, screen: Screen, 
 
 
 class Screen:
-    """What people see of a sweep: on standard output, or on standard error beside JSON.
-
-    Arguments:
-        prepared: the sweep.
-        for_machines: whether standard output is for JSON.
-    """
+    """What people see of a sweep: on standard output, or on standard error beside JSON."""
 
     def __init__(self, prepared: Prepared, for_machines: bool) -> None:
         self.prepared = prepared
         self.for_machines = for_machines
 
     def say(self, text: str) -> None:
-        """Print a line at once.
-
-        Arguments:
-            text: the line.
-        """
+        """Print a line at once."""
         print(text, file=sys.stderr if self.for_machines else sys.stdout, flush=True)
 
     def plan(self) -> None:
@@ -182,11 +161,7 @@ class Screen:
         self._remarks()
 
     def begin(self, tasks: list[Task]) -> None:
-        """Say what is about to happen.
-
-        Arguments:
-            tasks: all points known by now.
-        """
+        """Say what is about to happen."""
         folder = self.prepared.folder
         if self.prepared.search is not None:
             done = f"{_count(len(tasks), 'trial')} before"
@@ -200,12 +175,7 @@ class Screen:
         self._remarks(then="\n")
 
     def changed(self, task: Task, tasks: list[Task]) -> None:
-        """Say that a point started or ended.
-
-        Arguments:
-            task: the point.
-            tasks: all points.
-        """
+        """Say that a point started or ended."""
         total = len(tasks) if self.prepared.search is None else self.prepared.search.trials
         ended = sum(each.status in (FINISHED, FAILED, STOPPED) for each in tasks)
         count = dim(f"[{ended}/{total}]")
@@ -221,12 +191,7 @@ class Screen:
             self.say(f"{count} {task.name} {task.status}{took}: {task.reason}")
 
     def end(self, tasks: list[Task], record: dict[str, Any]) -> None:
-        """Print what came of the sweep.
-
-        Arguments:
-            tasks: all points.
-            record: as it was written.
-        """
+        """Print what came of the sweep."""
         failed = [task for task in tasks if task.status == FAILED]
         if self.for_machines:
             facts = {"ok": not failed, "folder": str(self.prepared.folder), **record}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from setpoint.config import Caution, Config, Problem
-from setpoint.config.sweep.points import ResolvedPoint
-from setpoint.config.sweep.report import points_in_words, together
-from setpoint.config.walk import dropped
+from setpoint.config import Caution, Config, Problem, dropped_values
 from setpoint.plan.preflight import preflight
 from setpoint.sweep.metrics import EVALUATION, MetricPath, unmeasured
+from setpoint.sweep_space.points import ResolvedPoint
+from setpoint.sweep_space.report import points_in_words, together
 from setpoint.train.config import Job
 
 C = TypeVar("C", bound=Config)
@@ -21,9 +20,6 @@ class Remark:
 
     Arguments:
         kind: `caution` or `dropped`.
-        points: their names.
-        text: what there is to say, perhaps several lines.
-        where: the points in words.
     """
 
     def __init__(self, kind: str, points: list[str], text: str, where: str) -> None:
@@ -33,20 +29,12 @@ class Remark:
         self.where = where
 
     def render(self) -> str:
-        """The remark for people.
-
-        Returns:
-            one line, or a paragraph.
-        """
+        """The remark for people."""
         between = "\n\n" if "\n" in self.text else "\n  "
         return f"{self.kind} in {self.where}:{between}{self.text}"
 
     def to_json(self) -> dict[str, object]:
-        """The remark for machines.
-
-        Returns:
-            plain values.
-        """
+        """The remark for machines."""
         return {"points": self.points, "text": self.text.strip()}
 
 
@@ -54,9 +42,6 @@ class Outside(Generic[C]):
     """Finds the problems of each point that its values alone do not show, and keeps the cautions.
 
     The configurations are kept as well, so that one can be told from another by its identity.
-
-    Arguments:
-        look: finds the problems and the cautions of a resolved configuration.
     """
 
     def __init__(self, look: Callable[[C], tuple[list[Problem], list[Caution]]]) -> None:
@@ -70,20 +55,13 @@ class Outside(Generic[C]):
         return problems
 
     def remarks(self, points: Sequence[ResolvedPoint[C]]) -> list[Remark]:
-        """What is worth a remark about points that are sound.
-
-        Arguments:
-            points: as they were resolved.
-
-        Returns:
-            each caution, and each value that a switch of variant lost, with the points it is of.
-        """
+        """What is worth a remark about points that are sound."""
         total = len(points)
         found: list[Remark] = []
         lost: dict[str, list[str]] = {}
         cautions: dict[tuple[str, str], dict[str, list[Caution]]] = {}
         for point in points:
-            for line in dropped(point.config):
+            for line in dropped_values(point.config):
                 lost.setdefault(line, []).append(point.name)
             for caution in self._cautions[id(point.config)][1]:
                 same = cautions.setdefault((caution.code, caution.path), {})

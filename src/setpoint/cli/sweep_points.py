@@ -12,14 +12,25 @@ from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.cli.sweep_outside import JobOutside, Remark
 from setpoint.cli.sweep_source import Opener
 from setpoint.cli.sweep_space import space_of_call
-from setpoint.config import ConfigError, Problem, SetpointError
-from setpoint.config.base import value_or_missing
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.origin import SWEEP, Origin
-from setpoint.config.plain import to_plain
-from setpoint.config.sweep.flags import read_command_line
-from setpoint.config.sweep.naming import labels, name_of
-from setpoint.config.sweep.points import (
+from setpoint.config import (
+    SWEEP,
+    ConfigError,
+    Origin,
+    Problem,
+    SetpointError,
+    fingerprint,
+    to_plain,
+    value_or_missing,
+)
+from setpoint.sweep.config import Search
+from setpoint.sweep.metrics import MetricPath
+from setpoint.sweep.proposals import Axes, corners
+from setpoint.sweep.search import SearchRun
+from setpoint.sweep.study import import_optuna, trials_before
+from setpoint.sweep.task import Task
+from setpoint.sweep_space.flags import read_command_line
+from setpoint.sweep_space.naming import labels, name_of
+from setpoint.sweep_space.points import (
     LIMIT,
     Composer,
     Duplicate,
@@ -27,15 +38,9 @@ from setpoint.config.sweep.points import (
     refuse_too_many,
     resolve_points,
 )
-from setpoint.config.sweep.report import Statement, SweepError
-from setpoint.config.sweep.setting import Point
-from setpoint.config.sweep.space import Listed
-from setpoint.sweep.config import Search
-from setpoint.sweep.metrics import MetricPath
-from setpoint.sweep.proposals import Axes, corners
-from setpoint.sweep.search import SearchRun
-from setpoint.sweep.study import import_optuna, trials_before
-from setpoint.sweep.task import Task
+from setpoint.sweep_space.report import Statement, SweepError
+from setpoint.sweep_space.setting import Point
+from setpoint.sweep_space.space import Listed
 from setpoint.train.config import Job
 
 PLACES = (("workspace",), ("experiment",))
@@ -46,14 +51,8 @@ class Prepared:
     """A sweep of which everything is known that can be known before it starts.
 
     Arguments:
-        source: as typed.
-        folder: where its runs lie.
         tasks: its points; none yet for a search.
         duplicates: the points that were left out.
-        search: what is searched for, if it is a search.
-        axes: of the search.
-        make: resolves a point of the search, if it is one.
-        imports: modules that the user named.
         remarks: what is legal but suspicious in some points, and what a switch of variant lost.
         command: makes the command of a point, given it and the modules it needs; None: it trains.
     """
@@ -100,9 +99,6 @@ class Prepared:
     def open_search(self, changed: Callable[[Task], None]) -> SearchRun | None:
         """Open the search, if it is one.
 
-        Arguments:
-            changed: called when a point starts or ends.
-
         Returns:
             the search; None for a sweep whose points are known.
         """
@@ -111,11 +107,7 @@ class Prepared:
         return SearchRun(self.search, self.axes, self._make, self.folder, changed)
 
     def describe_search(self) -> dict[str, Any]:
-        """The search for people and machines.
-
-        Returns:
-            plain values by name.
-        """
+        """The search for people and machines."""
         assert self.search is not None and self._make is not None
         facts = {key: value for key, value in to_plain(self.search).items() if key != "axes"}
         facts["trials before"] = trials_before(self.search, self.axes, self._make, self.folder)
@@ -124,12 +116,6 @@ class Prepared:
 
 def prepare(arguments: Arguments) -> Prepared:
     """Resolve and check all points.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the sweep.
 
     Raises:
         SetpointError: if the arguments contradict each other.

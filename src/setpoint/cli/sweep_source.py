@@ -7,27 +7,28 @@ from typing import Any
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.source import open_source
-from setpoint.config import SetpointError
-from setpoint.config.compose import SUFFIXES, Composition
-from setpoint.config.files.document import Document, is_mapping
-from setpoint.config.files.read import read
-from setpoint.config.migrate.document import Moved
-from setpoint.config.registry import preset_named, presets, unknown
-from setpoint.config.sweep.file import TABLE
-from setpoint.config.sweep.flags import CommandLine
-from setpoint.config.sweep.schema import flattened, mentions
-from setpoint.config.sweep.setting import SOURCE, Setting
+from setpoint.config import (
+    SUFFIXES,
+    Composition,
+    Document,
+    Moved,
+    SetpointError,
+    is_mapping,
+    preset_named,
+    presets,
+    read_file,
+    unknown_preset,
+)
+from setpoint.sweep_space.file import TABLE
+from setpoint.sweep_space.flags import CommandLine
+from setpoint.sweep_space.setting import SOURCE, Setting
+from setpoint.sweep_space.table import flattened, mentions
 
 EXTENDS = "extends"
 
 
 class Opener:
-    """Composes a source without the overrides, and keeps the table of a file apart.
-
-    Arguments:
-        arguments: of the call.
-        line: its command line, read.
-    """
+    """Composes a source without the overrides, and keeps the table of a file apart."""
 
     def __init__(self, arguments: Arguments, line: CommandLine) -> None:
         self._arguments = arguments
@@ -42,14 +43,6 @@ class Opener:
         self, source: str, modifiers: tuple[str, ...], below: Setting | None = None
     ) -> Composition[Any]:
         """Compose the layers below the overrides.
-
-        Arguments:
-            source: as typed.
-            modifiers: in order.
-            below: what the file of the sweep is put on top of.
-
-        Returns:
-            the composition.
 
         Raises:
             SetpointError: if a layer cannot be read, or a second file describes a sweep.
@@ -81,7 +74,7 @@ class Opener:
             return None
         if not os.path.isfile(source):
             return None
-        document = read(source)
+        document = read_file(source)
         table = document.data.get(TABLE)
         if not is_mapping(table) or not mentions(flattened(table), SOURCE):
             return None
@@ -109,7 +102,7 @@ class Opener:
             path = os.path.join(os.path.dirname(file.name), os.path.expanduser(text))
             if not os.path.exists(path):
                 raise SetpointError(f"there is no file {path}")
-            other = read(path)
+            other = read_file(path)
             if TABLE in other.data:
                 raise SetpointError(
                     f"{other.where((TABLE,))}: describes points of its own, so {text} cannot be "
@@ -121,6 +114,6 @@ class Opener:
                 f"as a preset and name its module by --import"
             )
         elif not preset_named(text):
-            reason = unknown("preset", text.partition("(")[0], presets)
+            reason = unknown_preset("preset", text.partition("(")[0], presets)
             raise SetpointError(f"{text}: {reason}")
         return str(text)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from setpoint.cli.command import Arguments
-from setpoint.config import SetpointError
-from setpoint.config.files.document import Document
-from setpoint.config.origin import Origin
-from setpoint.config.sweep.distribution import Choice, Distribution
-from setpoint.config.sweep.file import TABLE, place_in, read_table
-from setpoint.config.sweep.flags import CommandLine, refuse_misspelt_distributions
-from setpoint.config.sweep.schema import space_of
-from setpoint.config.sweep.setting import SOURCE, axis_origin, path_of
-from setpoint.config.sweep.space import Axis, Path, Product, Random, Space
-from setpoint.config.sweep.values import Raw
+from setpoint.config import Document, Origin, SetpointError
 from setpoint.sweep.config import Search, SweepFile
 from setpoint.sweep.proposals import Axes
+from setpoint.sweep_space.distribution import Choice, Distribution
+from setpoint.sweep_space.file import TABLE, place_in, read_table
+from setpoint.sweep_space.flags import CommandLine, refuse_misspelt_distributions
+from setpoint.sweep_space.setting import SOURCE, axis_origin, path_of
+from setpoint.sweep_space.space import Axis, Path, Product, Random, Space
+from setpoint.sweep_space.table import space_of
+from setpoint.sweep_space.values import Raw
 
 
 def space_of_call(
@@ -25,10 +23,7 @@ def space_of_call(
     """What is varied, by the file and by the command line.
 
     Arguments:
-        arguments: of the call.
-        line: its command line, read.
         document: the file with the table `[sweep]`, if there is one.
-        has_sources: whether that file is the source, and may have an axis of sources.
 
     Returns:
         the search and its axes, or else None, nothing, and the points.

@@ -10,9 +10,7 @@ from pathlib import Path
 from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
-from setpoint.config import ConfigError, Problem, SetpointError
-from setpoint.config.compose import Composition
-from setpoint.config.verify import cautions_of
+from setpoint.config import Composition, ConfigError, Problem, SetpointError, cautions_of
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
@@ -53,14 +51,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Resolve, check, train, and print the summary.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Resolve, check, train, and print the summary."""
     source = arguments.positional[0]
     stop = active()
     if stop is not None:
@@ -172,16 +163,13 @@ def _not_from_here(source: str) -> str:
 
 def _adopt_launcher(composition: Composition[Job]) -> None:
     """Take the number of ranks from the launcher, unless a layer of today has set it."""
-    from setpoint.config.base import chain_of
-    from setpoint.config.origin import Recorded
+    from setpoint.config import Recorded, chain_of
 
     size = os.environ.get("WORLD_SIZE")
     chain = chain_of(composition.draft.parallel, "world_size")
     if size is None or (chain and not isinstance(chain[-1][0], Recorded)):
         return
-    from setpoint.config.edit import Editor
-    from setpoint.config.files.plain import PlainScalar
-    from setpoint.config.origin import ENVIRONMENT, Origin
+    from setpoint.config import ENVIRONMENT, Editor, Origin, PlainScalar
 
     editor = Editor(composition.draft)
     origin = Origin(ENVIRONMENT, "WORLD_SIZE")

@@ -11,14 +11,11 @@ from setpoint.config import Config
 def plain(value: object) -> Any:
     """A stored value in plain data that JSON can hold.
 
-    Arguments:
-        value: what a field holds, or what a layer gave it.
-
     Returns:
         None, bool, int, float, str, list or dict; infinities as texts.
     """
     if isinstance(value, Config):
-        from setpoint.config.plain import to_plain
+        from setpoint.config import to_plain
 
         return plain(to_plain(value))
     if isinstance(value, Mapping):
@@ -37,9 +34,6 @@ def plain(value: object) -> Any:
 
 def value_text(value: object) -> str:
     """A stored value on one line, as errors write it, at full length.
-
-    Arguments:
-        value: what a field holds, or what a layer gave it.
 
     Returns:
         for instance `0.001`, `'fp32'`, `[0.9, 0.95]`, `true` or `null`.

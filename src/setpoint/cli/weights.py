@@ -12,13 +12,26 @@ from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
 from setpoint.cli.value import value_text
-from setpoint.config import IDENTITY, RUNTIME, Config, ConfigError, SetpointError, resolve
-from setpoint.config.compose import SUFFIXES, compose
-from setpoint.config.difference import ABSENT
-from setpoint.config.edit import Editor
-from setpoint.config.origin import COMMAND_LINE, DEFAULT, DERIVED, PROGRAM, Origin, Recorded
-from setpoint.config.registry import preset_named
-from setpoint.config.walk import leaves
+from setpoint.config import (
+    ABSENT,
+    COMMAND_LINE,
+    DEFAULT,
+    DERIVED,
+    IDENTITY,
+    PROGRAM,
+    RUNTIME,
+    SUFFIXES,
+    Config,
+    ConfigError,
+    Editor,
+    Origin,
+    Recorded,
+    SetpointError,
+    compose,
+    leaves,
+    preset_named,
+    resolve,
+)
 from setpoint.train.config import Job
 from setpoint.train.naming import run_directory_of
 
@@ -54,10 +67,6 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
 
     Arguments:
         arguments: of the call: SOURCE first, its overrides, and `--checkpoint`.
-        tasks: the sections of the job by name.
-
-    Returns:
-        the resolved job, with all that its weights come with.
 
     Raises:
         SetpointError: the source has no weights, or was not trained with these overrides.
@@ -138,13 +147,8 @@ def given(arguments: Arguments, section: Config, values: Mapping[str, Any]) -> A
     """Fill a section with what options say, which is then where its values come from.
 
     Arguments:
-        arguments: of the call.
-        section: a draft.
         values: by the name of the field; the option has the same name, or is the command's own
             way to set it.
-
-    Returns:
-        the section.
 
     Raises:
         ConfigError: a value is none that the field takes.
@@ -215,7 +219,7 @@ def _which(text: str | None) -> str | int | None:
 
 def _refuse_another_model(folder: str, job: Job) -> None:
     """The weights of a run mean something only with what the run has learnt them with."""
-    from setpoint.config.record import recorded_differences
+    from setpoint.config import recorded_differences
 
     found = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
     if not found:

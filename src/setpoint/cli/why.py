@@ -18,11 +18,7 @@ from setpoint.cli.program import Program
 from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, dim, wrapped
 from setpoint.cli.value import plain, value_text
-from setpoint.config import Config, SetpointError
-from setpoint.config.compose import SUFFIXES
-from setpoint.config.entries import entries_of
-from setpoint.config.registry import presets
-from setpoint.config.walk import Leaf, leaves
+from setpoint.config import SUFFIXES, Config, Leaf, SetpointError, entries_of, leaves, presets
 
 COMMAND = Command(
     "why",
@@ -42,14 +38,7 @@ COMMAND = Command(
 
 
 def run(arguments: Arguments) -> int:
-    """Print the chain of origins of one field, or of every field of a section.
-
-    Arguments:
-        arguments: of the call.
-
-    Returns:
-        the exit status.
-    """
+    """Print the chain of origins of one field, or of every field of a section."""
     program = arguments.command.program
     path, source = path_and_source(arguments.positional, program)
     config = open_source(source, arguments).resolve()
@@ -71,16 +60,7 @@ def run(arguments: Arguments) -> int:
 
 
 def not_there(program: Program, config: Config, path: str) -> str:
-    """What is said of a path that leads nowhere.
-
-    Arguments:
-        program: whose configuration it is.
-        config: the resolved configuration.
-        path: as typed.
-
-    Returns:
-        the message, with what may have been meant.
-    """
+    """What is said of a path that leads nowhere."""
     name = by_index(config, path.replace("-", "_"))
     meant = _meant(program, name, list(leaves(config)))
     return f"this configuration has no value {path!r}. {meant}"
@@ -89,14 +69,10 @@ def not_there(program: Program, config: Config, path: str) -> str:
 def by_index(config: Config, name: str) -> str:
     """A path with items of lists, which overrides call by name or type, by their index.
 
-    Arguments:
-        config: the resolved configuration.
-        name: the path, with underscores.
-
     Returns:
         the path as `leaves` has it.
     """
-    from setpoint.config.items import index_of
+    from setpoint.config import item_index
 
     node: object = config
     parts = name.split(".")
@@ -105,7 +81,7 @@ def by_index(config: Config, name: str) -> str:
             node = getattr(node, part)
         elif isinstance(node, list | tuple):
             try:
-                index = index_of(node, part, ".".join(parts[:at]))
+                index = item_index(node, part, ".".join(parts[:at]))
             except SetpointError:
                 break
             parts[at], node = str(index), node[index]
@@ -119,10 +95,6 @@ def path_and_source(positional: list[str], program: Program) -> tuple[str, str |
 
     Arguments:
         positional: one or two words; one is the path.
-        program: whose fields there are.
-
-    Returns:
-        the path, and the source or None.
 
     Raises:
         SetpointError: if the only word is a source.
@@ -157,7 +129,7 @@ def _is_source(word: str) -> bool:
 
 def _meant(program: Program, name: str, every: list[Leaf]) -> str:
     """Why a path leads nowhere, or what may have been meant."""
-    from setpoint.config.suggest import did_you_mean, place_of, schema
+    from setpoint.config import all_fields, did_you_mean, place_of
 
     for leaf in every:
         if name.startswith(f"{leaf.key}."):
@@ -168,7 +140,7 @@ def _meant(program: Program, name: str, every: list[Leaf]) -> str:
             return f"{leaf.key} is {where}, with nothing inside."
     section = name.rpartition(".")[0]
     chosen = next((leaf for leaf in every if leaf.key == f"{section}.type"), None)
-    if chosen is not None and any(path == name for path, _ in schema(program.root)):
+    if chosen is not None and any(path == name for path, _ in all_fields(program.root)):
         where = f"{value_text(chosen.value)} ({chosen.describe_origin()})"
         return f"It belongs to another variant; {chosen.key} is {where}."
     place = place_of(program.root, name.rpartition(".")[2], name)
@@ -223,7 +195,7 @@ def _explain(config: Config, leaf: Leaf) -> str:
 
 
 def _help(config: Config, leaf: Leaf) -> str:
-    from setpoint.config.docs import field_help
+    from setpoint.config import field_help
 
     if leaf.path[-1] == "type":
         return "Which variant stands here."

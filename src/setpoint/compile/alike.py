@@ -16,9 +16,6 @@ def signature_of(layer: nn.Module) -> Hashable:
     Layers that differ here would each compile code of their own under one name, and would use up
     the recompilation limit of that name together.
 
-    Arguments:
-        layer: any module.
-
     Returns:
         the classes of its modules, their plain settings, and the shapes of their parameters; equal
         for layers of one kind.

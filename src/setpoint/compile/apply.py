@@ -17,22 +17,14 @@ from setpoint.config import SetpointError
 
 
 class Compiled:
-    """What was to be compiled, and what of it ran as it is written all the same.
-
-    Arguments:
-        names: of the modules.
-    """
+    """What was to be compiled, and what of it ran as it is written all the same."""
 
     def __init__(self, names: dict[nn.Module, str]) -> None:
         self.names = names
         self.as_written: set[nn.Module] = set()
 
     def take(self) -> list[str]:
-        """Tell which modules ran as they are written, and forget it.
-
-        Returns:
-            their names, in the order of the model.
-        """
+        """Tell which modules ran as they are written, and forget it."""
         names = [name for module, name in self.names.items() if module in self.as_written]
         self.as_written.clear()
         return names
@@ -45,14 +37,6 @@ def compile_model(
 
     Nothing is wrapped: a module compiles its own call, hooks included, as `nn.Module.compile`
     does. Layers of one kind share their code, so that one is compiled for all of them.
-
-    Arguments:
-        config: the resolved section.
-        model: on its device, with all that changes how its layers are called.
-        layers: the repeated blocks of the model with their names.
-
-    Returns:
-        what tells whether compiled code runs.
 
     Raises:
         SetpointError: there are no layers to compile, or the backend does not take an option.

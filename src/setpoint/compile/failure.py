@@ -12,9 +12,6 @@ MODULES = frozenset({"torch._dynamo.exc", "torch._inductor.exc"})
 def in_words(error: Exception) -> RunError | None:
     """Say what the compiler could not do.
 
-    Arguments:
-        error: that a step has raised.
-
     Returns:
         an error that says what to change; None for errors that are not the compiler's.
     """

@@ -11,9 +11,6 @@ from setpoint.config import SetpointError
 def why_unfit(folder: Path) -> str | None:
     """Find why nothing can be kept in a folder.
 
-    Arguments:
-        folder: that need not be there.
-
     Returns:
         the reason in words; None if something can.
     """
@@ -29,9 +26,6 @@ def why_unfit(folder: Path) -> str | None:
 
 def make_folder(folder: Path) -> None:
     """Make the folder, unless it is there.
-
-    Arguments:
-        folder: with all above it.
 
     Raises:
         SetpointError: it cannot be made or written to.

@@ -11,21 +11,13 @@ import torch
 
 from setpoint.compile.config import Compile
 from setpoint.compile.options import flatten, inductor_options
-from setpoint.config import Problem
-from setpoint.config.suggest import did_you_mean
+from setpoint.config import Problem, did_you_mean
 
 INTERNAL = ("TESTING_ONLY", "minifier", "crossref", "accuracy")
 
 
 def name_problems(config: Compile) -> Iterator[Problem]:
-    """Look for a backend and options that PyTorch does not have.
-
-    Arguments:
-        config: the resolved section.
-
-    Returns:
-        problems with the nearest names.
-    """
+    """Look for a backend and options that PyTorch does not have."""
     everyone: Any = torch.compiler.list_backends(exclude_tags=())
     if config.backend not in everyone:
         yield Problem(
@@ -88,10 +80,6 @@ def _is_of_type(value: object, before: object) -> bool:
 
 def machine_problems(config: Compile, device: str) -> Iterator[Problem]:
     """Look for what inductor needs of the machine and does not find.
-
-    Arguments:
-        config: the resolved section.
-        device: "cpu" or "cuda".
 
     Returns:
         problems of compile.backend, with paths from the root; none for other backends.

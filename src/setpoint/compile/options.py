@@ -12,11 +12,7 @@ def flatten(options: Free, known: Collection[str]) -> dict[str, Any]:
     """Write nested options by dotted names, as inductor has them: `triton.cudagraphs`.
 
     Arguments:
-        options: as the section has them.
         known: names of options; the value of one is left as it is, even if it is a mapping.
-
-    Returns:
-        values by dotted name.
     """
     return dict(_flat(options.dump(), known, ""))
 
@@ -33,11 +29,7 @@ def _flat(
 
 
 def inductor_options() -> dict[str, Any]:
-    """The options of inductor.
-
-    Returns:
-        today's values by dotted name.
-    """
+    """The options of inductor."""
     from torch._inductor import config
 
     copy: Any = config.get_config_copy

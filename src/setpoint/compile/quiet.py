@@ -13,14 +13,7 @@ BEGINNINGS = ("torch._dynamo hit config.", "Graph break")
 
 
 def is_told(record: logging.LogRecord) -> bool:
-    """Say whether a line of PyTorch's log repeats what `Watch` tells.
-
-    Arguments:
-        record: of one of the loggers.
-
-    Returns:
-        True for warnings that begin as those about graphs and limits do.
-    """
+    """Say whether a line of PyTorch's log repeats what `Watch` tells."""
     return record.levelno == logging.WARNING and str(record.msg).startswith(BEGINNINGS)
 
 

@@ -84,14 +84,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def cached_in(folder: Path) -> Iterator[None]:
-    """Keep compiled code in a folder, although torch has been imported already.
-
-    Arguments:
-        folder: that is there.
-
-    Returns:
-        a context.
-    """
+    """Keep compiled code in a folder, although torch has been imported already."""
     import torch._inductor.config
     from torch._inductor.utils import clear_caches
 

@@ -19,8 +19,6 @@ class News:
     """What happened since one last looked.
 
     Arguments:
-        graphs: that were compiled.
-        seconds: that compiling them took.
         recompilations: why graphs among them were compiled anew, in PyTorch's words.
         fallbacks: what ran as it is written although it was to be compiled, and why; each is told
             once.
@@ -40,10 +38,6 @@ class Watch:
 
     Compiled code that silently gives way to Python is found by the module itself: what was to be
     compiled notes when Python runs it, whatever the reason. Why, the compiler's records tell.
-
-    Arguments:
-        compiled: the modules.
-        limit: the recompilation limit, for the message.
     """
 
     def __init__(self, compiled: Compiled, limit: int) -> None:
@@ -58,11 +52,7 @@ class Watch:
         self._last: Any = records[-1] if records else None
 
     def news(self) -> News:
-        """Look.
-
-        Returns:
-            what has happened since the last time.
-        """
+        """Look."""
         records = self._new_records()
         forward = [record for record in records if record.is_forward]
         # Code between two graphs, in which nothing is computed, has records as well.

@@ -1,70 +1,487 @@
 """The configuration kernel: define, construct, override, validate, compose, serialize.
 
-It knows nothing of training and imports neither torch nor anything heavy. What is used by few
-commands (files, records, differences) is imported from its own module by those commands.
+It knows nothing of training and imports neither torch nor anything heavy. All that others use of it
+is imported from here; its packages are private, and each uses only those above it in this list:
+`words`, `values`, `files`, `types`, `schema`, `migrations`, `draft`, `components`, `layers`,
+`resolving`, `record`. A name is imported from its module when it is first used, so that a command
+pays for what it needs.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from .base import Config, is_set
-from .errors import Invalid, RunError, SetpointError, UnresolvedError
-from .field import derived, field
-from .free import Free
-from .hooks import check, dead, derive
-from .problem import Caution, ConfigError, Problem
-from .quantity import Duration, Length, Period
-from .reference import ref
-from .registry import modifier, preset
-from .resolve import resolve
-from .role import BUDGET, IDENTITY, RUNTIME, Role
-from .secret import Secret
-
 if TYPE_CHECKING:
-    from .dtype import DType as DType
-    from .import_path import ImportPath as ImportPath
-    from .size import ByteSize as ByteSize
+    from .components.arguments import Named as Named
+    from .components.partial import Partial as Partial
+    from .components.partial import partial as partial
+    from .components.section import Foreign as Foreign
+    from .components.signature import ANY_NAME as ANY_NAME
+    from .components.signature import call_component as call_component
+    from .components.signature import converted_argument as converted_argument
+    from .components.signature import parameters_of as parameters_of
+    from .components.signature import takes_parameter as takes_parameter
+    from .components.signature import wrong_arguments as wrong_arguments
+    from .composition import HEADERS as HEADERS
+    from .composition import SUFFIXES as SUFFIXES
+    from .composition import SWEEP_KEY as SWEEP_KEY
+    from .composition import Composition as Composition
+    from .composition import compose as compose
+    from .composition import import_presets as import_presets
+    from .draft.argument_errors import need_class as need_class
+    from .draft.build import building as building
+    from .draft.build import owner_of as owner_of
+    from .draft.config import Builds as Builds
+    from .draft.config import Config as Config
+    from .draft.config import fields_of as fields_of
+    from .draft.config import is_set as is_set
+    from .draft.copying import draft_of as draft_of
+    from .draft.copying import is_changed as is_changed
+    from .draft.plain import to_minimal as to_minimal
+    from .draft.plain import to_plain as to_plain
+    from .draft.shared_sections import entries_of as entries_of
+    from .draft.shared_sections import shared as shared
+    from .draft.unknown_keys import former as former
+    from .draft.unknown_keys import known_elsewhere as known_elsewhere
+    from .draft.unknown_keys import place_of as place_of
+    from .draft.walk import TAG as TAG
+    from .draft.walk import Leaf as Leaf
+    from .draft.walk import dropped_values as dropped_values
+    from .draft.walk import leaves as leaves
+    from .draft.walk import narrower as narrower
+    from .files.document import Document as Document
+    from .files.document import is_mapping as is_mapping
+    from .files.read import parse_bytes as parse_bytes
+    from .files.read import read_file as read_file
+    from .files.write_json import write_json as write_json
+    from .files.write_toml import write_toml as write_toml
+    from .files.write_yaml import write_yaml as write_yaml
+    from .layers.editor import Editor as Editor
+    from .layers.environment import prefix_of as prefix_of
+    from .layers.flags import Flag as Flag
+    from .layers.flags import deletes as deletes
+    from .layers.flags import expand_responses as expand_responses
+    from .layers.flags import is_section as is_section
+    from .layers.flags import put_flags as put_flags
+    from .layers.flags import read_flags as read_flags
+    from .layers.flags import takes_next as takes_next
+    from .layers.flags import unexpected as unexpected
+    from .layers.hints import in_shell as in_shell
+    from .layers.hints import overridden as overridden
+    from .layers.hints import written as written
+    from .layers.list_edits import item_index as item_index
+    from .layers.presets import load_plugins as load_plugins
+    from .layers.presets import modifier as modifier
+    from .layers.presets import modifiers as modifiers
+    from .layers.presets import preset as preset
+    from .layers.presets import preset_named as preset_named
+    from .layers.presets import preset_parameters as preset_parameters
+    from .layers.presets import preset_summary as preset_summary
+    from .layers.presets import presets as presets
+    from .layers.presets import unknown_preset as unknown_preset
+    from .migrations.chain import HEADER as HEADER
+    from .migrations.chain import Operation as Operation
+    from .migrations.chain import migrate as migrate
+    from .migrations.chain import migration as migration
+    from .migrations.chain import schema_of as schema_of
+    from .migrations.document import Moved as Moved
+    from .migrations.meaning import Added as Added
+    from .migrations.meaning import Converted as Converted
+    from .migrations.meaning import Kept as Kept
+    from .migrations.meaning import Meant as Meant
+    from .migrations.moving import Merged as Merged
+    from .migrations.moving import Renamed as Renamed
+    from .migrations.moving import Retired as Retired
+    from .migrations.moving import Split as Split
+    from .migrations.rewrite import rewrite_document as rewrite_document
+    from .migrations.tombstone import oldest_schema as oldest_schema
+    from .other_names import Converter as Converter
+    from .other_names import Given as Given
+    from .other_names import Ours as Ours
+    from .other_names import answer as answer
+    from .record.compare import ABSENT as ABSENT
+    from .record.compare import Difference as Difference
+    from .record.compare import Entry as Entry
+    from .record.compare import Row as Row
+    from .record.compare import Table as Table
+    from .record.compare import compare as compare
+    from .record.compare import difference_of as difference_of
+    from .record.compare import differences as differences
+    from .record.compare import explain as explain
+    from .record.compare import leaf_table as leaf_table
+    from .record.compare import recorded_table as recorded_table
+    from .record.fingerprint import SHORT as SHORT
+    from .record.fingerprint import as_before as as_before
+    from .record.fingerprint import canonical as canonical
+    from .record.fingerprint import fingerprint as fingerprint
+    from .record.fingerprint import formerly as formerly
+    from .record.fingerprint import identity_leaves as identity_leaves
+    from .record.python_source import to_python as to_python
+    from .record.reader import CONFIG as CONFIG
+    from .record.reader import NEW_ORIGINS as NEW_ORIGINS
+    from .record.reader import ORIGINS as ORIGINS
+    from .record.reader import ROLES as ROLES
+    from .record.reader import backup_name as backup_name
+    from .record.reader import is_record as is_record
+    from .record.reader import load_record as load_record
+    from .record.reader import recorded_fingerprint as recorded_fingerprint
+    from .record.reader import recorded_schema as recorded_schema
+    from .record.reader import take_new_origins as take_new_origins
+    from .record.writer import MINIMAL as MINIMAL
+    from .record.writer import read_record as read_record
+    from .record.writer import record_files as record_files
+    from .record.writer import recorded_differences as recorded_differences
+    from .resolving.checks import describe_value as describe_value
+    from .resolving.resolve import resolve as resolve
+    from .resolving.verify import Verification as Verification
+    from .resolving.verify import cautions_of as cautions_of
+    from .resolving.verify import known_cautions as known_cautions
+    from .resolving.verify import known_codes as known_codes
+    from .resolving.verify import verify as verify
+    from .schema.bounds import BUDGET as BUDGET
+    from .schema.bounds import IDENTITY as IDENTITY
+    from .schema.bounds import INFINITIES as INFINITIES
+    from .schema.bounds import RUNTIME as RUNTIME
+    from .schema.bounds import Bounds as Bounds
+    from .schema.bounds import Role as Role
+    from .schema.declare import component as component
+    from .schema.declare import derived as derived
+    from .schema.declare import field as field
+    from .schema.field import FieldInfo as FieldInfo
+    from .schema.help import class_help as class_help
+    from .schema.help import field_help as field_help
+    from .schema.hooks import NEEDS as NEEDS
+    from .schema.hooks import Need as Need
+    from .schema.hooks import check as check
+    from .schema.hooks import dead as dead
+    from .schema.hooks import derive as derive
+    from .schema.tree import add_section as add_section
+    from .schema.tree import added_sections as added_sections
+    from .schema.tree import all_fields as all_fields
+    from .schema.tree import classes_at as classes_at
+    from .schema.tree import field_of as field_of
+    from .schema.tree import known_tags as known_tags
+    from .types.base import FieldType as FieldType
+    from .types.compiler import Component as Component
+    from .types.containers import REMOVE as REMOVE
+    from .types.containers import AnyOfType as AnyOfType
+    from .types.containers import MappingType as MappingType
+    from .types.containers import OptionalType as OptionalType
+    from .types.containers import SequenceType as SequenceType
+    from .types.containers import TupleType as TupleType
+    from .types.containers import items_of as items_of
+    from .types.scalars import BoolType as BoolType
+    from .types.scalars import EnumType as EnumType
+    from .types.scalars import FloatType as FloatType
+    from .types.scalars import IntType as IntType
+    from .types.scalars import LiteralType as LiteralType
+    from .types.scalars import PathType as PathType
+    from .types.scalars import StrType as StrType
+    from .types.scalars import plain_text as plain_text
+    from .types.sections import SectionType as SectionType
+    from .types.sections import section_classes as section_classes
+    from .types.special import AnyType as AnyType
+    from .types.special import FreeType as FreeType
+    from .types.special import ImportPathType as ImportPathType
+    from .types.special import PatternType as PatternType
+    from .types.special import ScalarType as ScalarType
+    from .values.free import Free as Free
+    from .values.import_path import ImportPath as ImportPath
+    from .values.node import Node as Node
+    from .values.node import chain_of as chain_of
+    from .values.node import value_or_missing as value_or_missing
+    from .values.origin import COMMAND_LINE as COMMAND_LINE
+    from .values.origin import DEFAULT as DEFAULT
+    from .values.origin import DERIVED as DERIVED
+    from .values.origin import ENVIRONMENT as ENVIRONMENT
+    from .values.origin import FILE as FILE
+    from .values.origin import PROGRAM as PROGRAM
+    from .values.origin import RECORD as RECORD
+    from .values.origin import SWEEP as SWEEP
+    from .values.origin import Origin as Origin
+    from .values.origin import Recorded as Recorded
+    from .values.reference import ref as ref
+    from .values.secret import Secret as Secret
+    from .values.user_code import allow_imports as allow_imports
+    from .values.user_code import error_in_words as error_in_words
+    from .values.user_code import find_user_function as find_user_function
+    from .values.user_code import import_user_module as import_user_module
+    from .values.user_code import raised_by_user as raised_by_user
+    from .values.user_code import traceback_of as traceback_of
+    from .values.user_code import users_traceback as users_traceback
+    from .words.credentials import HIDDEN as HIDDEN
+    from .words.credentials import hide_secrets as hide_secrets
+    from .words.errors import Caution as Caution
+    from .words.errors import ConfigError as ConfigError
+    from .words.errors import Invalid as Invalid
+    from .words.errors import Problem as Problem
+    from .words.errors import RunError as RunError
+    from .words.errors import SetpointError as SetpointError
+    from .words.errors import UnresolvedError as UnresolvedError
+    from .words.errors import UserCodeError as UserCodeError
+    from .words.inline import parse_flow as parse_flow
+    from .words.inline import parse_list as parse_list
+    from .words.names import Path as Path
+    from .words.names import did_you_mean as did_you_mean
+    from .words.names import nearest as nearest
+    from .words.names import within as within
+    from .words.shown import MAX_BITS as MAX_BITS
+    from .words.shown import MISSING as MISSING
+    from .words.shown import json_value as json_value
+    from .words.shown import parsed as parsed
+    from .words.shown import same as same
+    from .words.shown import shown as shown
+    from .words.shown import shown_plain as shown_plain
+    from .words.texts import MAX_BYTES as MAX_BYTES
+    from .words.texts import MAX_NAME as MAX_NAME
+    from .words.texts import MAX_PATH as MAX_PATH
+    from .words.texts import Format as Format
+    from .words.texts import PlainScalar as PlainScalar
+    from .words.texts import can_be_named as can_be_named
+    from .words.texts import can_be_path as can_be_path
+    from .words.texts import guess as guess
 
-# Value classes that few configurations hold are imported when somebody asks for them.
-_LAZY = {"ByteSize": ".size", "DType": ".dtype", "ImportPath": ".import_path"}
-
-__all__ = [
-    "BUDGET",
-    "IDENTITY",
-    "RUNTIME",
-    "ByteSize",
-    "Caution",
-    "Config",
-    "ConfigError",
-    "DType",
-    "Duration",
-    "Free",
-    "ImportPath",
-    "Invalid",
-    "Length",
-    "Period",
-    "Problem",
-    "Role",
-    "RunError",
-    "Secret",
-    "SetpointError",
-    "UnresolvedError",
-    "check",
-    "dead",
-    "derive",
-    "derived",
-    "field",
-    "is_set",
-    "modifier",
-    "preset",
-    "ref",
-    "resolve",
-]
+# Where each name lies.
+_HOMES = {
+    "ABSENT": "record.compare",
+    "ANY_NAME": "components.signature",
+    "Added": "migrations.meaning",
+    "AnyOfType": "types.containers",
+    "AnyType": "types.special",
+    "BUDGET": "schema.bounds",
+    "BoolType": "types.scalars",
+    "Bounds": "schema.bounds",
+    "Builds": "draft.config",
+    "COMMAND_LINE": "values.origin",
+    "CONFIG": "record.reader",
+    "Caution": "words.errors",
+    "Component": "types.compiler",
+    "Composition": "composition",
+    "Config": "draft.config",
+    "ConfigError": "words.errors",
+    "Converted": "migrations.meaning",
+    "Converter": "other_names",
+    "DEFAULT": "values.origin",
+    "DERIVED": "values.origin",
+    "Difference": "record.compare",
+    "Document": "files.document",
+    "ENVIRONMENT": "values.origin",
+    "Editor": "layers.editor",
+    "Entry": "record.compare",
+    "EnumType": "types.scalars",
+    "FILE": "values.origin",
+    "FieldInfo": "schema.field",
+    "FieldType": "types.base",
+    "Flag": "layers.flags",
+    "FloatType": "types.scalars",
+    "Foreign": "components.section",
+    "Format": "words.texts",
+    "Free": "values.free",
+    "FreeType": "types.special",
+    "Given": "other_names",
+    "HEADER": "migrations.chain",
+    "HEADERS": "composition",
+    "HIDDEN": "words.credentials",
+    "IDENTITY": "schema.bounds",
+    "INFINITIES": "schema.bounds",
+    "ImportPath": "values.import_path",
+    "ImportPathType": "types.special",
+    "IntType": "types.scalars",
+    "Invalid": "words.errors",
+    "Kept": "migrations.meaning",
+    "Leaf": "draft.walk",
+    "LiteralType": "types.scalars",
+    "MAX_BITS": "words.shown",
+    "MAX_BYTES": "words.texts",
+    "MAX_NAME": "words.texts",
+    "MAX_PATH": "words.texts",
+    "MINIMAL": "record.writer",
+    "MISSING": "words.shown",
+    "MappingType": "types.containers",
+    "Meant": "migrations.meaning",
+    "Merged": "migrations.moving",
+    "Moved": "migrations.document",
+    "NEEDS": "schema.hooks",
+    "NEW_ORIGINS": "record.reader",
+    "Named": "components.arguments",
+    "Need": "schema.hooks",
+    "Node": "values.node",
+    "ORIGINS": "record.reader",
+    "Operation": "migrations.chain",
+    "OptionalType": "types.containers",
+    "Origin": "values.origin",
+    "Ours": "other_names",
+    "PROGRAM": "values.origin",
+    "Partial": "components.partial",
+    "Path": "words.names",
+    "PathType": "types.scalars",
+    "PatternType": "types.special",
+    "PlainScalar": "words.texts",
+    "Problem": "words.errors",
+    "RECORD": "values.origin",
+    "REMOVE": "types.containers",
+    "ROLES": "record.reader",
+    "RUNTIME": "schema.bounds",
+    "Recorded": "values.origin",
+    "Renamed": "migrations.moving",
+    "Retired": "migrations.moving",
+    "Role": "schema.bounds",
+    "Row": "record.compare",
+    "RunError": "words.errors",
+    "SHORT": "record.fingerprint",
+    "SUFFIXES": "composition",
+    "SWEEP": "values.origin",
+    "SWEEP_KEY": "composition",
+    "ScalarType": "types.special",
+    "Secret": "values.secret",
+    "SectionType": "types.sections",
+    "SequenceType": "types.containers",
+    "SetpointError": "words.errors",
+    "Split": "migrations.moving",
+    "StrType": "types.scalars",
+    "TAG": "draft.walk",
+    "Table": "record.compare",
+    "TupleType": "types.containers",
+    "UnresolvedError": "words.errors",
+    "UserCodeError": "words.errors",
+    "Verification": "resolving.verify",
+    "add_section": "schema.tree",
+    "added_sections": "schema.tree",
+    "all_fields": "schema.tree",
+    "allow_imports": "values.user_code",
+    "answer": "other_names",
+    "as_before": "record.fingerprint",
+    "backup_name": "record.reader",
+    "building": "draft.build",
+    "call_component": "components.signature",
+    "can_be_named": "words.texts",
+    "can_be_path": "words.texts",
+    "canonical": "record.fingerprint",
+    "cautions_of": "resolving.verify",
+    "chain_of": "values.node",
+    "check": "schema.hooks",
+    "class_help": "schema.help",
+    "classes_at": "schema.tree",
+    "compare": "record.compare",
+    "component": "schema.declare",
+    "compose": "composition",
+    "converted_argument": "components.signature",
+    "dead": "schema.hooks",
+    "deletes": "layers.flags",
+    "derive": "schema.hooks",
+    "derived": "schema.declare",
+    "describe_value": "resolving.checks",
+    "did_you_mean": "words.names",
+    "difference_of": "record.compare",
+    "differences": "record.compare",
+    "draft_of": "draft.copying",
+    "dropped_values": "draft.walk",
+    "entries_of": "draft.shared_sections",
+    "error_in_words": "values.user_code",
+    "expand_responses": "layers.flags",
+    "explain": "record.compare",
+    "field": "schema.declare",
+    "field_help": "schema.help",
+    "field_of": "schema.tree",
+    "fields_of": "draft.config",
+    "find_user_function": "values.user_code",
+    "fingerprint": "record.fingerprint",
+    "former": "draft.unknown_keys",
+    "formerly": "record.fingerprint",
+    "guess": "words.texts",
+    "hide_secrets": "words.credentials",
+    "identity_leaves": "record.fingerprint",
+    "import_presets": "composition",
+    "import_user_module": "values.user_code",
+    "in_shell": "layers.hints",
+    "is_changed": "draft.copying",
+    "is_mapping": "files.document",
+    "is_record": "record.reader",
+    "is_section": "layers.flags",
+    "is_set": "draft.config",
+    "item_index": "layers.list_edits",
+    "items_of": "types.containers",
+    "json_value": "words.shown",
+    "known_cautions": "resolving.verify",
+    "known_codes": "resolving.verify",
+    "known_elsewhere": "draft.unknown_keys",
+    "known_tags": "schema.tree",
+    "leaf_table": "record.compare",
+    "leaves": "draft.walk",
+    "load_plugins": "layers.presets",
+    "load_record": "record.reader",
+    "migrate": "migrations.chain",
+    "migration": "migrations.chain",
+    "modifier": "layers.presets",
+    "modifiers": "layers.presets",
+    "narrower": "draft.walk",
+    "nearest": "words.names",
+    "need_class": "draft.argument_errors",
+    "oldest_schema": "migrations.tombstone",
+    "overridden": "layers.hints",
+    "owner_of": "draft.build",
+    "parameters_of": "components.signature",
+    "parse_bytes": "files.read",
+    "parse_flow": "words.inline",
+    "parse_list": "words.inline",
+    "parsed": "words.shown",
+    "partial": "components.partial",
+    "place_of": "draft.unknown_keys",
+    "plain_text": "types.scalars",
+    "prefix_of": "layers.environment",
+    "preset": "layers.presets",
+    "preset_named": "layers.presets",
+    "preset_parameters": "layers.presets",
+    "preset_summary": "layers.presets",
+    "presets": "layers.presets",
+    "put_flags": "layers.flags",
+    "raised_by_user": "values.user_code",
+    "read_file": "files.read",
+    "read_flags": "layers.flags",
+    "read_record": "record.writer",
+    "record_files": "record.writer",
+    "recorded_differences": "record.writer",
+    "recorded_fingerprint": "record.reader",
+    "recorded_schema": "record.reader",
+    "recorded_table": "record.compare",
+    "ref": "values.reference",
+    "resolve": "resolving.resolve",
+    "rewrite_document": "migrations.rewrite",
+    "same": "words.shown",
+    "schema_of": "migrations.chain",
+    "section_classes": "types.sections",
+    "shared": "draft.shared_sections",
+    "shown": "words.shown",
+    "shown_plain": "words.shown",
+    "take_new_origins": "record.reader",
+    "takes_next": "layers.flags",
+    "takes_parameter": "components.signature",
+    "to_minimal": "draft.plain",
+    "to_plain": "draft.plain",
+    "to_python": "record.python_source",
+    "traceback_of": "values.user_code",
+    "unexpected": "layers.flags",
+    "unknown_preset": "layers.presets",
+    "users_traceback": "values.user_code",
+    "value_or_missing": "values.node",
+    "verify": "resolving.verify",
+    "within": "words.names",
+    "write_json": "files.write_json",
+    "write_toml": "files.write_toml",
+    "write_yaml": "files.write_yaml",
+    "written": "layers.hints",
+    "wrong_arguments": "components.signature",
+}
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    home = _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(_LAZY[name], __name__), name)
+    value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

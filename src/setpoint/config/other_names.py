@@ -4,7 +4,7 @@ A field's `also_called` says under what names other systems have it; where value
 same, nothing more is needed. What has another unit, or stands in several fields here, or nowhere,
 is answered by the table `OTHER_NAMES` of the module that the root names:
 
-    class Job(Config, other_names="mine.other_names"): ...
+    class Job(Node, other_names="mine.other_names"): ...
 
     OTHER_NAMES = {
         "epochs": lambda given: Ours({"duration": f"{given.text} epochs"}),
@@ -20,21 +20,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from .base import Config
-from .errors import SetpointError
-from .field import MISSING, FieldInfo
-from .files.plain import PlainScalar, guess
-from .origin import COMMAND_LINE, ENVIRONMENT, FILE, PROGRAM, Origin
-from .spelling import value_here
-from .suggest import classes_at, field_of, first_places, foreign_table, foreign_values, schema
+from .draft.unknown_keys import foreign_table, foreign_values
+from .layers.hints import value_here
+from .schema.field import FieldInfo
+from .schema.tree import all_fields, classes_at, field_of, first_places
 from .types.containers import OptionalType
 from .types.sections import SectionType
+from .values.node import Node
+from .values.origin import COMMAND_LINE, ENVIRONMENT, PROGRAM, Origin
+from .words.errors import SetpointError
+from .words.shown import MISSING
+from .words.texts import PlainScalar, guess
 
 if TYPE_CHECKING:
-    from .edit import Editor, Unknown
+    from .layers.edits import Edits, Unknown
+from .layers.hints import bare_text, in_shell, written
+from .layers.presets import preset_named
+from .resolving.resolve import determined
+from .values.node import value_or_missing
 
 MOST = 100  # keys of a report that are converted; each is tried on a copy of the draft
-BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
 
 
 class Ours(NamedTuple):
@@ -42,7 +47,6 @@ class Ours(NamedTuple):
 
     Arguments:
         values: dotted paths with plain values, in the order in which they are written.
-        note: what differs, such as the unit.
     """
 
     values: Mapping[str, object]
@@ -54,11 +58,10 @@ class Given:
 
     Arguments:
         name: the last word of its path, in small letters with underscores.
-        value: as the layer holds it.
         editor: holds the draft and the other unknown keys.
     """
 
-    def __init__(self, name: str, value: object, editor: Editor) -> None:
+    def __init__(self, name: str, value: object, editor: Edits) -> None:
         self.name = name
         self.value = _guessed(value)
         self._editor = editor
@@ -66,7 +69,7 @@ class Given:
     @property
     def text(self) -> str:
         """The value as a text."""
-        return _bare(self.value)
+        return bare_text(self.value)
 
     @property
     def number(self) -> float | None:
@@ -93,15 +96,9 @@ class Given:
     def of(self, path: str) -> Any:
         """A value of the configuration that the key was given to, as far as it can be determined.
 
-        Arguments:
-            path: dotted, of a field.
-
         Returns:
             the value; None where there is none, or it could not be computed.
         """
-        from .base import value_or_missing
-        from .resolve import determined
-
         if self._editor.determined is None:
             try:
                 self._editor.determined = determined(self._editor.root, self._editor.failed)
@@ -109,13 +106,13 @@ class Given:
                 return None
         node: Any = self._editor.determined
         for part in path.split("."):
-            if not isinstance(node, Config) or part not in type(node).__setpoint__.fields:
+            if not isinstance(node, Node) or part not in type(node).__setpoint__.fields:
                 return None
             node = value_or_missing(node, part)
         return None if node is MISSING else node
 
     @property
-    def root(self) -> Config | None:
+    def root(self) -> Node | None:
         """The whole configuration, its derived values computed; None where that failed."""
         self.of("")
         return self._editor.determined
@@ -125,9 +122,6 @@ class Given:
 
         Arguments:
             names: what it may be called; the first that was given counts.
-
-        Returns:
-            the key, or None.
         """
         for name in names:
             for unknown in reversed(self._editor.unknown):
@@ -154,12 +148,14 @@ def _word(key: object) -> str:
     return str(key).lower().replace("-", "_")
 
 
-def answer(editor: Editor) -> None:
+def answer(editor: Edits) -> None:
     """Say of each unknown key that other systems have what is to be written here.
 
     Arguments:
         editor: with everything applied; hints of its problems are replaced.
     """
+    if not editor.unknown and not editor.refused:
+        return
     root = type(editor.root)
     table = foreign_table(root)
     for unknown in editor.unknown[:MOST]:
@@ -183,13 +179,13 @@ def answer(editor: Editor) -> None:
             refused.problem.hint = hint
 
 
-def _owners(root: type[Config], unknown: Unknown) -> list[type[Config]]:
+def _owners(root: type[Node], unknown: Unknown) -> list[type[Node]]:
     """The variants that have the field which the chosen one has not."""
     classes = classes_at(root, unknown.path[:-1])
     return [cls for cls in classes if field_of(cls, str(unknown.path[-1]))]
 
 
-def _of_variant(owners: list[type[Config]], unknown: Unknown, editor: Editor) -> str:
+def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: Edits) -> str:
     """How a field of another variant is set, where one variant alone has it."""
     tag = owners[0].__setpoint__.tag
     as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
@@ -202,7 +198,7 @@ def _of_variant(owners: list[type[Config]], unknown: Unknown, editor: Editor) ->
     return f"It is a field of type = {tag}: {written(values, unknown.origin)}"
 
 
-def _answer_value(refused: Unknown, editor: Editor) -> str:
+def _answer_value(refused: Unknown, editor: Edits) -> str:
     """What is to be written for a value that its place cannot take; empty where nothing is known.
 
     Of a list of such values each is answered with what is to be written for all of them.
@@ -223,7 +219,6 @@ def _answer_value(refused: Unknown, editor: Editor) -> str:
         return _sentence(values, said.note, refused.origin, editor, "It belongs in")
     if said:
         return said
-    from .registry import preset_named
 
     section = {".".join(map(str, path)): f"@{value}"}
     if isinstance(value, str) and preset_named(value) and _fits(editor, section):
@@ -234,7 +229,7 @@ def _answer_value(refused: Unknown, editor: Editor) -> str:
 
 
 def _said(
-    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: Editor
+    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: Edits
 ) -> Ours | str | None:
     name = next((name for name in names if name in table), None)
     if name is None:
@@ -243,10 +238,10 @@ def _said(
     return entry if isinstance(entry, str) else entry(Given(name, unknown.value, editor))
 
 
-def _renamed(editor: Editor, unknown: Unknown, word: str) -> str:
+def _renamed(editor: Edits, unknown: Unknown, word: str) -> str:
     """The answer for a name that fields are `also_called`."""
     root = type(editor.root)
-    if any(info.name == word for _, info in schema(root)):
+    if any(info.name == word for _, info in all_fields(root)):
         return ""
     found = {path: info for info, path in first_places(root).items() if word in info.also_called}
     if not found:
@@ -256,7 +251,7 @@ def _renamed(editor: Editor, unknown: Unknown, word: str) -> str:
     for path, info in found.items():
         value = _value(info, unknown.value, given)
         if value is not MISSING:
-            owners = [i.owner for p, i in schema(root) if p == path and word in i.also_called]
+            owners = [i.owner for p, i in all_fields(root) if p == path and word in i.also_called]
             tags = [tag for owner in owners if (tag := cast(Any, owner).__setpoint__.tag)]
             section = path.rpartition(".")[0]
             options.append(({path: value}, [{section: tag} for tag in tags if section]))
@@ -299,7 +294,7 @@ def _sentence(
     options: Sequence[Option],
     note: str,
     origin: Origin,
-    editor: Editor,
+    editor: Edits,
     verb: str = "Here it is called",
 ) -> str:
     """`Here it is called A, NOTE: what to write`; without that where it would be refused."""
@@ -315,119 +310,29 @@ def _sentence(
     return f"{head}: {' or '.join(texts)}"
 
 
-def _fits(editor: Editor, values: Mapping[str, object]) -> bool:
-    from .copying import draft_of
-    from .edit import Editor as Trial
+def _fits(editor: Edits, values: Mapping[str, object]) -> bool:
 
     try:
-        trial = Trial(draft_of(editor.root))
+        trial = editor.trial()
         for path, value in values.items():
             plain = isinstance(value, Mapping | list | tuple)
-            given = cast(object, value) if plain else PlainScalar(_bare(value))
+            given = cast(object, value) if plain else PlainScalar(bare_text(value))
             trial.set(path.split("."), given, Origin(COMMAND_LINE))
     except SetpointError:
         return False
     return not trial.problems and all(_is_complete(trial.root, path) for path in values)
 
 
-def _is_complete(root: Config, path: str) -> bool:
+def _is_complete(root: Node, path: str) -> bool:
     """Whether nothing is required beside a value that is set, in the sections that hold it."""
-    from .base import value_or_missing
-
     node: Any = root
     for part in path.split("."):
-        node = value_or_missing(node, part) if isinstance(node, Config) else None
-        if isinstance(node, Config):
+        node = value_or_missing(node, part) if isinstance(node, Node) else None
+        if isinstance(node, Node):
             fields = type(node).__setpoint__.fields.values()
             if any(i.required and value_or_missing(node, i.name) is MISSING for i in fields):
                 return False
     return True
-
-
-def written(values: Mapping[str, object], origin: Origin) -> str:
-    """Values as they are written in the layer that an unknown key came from.
-
-    Arguments:
-        values: dotted paths with plain values.
-        origin: of the key.
-
-    Returns:
-        flags, variables, or lines of a file.
-    """
-    if origin.layer == FILE:
-        parts = [_in_file(path, value, origin.label) for path, value in values.items()]
-        return "; ".join(parts)
-    parts: list[str] = []
-    for path, value in values.items():
-        if origin.layer == COMMAND_LINE:
-            parts.append(f"--{path} {in_shell(_bare(value))}")
-        elif origin.layer == ENVIRONMENT:
-            parts.append(f"SETPOINT__{path.upper().replace('.', '__')}={in_shell(_bare(value))}")
-        else:
-            parts.append(f"{path} = {_quoted(value)}")
-    return " ".join(parts) if origin.layer in (COMMAND_LINE, ENVIRONMENT) else "; ".join(parts)
-
-
-def _in_file(path: str, value: object, name: str) -> str:
-    section, _, key = path.rpartition(".")
-    if name.endswith(".toml"):
-        text = '"null"' if value is None else _quoted(value, " = ")
-        return f"{key} = {text}" + (f" under [{section}]" if section else "")
-    keys = path.split(".")
-    quote = '"' if name.endswith(".json") else ""
-    text = _quoted(value)
-    for each in reversed(keys[1:]):
-        text = f"{{{quote}{each}{quote}: {text}}}"
-    return f"{quote}{keys[0]}{quote}: {text}"
-
-
-def _bare(value: object) -> str:
-    """A value as a flag holds it, before the shell's quotes."""
-    return str(value) if isinstance(value, str) else _quoted(value, ": ", bare=True)
-
-
-def _quoted(value: object, colon: str = ": ", bare: bool = False) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        short = float(f"{value:.10g}")
-        return str(int(short)) if short.is_integer() and abs(short) < 1e6 else f"{short!r}"
-    if isinstance(value, list | tuple):
-        items = (_quoted(item, colon, bare) for item in cast(Sequence[object], value))
-        return f"[{', '.join(items)}]"
-    if isinstance(value, Mapping):
-        pairs = cast(Mapping[str, object], value).items()
-        entries = (f"{key}{colon}{_quoted(item, colon, bare)}" for key, item in pairs)
-        return f"{{{', '.join(entries)}}}"
-    if isinstance(value, PlainScalar):
-        return str(value)
-    if isinstance(value, str):
-        from .files.write_common import quoted
-
-        plain = bare and value and all(sign in BARE - {",", ":"} for sign in value)
-        return value if plain else quoted(value)
-    return str(value)
-
-
-def in_shell(text: str) -> str:
-    """A word as a shell takes it.
-
-    Arguments:
-        text: the value of a flag.
-
-    Returns:
-        the text, in double quotes where it has spaces and nothing that they do not protect, else
-        quoted by `shlex`.
-    """
-    if text and all(sign in BARE for sign in text):
-        return text
-    if " " in text and all(sign in BARE or sign == " " for sign in text):
-        return f'"{text}"'
-    import shlex
-
-    return shlex.quote(text)
 
 
 __all__ = ["Converter", "Given", "Ours", "answer", "in_shell", "written"]

@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import (
-    IDENTITY,
-    Config,
-    Problem,
-    SetpointError,
-    check,
-    dead,
-    field,
-)
+from setpoint.config import IDENTITY, Config, Problem, SetpointError, check, dead, field
 
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"

@@ -10,8 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.config import SetpointError
-from setpoint.config.checker import describe
+from setpoint.config import SetpointError, describe_value
 from setpoint.data.config import Data, SourceConfig
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.split import split_documents, split_position
@@ -45,7 +44,6 @@ class Corpus:
         side: "train", "held_out" or the name of a text that is only judged on, for messages.
         tokens: (T,) ids, in memory, 2 bytes each while the vocabulary allows.
         token_bytes: (V,) bytes each id stands for; 0 for the separator.
-        separator: the separator's id.
         byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
         files: name, size and SHA-256 of each document, in order.
         digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
@@ -74,16 +72,6 @@ def build_corpus(
     show: Show | None = None,
 ) -> Corpus:
     """Tokenize documents and lay them in a row, in the order given.
-
-    Arguments:
-        documents: at least one.
-        tokenizer: gives ids and the separator.
-        side: "train", "held_out" or the name of the text, for messages.
-        where: the field that the documents come from, for messages.
-        show: told how far it is.
-
-    Returns:
-        the corpus.
 
     Raises:
         SetpointError: the tokenizer cannot take a document, which is named.
@@ -149,13 +137,6 @@ def build_named_corpus(
 ) -> Corpus:
     """Read sources and lay all of their documents in a row, for a text that is only judged on.
 
-    Arguments:
-        name: of the text.
-        sources: at least one.
-        tokenizer: gives ids and the separator.
-        where: the field that holds the sources, for messages.
-        show: told how far it is.
-
     Returns:
         the corpus. Documents come in the order of the split's hash, so any first part of it is a
         fair sample of all.
@@ -182,8 +163,6 @@ def build_corpora(
 
     Arguments:
         config: the section `data`.
-        tokenizer: gives ids and the separator.
-        show: told how far it is: what is done, how much of it, and how much there is.
 
     Returns:
         the training corpus and the held-out corpus; None where nothing is held out.
@@ -214,7 +193,7 @@ def _no_text(config: Data) -> str:
     named: list[str] = []
     for index, source in enumerate(config.sources):
         name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
-        value, origin = describe(config, ("data",), f"sources.{index}.{name}")
+        value, origin = describe_value(config, ("data",), f"sources.{index}.{name}")
         named.append(f"data.sources.{index}.{name} = {value}" + (f" ({origin})" if origin else ""))
     return (
         f"data.sources: no source holds a single byte of text: {'; '.join(named)}.\n"
@@ -240,10 +219,6 @@ def read_sources(config: Data) -> Iterator[Document]:
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:
     """One hash for a row of documents under a tokenizer.
-
-    Arguments:
-        tokenizer_name: what identifies the mapping to ids.
-        files: the record, in order.
 
     Returns:
         hexadecimal SHA-256. Names are length-prefixed, so no two records run together.

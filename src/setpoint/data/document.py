@@ -14,7 +14,6 @@ class Document:
 
     Arguments:
         name: unique in the corpus and the same on every machine, `source/relative/path`.
-        data: the text as bytes.
     """
 
     name: str
@@ -33,8 +32,6 @@ class FileRecord(NamedTuple):
     """A document as the run directory remembers it; a tuple, so JSON writes it as a list.
 
     Arguments:
-        name: the document's name.
-        size: bytes.
         sha256: hexadecimal SHA-256 of the bytes.
     """
 

@@ -22,8 +22,6 @@ def evaluation_batches(
     come in the order of the split's hash, so the first windows are a fair sample of all.
 
     Arguments:
-        corpus: the held-out side.
-        sequence_length: S, tokens.
         micro_size: B, windows in a batch; the last batch may be smaller.
         windows: how many windows to take; unset, or above what there is: all.
 
@@ -52,10 +50,6 @@ def evaluation_batches(
 
 def evaluation_windows(corpus: Corpus, sequence_length: int) -> int:
     """How many windows cover a corpus.
-
-    Arguments:
-        corpus: T tokens.
-        sequence_length: S.
 
     Returns:
         ceil((T - 1) / S), the padded one included.

@@ -71,12 +71,6 @@ class HuggingFaceTokenizer:
     def encode(self, data: bytes) -> TokenArray:
         """Token ids of a text.
 
-        Arguments:
-            data: UTF-8.
-
-        Returns:
-            (T,) ids, without special tokens.
-
         Raises:
             SetpointError: it is not UTF-8, with the place.
         """

@@ -25,12 +25,7 @@ class WindowLoader:
     is the same on all ranks, and may be loaded with another number of ranks or micro-batch size.
 
     Arguments:
-        corpus: the training side.
-        sequence_length: S, tokens.
-        micro_size: B, windows for each call and rank.
-        seed: decides the order.
         rank: this process, in 0..world_size-1.
-        world_size: processes that share the stream.
 
     Raises:
         SetpointError: the corpus is shorter than one window, or a number is out of range.
@@ -75,11 +70,7 @@ class WindowLoader:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch of this rank.
-
-        Returns:
-            (B, S) inputs and targets.
-        """
+        """The next batch of this rank."""
         first = self._position + self.rank * self.micro_size
         windows = self._windows(np.arange(first, first + self.micro_size))
         self._position += self.micro_size * self.world_size

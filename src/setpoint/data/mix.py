@@ -22,12 +22,9 @@ def random_bits(key: str, count: int) -> npt.NDArray[np.uint64]:
 
     Arguments:
         key: any text; other keys give unrelated words.
-        count: how many.
-
-    Returns:
-        (count,) uint64.
 
     Source: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+
     2014), started at the first 8 bytes of the key's SHA-256.
     """
     start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
@@ -47,7 +44,6 @@ def permutation(key: str, size: int) -> npt.NDArray[np.int64]:
 
     Arguments:
         key: any text; other keys give unrelated orders.
-        size: how many.
 
     Returns:
         (size,) int64, each of 0..size-1 once. The sorted words all differ (SplitMix64 maps

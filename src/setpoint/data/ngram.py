@@ -34,8 +34,6 @@ class Baselines(NamedTuple):
     """Held-out bits per byte of models that only count.
 
     Arguments:
-        unigram: how frequent is the byte.
-        bigram: given the byte before.
         trigram: given the two bytes before.
     """
 
@@ -50,10 +48,6 @@ def ngram_baselines(train: Corpus, held_out: Corpus) -> Baselines:
     Every token but the first is predicted, separators too, and the bits are divided by the bytes.
     Costs one sort of the training tokens for each order, and 6 bytes of memory for each token.
 
-    Arguments:
-        train: the training side, of the same tokenizer.
-        held_out: the held-out side.
-
     Returns:
         bits per byte.
     """
@@ -65,13 +59,6 @@ def ngram_bits(
     train: TokenArray, held_out: TokenArray, vocab_size: int, separator: int, order: int = 3
 ) -> list[float]:
     """Bits that models of order 1 to `order` need for the held-out tokens after the first.
-
-    Arguments:
-        train: (T,) ids, at least 3.
-        held_out: (U,) ids, at least 2.
-        vocab_size: V.
-        separator: stands for what lies before the first token.
-        order: the longest n-gram.
 
     Returns:
         `order` sums of -log2 p, the unigram's first.

@@ -9,9 +9,6 @@ from setpoint.data.config import Random, SourceConfig, Stdlib, Text
 def source_bytes(source: SourceConfig) -> int | None:
     """The size of a source.
 
-    Arguments:
-        source: its section.
-
     Returns:
         bytes; None for a source of the user's own, and for files that cannot be listed, of which
         their own check says why.

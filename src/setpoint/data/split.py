@@ -17,7 +17,6 @@ class Split(NamedTuple):
     """Documents to train on and documents to evaluate on.
 
     Arguments:
-        train: in the order of their hashes.
         held_out: in the order of their hashes; empty where nothing is held out.
     """
 
@@ -27,9 +26,6 @@ class Split(NamedTuple):
 
 def split_position(name: str) -> float:
     """Where a name lies in [0, 1): uniform over names, and the same everywhere and always.
-
-    Arguments:
-        name: a document's name.
 
     Returns:
         the first 53 bits of the name's SHA-256 as a fraction, which a float holds exactly.

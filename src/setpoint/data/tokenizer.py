@@ -44,25 +44,11 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, data: bytes) -> TokenArray:
-        """Token ids of a text, without separators.
-
-        Arguments:
-            data: the text.
-
-        Returns:
-            (T,) ids.
-        """
+        """Token ids of a text, without separators."""
         ...
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
-        """The bytes that ids stand for; separators stand for none.
-
-        Arguments:
-            tokens: (T,) ids.
-
-        Returns:
-            the text.
-        """
+        """The bytes that ids stand for; separators stand for none."""
         ...
 
 
@@ -85,14 +71,7 @@ class ByteTokenizer:
         self.token_bytes[self.separator] = 0
 
     def encode(self, data: bytes) -> TokenArray:
-        """Token ids of a text.
-
-        Arguments:
-            data: any bytes.
-
-        Returns:
-            (len(data),) uint16.
-        """
+        """Token ids of a text."""
         return np.frombuffer(data, dtype=np.uint8).astype(np.uint16)
 
     def decode(self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:

@@ -21,7 +21,6 @@ class Vocabulary:
     """What the files of a tokenizer say.
 
     Arguments:
-        where: the directory or hub id, for messages.
         text: all of `tokenizer.json`.
         settings: of `tokenizer_config.json`; empty without one.
 
@@ -65,9 +64,6 @@ class Vocabulary:
             wanted: its text; None for the end-of-text token that the settings name, or else the
                 beginning-of-text token.
 
-        Returns:
-            its text.
-
         Raises:
             SetpointError: there is no such token, or the settings name none.
         """
@@ -100,9 +96,6 @@ def read_vocabulary(path: str) -> Vocabulary:
     Arguments:
         path: a directory with `tokenizer.json`, that file itself, or the id of a repository.
 
-    Returns:
-        what they say.
-
     Raises:
         SetpointError: they are not there, or not what they should be.
     """
@@ -114,9 +107,6 @@ def read_vocabulary(path: str) -> Vocabulary:
 
 def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
     """How many tokens there are, without building the tokenizer.
-
-    Arguments:
-        tokenizer: the section.
 
     Returns:
         the number; None where only the hub knows it, or a tokenizer of the user's own, or where
@@ -134,12 +124,6 @@ def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
 
 def find_tokenizer(path: str) -> Path:
     """Where `tokenizer.json` lies; of a repository on the hub it is fetched.
-
-    Arguments:
-        path: a directory, the file itself, or the id of a repository.
-
-    Returns:
-        the file.
 
     Raises:
         SetpointError: it is nowhere, or cannot be fetched.

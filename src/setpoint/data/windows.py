@@ -18,7 +18,6 @@ class Batch:
     """Windows side by side: what goes in, and what comes one token later.
 
     Arguments:
-        inputs: (B, S) int64.
         targets: (B, S) int64; `IGNORE_INDEX` where nothing is to be predicted.
         target_tokens: how many targets count.
         target_bytes: how many bytes those stand for. A separator is predicted but is no byte:
@@ -34,25 +33,13 @@ class Batch:
     weights: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Move what a model and its loss read.
-
-        Arguments:
-            device: where to.
-
-        Returns:
-            inputs, targets and weights.
-        """
+        """Move what a model and its loss read."""
         weights = None if self.weights is None else self.weights.to(device)
         return self.inputs.to(device), self.targets.to(device), weights
 
 
 def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> Batch:
     """Cut windows of S + 1 tokens; a window that runs past the end of the corpus is padded.
-
-    Arguments:
-        corpus: T tokens.
-        starts: (B,) first token of each window, in 0..T-2.
-        sequence_length: S.
 
     Returns:
         the batch. Padding is the separator among the inputs and `IGNORE_INDEX` among the targets,
@@ -76,10 +63,6 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
 
 def require_one_window(corpus: Corpus, sequence_length: int) -> None:
     """Refuse a corpus that is shorter than one window.
-
-    Arguments:
-        corpus: T tokens.
-        sequence_length: S.
 
     Raises:
         SetpointError: T < S + 1, with the sequence lengths that fit.

@@ -16,9 +16,6 @@ _ID: Final = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 def split_hub_id(name: str) -> tuple[str, str | None] | None:
     """The two sides of `organization/name@revision`.
 
-    Arguments:
-        name: any text.
-
     Returns:
         the repository, and the revision or None; None for what cannot be an id.
     """
@@ -34,10 +31,6 @@ def fetch_files(name: str, patterns: Sequence[str], *, instead: str) -> Path:
     Arguments:
         name: `organization/name` or `organization/name@revision`.
         patterns: of the files; those that the repository does not have are left out.
-        instead: what works without the hub, as a sentence for the error.
-
-    Returns:
-        the directory.
 
     Raises:
         SetpointError: if the package is missing, the hub cannot be reached, or has no such model.

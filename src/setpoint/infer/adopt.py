@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from setpoint.config import RUNTIME, Config, ConfigError, Problem, SetpointError, resolve
-from setpoint.config.base import chain_of, value_or_missing
-from setpoint.config.copying import draft_of
-from setpoint.config.data import json_value, same
-from setpoint.config.edit import Editor
-from setpoint.config.field import MISSING
-from setpoint.config.hooks import NEEDS, Need
-from setpoint.config.origin import RECORD, Origin
-from setpoint.config.plain import to_minimal
-from setpoint.config.recorded import CONFIG, load_record
-from setpoint.config.variant import is_changed
-from setpoint.config.verify import Verification, verify
+from setpoint.config import (
+    CONFIG,
+    MISSING,
+    NEEDS,
+    RECORD,
+    RUNTIME,
+    Config,
+    ConfigError,
+    Editor,
+    Need,
+    Origin,
+    Problem,
+    SetpointError,
+    Verification,
+    chain_of,
+    draft_of,
+    is_changed,
+    json_value,
+    load_record,
+    resolve,
+    same,
+    to_minimal,
+    value_or_missing,
+    verify,
+)
 from setpoint.data.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
@@ -35,12 +48,6 @@ USUAL = ("data", "batch", "precision", "weights", "deterministic")
 def complete(job: Inference) -> Inference:
     """A job with all that its weights come with.
 
-    Arguments:
-        job: a draft, or a resolved job, which may be complete already.
-
-    Returns:
-        the resolved job.
-
     Raises:
         ConfigError: with every problem, what contradicts the weights included.
     """
@@ -50,15 +57,7 @@ def complete(job: Inference) -> Inference:
 
 
 def verify_job(job: Inference, able: Collection[Need] = NEEDS) -> Verification:
-    """Run the checks that need something, but for those of files that nothing will read.
-
-    Arguments:
-        job: complete and resolved.
-        able: what is at hand.
-
-    Returns:
-        what was found, and what was skipped.
-    """
+    """Run the checks that need something, but for those of files that nothing will read."""
     sides = job.evaluation is not None and job.evaluation.sides
     unread = [] if sides else ["data"]
     local = not is_on_hub(job.weights.path)
@@ -84,9 +83,6 @@ def adopt(draft: Inference) -> list[Problem]:
 
     Arguments:
         draft: the job, with all its layers merged; it is changed.
-
-    Returns:
-        what contradicts the weights, or why they cannot be found.
     """
     path, which = value_or_missing(draft.weights, "path"), draft.weights.checkpoint
     if not isinstance(path, str) or not path:

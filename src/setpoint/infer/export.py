@@ -16,9 +16,6 @@ from setpoint.model.pretrained.save import save_pretrained
 def require_empty(section: Export) -> None:
     """Refuse a place that holds something, before anything is computed.
 
-    Arguments:
-        section: where to write.
-
     Raises:
         SetpointError: if it is a file, or a directory that is not empty.
     """
@@ -30,13 +27,6 @@ def require_empty(section: Export) -> None:
 
 def export(loaded: Loaded, section: Export) -> Path:
     """Write the weights in the format of Hugging Face, whole or not at all.
-
-    Arguments:
-        loaded: the model.
-        section: where to write, and in what number format.
-
-    Returns:
-        the directory.
 
     Raises:
         SetpointError: no family of models is what this model is, or it cannot be written.

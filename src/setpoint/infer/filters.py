@@ -14,13 +14,9 @@ def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Make tokens that were seen less likely (CTRL, Keskar et al., 2019).
 
     Arguments:
-        logits: (B, V).
         seen: (B, V) bool, the tokens of the prompt and of what was drawn so far.
         penalty: divides the positive logits of those tokens, and multiplies the negative ones; 1
             changes nothing, below 1 they become more likely.
-
-    Returns:
-        (B, V).
     """
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
@@ -29,11 +25,7 @@ def scaled(logits: Tensor, temperature: float) -> Tensor:
     """Divide by the temperature, with the maximum of each row moved to 0.
 
     Arguments:
-        logits: (B, V).
         temperature: above 0; without the move a tiny one would overflow.
-
-    Returns:
-        (B, V), at most 0.
     """
     return (logits - logits.amax(dim=-1, keepdim=True)) / temperature
 
@@ -42,11 +34,7 @@ def top_k(logits: Tensor, k: int) -> Tensor:
     """Keep the k likeliest tokens, and those equal to the k-th.
 
     Arguments:
-        logits: (B, V).
         k: at least 1; V or more keeps all.
-
-    Returns:
-        (B, V).
     """
     least = logits.topk(min(k, logits.shape[-1]), dim=-1).values[:, -1:]
     return logits.masked_fill(logits < least, EXCLUDED)
@@ -56,11 +44,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the fewest likeliest tokens that hold a share p (nucleus, Holtzman et al., 2020).
 
     Arguments:
-        logits: (B, V).
         p: in (0, 1]; of equal tokens at the edge, the one with the higher number stays first.
-
-    Returns:
-        (B, V).
     """
     # From the least likely up: what all tokens up to here hold together is not needed for p.
     ordered, places = logits.sort(dim=-1, stable=True)
@@ -70,15 +54,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def min_p(logits: Tensor, share: float) -> Tensor:
-    """Keep tokens at least `share` times as likely as the likeliest (min-p, Nguyen et al., 2024).
-
-    Arguments:
-        logits: (B, V).
-        share: in (0, 1].
-
-    Returns:
-        (B, V).
-    """
+    """Keep tokens at least `share` times as likely as the first (min-p, Nguyen et al., 2024)."""
     probabilities = logits.softmax(dim=-1)
     least = share * probabilities.amax(dim=-1, keepdim=True)
     return logits.masked_fill(probabilities < least, EXCLUDED)

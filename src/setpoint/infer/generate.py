@@ -50,7 +50,6 @@ def generate(
     Arguments:
         model: maps (B, S) int64 tokens to (B, S, V) logits; runs in evaluation mode and is given
             back in the mode it was in.
-        prompts: token ids, at least one in each row.
         max_tokens: how many tokens to add to each row at most.
         sampling: how tokens are drawn; None: from the softmax as it is.
         generators: one for each row, on the CPU; None: torch's own for all.
@@ -60,10 +59,6 @@ def generate(
         stop: tokens that end a row. The repetition penalty leaves them alone.
         cache: keep keys and values, where the model can, so that a token costs one position and
             not the whole context. What is generated is the same.
-        on_token: told of each new token, to print as they come.
-
-    Returns:
-        the continuations, in the order of the prompts.
 
     Raises:
         SetpointError: an empty prompt.

@@ -9,9 +9,7 @@ from torch import nn
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
-from setpoint.config import RunError, SetpointError
-from setpoint.config.dtype import DType
-from setpoint.config.recorded import load_record
+from setpoint.config import RunError, SetpointError, load_record
 from setpoint.data.tokenizer import Tokenizer
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
@@ -24,6 +22,7 @@ from setpoint.model.pretrained.save import GENERATION
 from setpoint.parallel.device import choose_device
 from setpoint.precision.autocast import compute_in
 from setpoint.train.config import Job
+from setpoint.units.dtype import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +31,9 @@ class Loaded:
 
     Arguments:
         model: maps (B, S) tokens to (B, S, V) logits, in evaluation mode.
-        tokenizer: turns text into tokens.
-        device: where the model lies.
         compute: the format of matrix products: `"fp32"`, `"bf16"` or `"fp16"`.
-        stored: the format of the weights, by the same names.
         context: the most tokens that it takes at once.
         opening: tokens that stand before a text that it is to go on with.
-        stops: tokens that end a text.
-        place: where the weights lie.
     """
 
     model: nn.Module
@@ -53,18 +47,11 @@ class Loaded:
     place: Place
 
     def computing(self) -> AbstractContextManager[object]:
-        """The format of matrix products.
-
-        Returns:
-            a context for a forward pass.
-        """
+        """The format of matrix products."""
         return compute_in(self.compute, self.stored, self.device)
 
     def tokens_of(self, text: str) -> list[int]:
         """The tokens of a text that begins a document.
-
-        Arguments:
-            text: any.
 
         Returns:
             its tokens after the opening; the separator alone where both are empty.
@@ -75,12 +62,6 @@ class Loaded:
 
 def load(job: Inference) -> Loaded:
     """Build the model of a job and fill it.
-
-    Arguments:
-        job: complete and resolved.
-
-    Returns:
-        the model and what is needed to ask it.
 
     Raises:
         SetpointError: the weights are not there, or the tokenizer does not fit the model.

@@ -1,20 +1,15 @@
-"""What changed between the schemas of an inference job; see `setpoint.config.migrate`."""
+"""What changed between the schemas of an inference job; see `setpoint.config.migration`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from setpoint.config import RUNTIME
-from setpoint.config.migrate import Added, Operation, migration
+from setpoint.config import RUNTIME, Added, Operation, migration
 
 
 @migration(to=2)
 def passes() -> Iterable[Operation]:
-    """Passes through the model are profiled, and garbage is collected at a pace.
-
-    Returns:
-        the changes from schema 1.
-    """
+    """Passes through the model are profiled, and garbage is collected at a pace."""
     return [
         Added("profiling", None, role=RUNTIME),
         Added("resilience", {"gc": None}, role=RUNTIME),
@@ -23,9 +18,5 @@ def passes() -> Iterable[Operation]:
 
 @migration(to=3)
 def validation() -> Iterable[Operation]:
-    """Held-out text may have sources of its own.
-
-    Returns:
-        the changes from schema 2.
-    """
+    """Held-out text may have sources of its own."""
     return [Added("data.validation", [])]

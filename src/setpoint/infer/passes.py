@@ -22,10 +22,6 @@ class Passes:
     """Counts what goes through a model, and does what is due in between.
 
     A pass is over when the next one begins, so that what is made of its result belongs to it.
-
-    Arguments:
-        job: complete and resolved.
-        loaded: its model, the device of which is profiled.
     """
 
     def __init__(self, job: Inference, loaded: Loaded) -> None:
@@ -92,7 +88,6 @@ def watching(job: Inference, loaded: Loaded) -> Iterator[Passes]:
     """Do what a job asks for between passes through its model.
 
     Arguments:
-        job: complete and resolved.
         loaded: its model; it has no hook of ours where nothing is asked for, and none afterwards.
 
     Returns:

@@ -17,14 +17,7 @@ THROUGH_THE_MODEL = ("generation", "evaluation", "harness")
 
 
 def pass_problems(job: Inference) -> Iterator[Problem]:
-    """Look for what is to be done between passes through a model, and cannot be.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for what is to be done between passes through a model, and cannot be."""
     profiling, gc = job.profiling, job.resilience.gc
     asked = {"profiling": profiling, "resilience.gc": gc}
     if all(getattr(job, name) is None for name in THROUGH_THE_MODEL):

@@ -8,8 +8,7 @@ from typing import Literal, NamedTuple
 
 from setpoint.checkpoint.layout import directory_name
 from setpoint.checkpoint.record import find_checkpoint, has_record
-from setpoint.config import SetpointError
-from setpoint.config.recorded import is_record
+from setpoint.config import SetpointError, is_record
 from setpoint.model.pretrained.locate import locate
 
 
@@ -18,7 +17,6 @@ class Place(NamedTuple):
 
     Arguments:
         kind: `checkpoint` for one of Setpoint's, `huggingface` for a model in its format.
-        directory: of the checkpoint or the model.
         record: the folder with the record of a checkpoint; None for the others.
     """
 
@@ -34,10 +32,6 @@ def find_weights(path: str, which: int | str | None = None, *, weights: bool = F
         path: a run directory, a checkpoint, a directory of a Hugging Face model, or a hub id.
         which: of a run: `best`, `latest` or a step; None for the best if there is one, or else
             the latest.
-        weights: whether those of a model on the hub are fetched, and not only what describes it.
-
-    Returns:
-        where they lie.
 
     Raises:
         SetpointError: there are none, or `which` has no meaning for them.

@@ -19,8 +19,6 @@ class Profiles:
     """What was profiled of a job.
 
     Arguments:
-        passes: how many there were.
-        cycles: what each cycle left behind.
         wanted: how many cycles were asked for; None: as many as there are.
     """
 
@@ -29,14 +27,7 @@ class Profiles:
     wanted: int | None = None
 
     def to_json(self, output: Path | None) -> dict[str, Any]:
-        """The same as JSON can hold it.
-
-        Arguments:
-            output: the directory of the results, which names of files start from.
-
-        Returns:
-            the passes, and for each cycle its files or what is lost.
-        """
+        """The same as JSON can hold it."""
         output = None if output is None else Path(os.path.expanduser(output))
         rows: list[dict[str, Any]] = []
         for cycle in self.cycles:
@@ -47,11 +38,7 @@ class Profiles:
         return {"passes": self.passes, "cycles": rows}
 
     def in_words(self) -> list[str]:
-        """The same for people.
-
-        Returns:
-            lines: the table of each cycle, where its trace lies, and which cycles are missing.
-        """
+        """The same for people."""
         lines: list[str] = []
         for cycle in self.cycles:
             lines += cycle.table.splitlines()
@@ -75,9 +62,6 @@ def folder_of(job: Inference) -> Path:
 
     Arguments:
         job: its profiling is not null; without an output the directory of that is absolute.
-
-    Returns:
-        the folder, as for a run.
     """
     assert job.profiling is not None
     if job.output is None:

@@ -16,9 +16,6 @@ def read_prompts(path: Path) -> list[str]:
         path: `.jsonl` with a text under "prompt" in each line; any other file holds a prompt in
             each line. Empty lines are left out.
 
-    Returns:
-        the prompts, at least one.
-
     Raises:
         SetpointError: it cannot be read, is not UTF-8, holds no prompt, or a line is not what it
             should be, with its number.

@@ -22,18 +22,11 @@ class Reader(Protocol):
 
         Arguments:
             texts: the tokens of each row, one more than at the call before.
-
-        Returns:
-            (B, V).
         """
         ...
 
     def keep(self, places: Sequence[int]) -> None:
-        """Leave rows out from the next call on.
-
-        Arguments:
-            places: of the rows that stay.
-        """
+        """Leave rows out from the next call on."""
         ...
 
 
@@ -43,10 +36,6 @@ def reader_of(model: nn.Module, context: int | None, cache: bool) -> Reader:
     Arguments:
         model: any module that maps tokens to logits.
         context: how many of the last tokens it sees; None: all.
-        cache: whether keys and values may be kept.
-
-    Returns:
-        the reader.
     """
     whole = Whole(model, context)
     return Cached(model, context, whole) if cache and isinstance(model, Transformer) else whole
@@ -85,11 +74,7 @@ class Whole:
         return torch.stack([found[row] for row in range(len(windows))])
 
     def keep(self, places: Sequence[int]) -> None:
-        """Do nothing, since nothing is kept from call to call.
-
-        Arguments:
-            places: of the rows that stay.
-        """
+        """Do nothing, since nothing is kept from call to call."""
 
 
 class Cached:
@@ -99,9 +84,7 @@ class Cached:
     so that what was kept is worth nothing, and the rest is read as `Whole` does.
 
     Arguments:
-        model: a transformer of ours.
         context: how many of the last tokens it sees; None: all.
-        whole: reads what the cache cannot.
     """
 
     def __init__(self, model: nn.Module, context: int | None, whole: Whole) -> None:
@@ -130,26 +113,13 @@ class Cached:
         return last_logits(self.model, tokens, positions=positions, cache=self.cache)
 
     def keep(self, places: Sequence[int]) -> None:
-        """Leave rows out from the next call on.
-
-        Arguments:
-            places: of the rows that stay.
-        """
+        """Leave rows out from the next call on."""
         if self.cache is not None:
             self.cache.select(torch.tensor(places, device=self.whole.device))
 
 
 def last_logits(model: nn.Module, tokens: Tensor, **given: Any) -> Tensor:
-    """The logits after the last token; only those are computed where the model can.
-
-    Arguments:
-        model: maps tokens to logits.
-        tokens: (B, S).
-        given: further arguments of its forward.
-
-    Returns:
-        (B, V).
-    """
+    """The logits after the last token; only those are computed where the model can."""
     if not supports_head(model):
         return model(tokens, **given)[:, -1]
 
@@ -161,10 +131,6 @@ def last_logits(model: nn.Module, tokens: Tensor, **given: Any) -> Tensor:
 
 def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Rows of different lengths side by side, all ending in the last column.
-
-    Arguments:
-        rows: tokens, at least one in each.
-        device: of the result.
 
     Returns:
         (B, S) tokens; and (B, S) positions, negative where there is padding, or None if all rows
@@ -183,9 +149,6 @@ def left_padded(rows: Texts, device: torch.device) -> tuple[Tensor, Tensor | Non
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model lies.
-
-    Arguments:
-        model: any module.
 
     Returns:
         the device of its first parameter; the CPU if it has none.

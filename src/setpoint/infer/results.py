@@ -8,10 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import RunError, SetpointError
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.record import CONFIG, record_files
-from setpoint.config.recorded import HEADER
+from setpoint.config import CONFIG, HEADER, RunError, SetpointError, fingerprint, record_files
 from setpoint.track.atomic import write_json, write_text
 from setpoint.track.environment import environment
 
@@ -31,8 +28,6 @@ class Results:
 
     Arguments:
         weights: the directory that the weights were read from.
-        scores: by the name of the text.
-        texts: continuations.
         harness: what lm-evaluation-harness measured, by task and metric.
         exported: the directory that the weights were written to.
         profiles: what was profiled; None: nothing.
@@ -46,14 +41,7 @@ class Results:
     profiles: Profiles | None = None
 
     def to_json(self, output: Path | None = None) -> dict[str, Any]:
-        """The results but for the texts, which have a file of their own.
-
-        Arguments:
-            output: the directory of the results, which the names of traces start from.
-
-        Returns:
-            what JSON can hold.
-        """
+        """The results but for the texts, which have a file of their own."""
         found: dict[str, Any] = {"weights": str(self.weights)}
         if self.scores:
             found["evaluation"] = {name: asdict(score) for name, score in self.scores.items()}
@@ -70,10 +58,6 @@ class Results:
 
 def require_place(folder: Path, job: Inference) -> None:
     """Refuse a directory that holds something else than results of this very job.
-
-    Arguments:
-        folder: where results are to go.
-        job: complete and resolved.
 
     Raises:
         SetpointError: naming what it holds.
@@ -101,10 +85,6 @@ def require_place(folder: Path, job: Inference) -> None:
 def write_record(folder: Path, job: Inference) -> None:
     """Write what makes the results, before there are any.
 
-    Arguments:
-        folder: made if it is not there.
-        job: complete and resolved.
-
     Raises:
         RunError: it cannot be written.
     """
@@ -119,11 +99,6 @@ def write_record(folder: Path, job: Inference) -> None:
 
 def write_results(folder: Path, job: Inference, results: Results) -> None:
     """Write results and record; `results.json` comes last, so that where it is, all is.
-
-    Arguments:
-        folder: made if it is not there.
-        job: complete and resolved.
-        results: what it came to.
 
     Raises:
         RunError: it cannot be written.

@@ -24,11 +24,6 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
 
     Arguments:
         job: a draft or a resolved job; what it leaves open comes from its weights.
-        on_text: shown what is generated as it comes: the row, and a piece of its text.
-        show: told how far reading, evaluating and generating are.
-
-    Returns:
-        the results, which also lie in the job's output directory if it has one.
 
     Raises:
         ConfigError: the job is wrong, or contradicts its weights. Nothing is written then.

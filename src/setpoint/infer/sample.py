@@ -66,13 +66,8 @@ def sample(
     for it does not depend on the rows beside it.
 
     Arguments:
-        logits: (B, V) in any floating point dtype.
-        sampling: how.
         generators: one for each row, on the CPU; None: torch's own for all.
         seen: (B, V) bool, the tokens that the repetition penalty applies to; None: none.
-
-    Returns:
-        (B,) int64 tokens.
 
     Raises:
         SetpointError: logits are not numbers, as those of damaged or diverged weights.

@@ -28,8 +28,6 @@ class Score:
         loss: mean cross-entropy over tokens, in nats.
         perplexity: exp(loss), as it is, without an upper limit.
         bits_per_byte: all bits, those of separators too, over the bytes of the text.
-        tokens: tokens that were predicted.
-        bytes: what they stand for.
     """
 
     loss: float
@@ -43,12 +41,7 @@ def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[st
     """Judge a model on all texts of a job.
 
     Arguments:
-        loaded: the model.
         job: complete and resolved; its evaluation is not null.
-        show: told how far it is.
-
-    Returns:
-        the score of each text by its name.
 
     Raises:
         SetpointError: a text cannot be read.
@@ -73,12 +66,7 @@ def corpora(loaded: Loaded, job: Inference, show: Work = no_work) -> Iterator[tu
     """The texts of a job, tokenized, one after the other.
 
     Arguments:
-        loaded: for the tokenizer.
         job: complete and resolved; its evaluation is not null.
-        show: told how far it is.
-
-    Returns:
-        pairs of name and text.
 
     Raises:
         SetpointError: a text cannot be read, or is empty.
@@ -111,16 +99,9 @@ def score(
     """Judge a model on a text; every token counts, each exactly once.
 
     Arguments:
-        loaded: the model.
-        corpus: the text.
         sequence_length: tokens that the model sees at once; a shorter text is one sequence.
-        micro_size: sequences side by side.
         sequences: how many to judge on, from the start; None: all.
         name: of the text, for errors and `show`.
-        show: told how far it is.
-
-    Returns:
-        the score.
 
     Raises:
         RunError: the loss is no finite number.

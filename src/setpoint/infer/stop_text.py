@@ -8,9 +8,6 @@ class StopTexts:
 
     A token may hold the end of a stop text and more, and a stop text may come in several tokens.
     So what could still become a stop text is held back until it is clear.
-
-    Arguments:
-        stops: the texts, none empty.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -39,11 +36,7 @@ class StopTexts:
         return whole[: len(whole) - held]
 
     def finish(self) -> bytes:
-        """End the text.
-
-        Returns:
-            what was held back and has become no stop text.
-        """
+        """End the text."""
         held, self._held = self._held, b""
         return held
 

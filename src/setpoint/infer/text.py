@@ -28,8 +28,6 @@ class Text:
     """One continuation.
 
     Arguments:
-        prompt: what was continued.
-        sample: which of the prompt's continuations, from 0 on.
         text: what was added, cut where a stop text began.
         tokens: how many tokens were drawn for it, a stop token aside.
         finish: `"stop token"`, `"stop text"` or `"length"`.
@@ -57,12 +55,8 @@ def continue_prompts(
     no other prompt.
 
     Arguments:
-        loaded: the model.
         section: the prompts, and how tokens are drawn.
-        seed: start of the random numbers.
-        micro_size: rows side by side.
         on_text: shown the text as it comes; rows are numbered in the order of the result.
-        show: told how many are done.
 
     Returns:
         the continuations: all samples of the first prompt, then those of the second, ...
@@ -141,16 +135,7 @@ def _continue_group(
 
 
 def seed_of(seed: int, sample: int, tokens: Sequence[int]) -> int:
-    """The seed of one row.
-
-    Arguments:
-        seed: of the job.
-        sample: which continuation of its prompt.
-        tokens: of the prompt.
-
-    Returns:
-        63 bits of a SHA-256.
-    """
+    """The seed of one row."""
     text = f"{seed} {sample} {' '.join(map(str, tokens))}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

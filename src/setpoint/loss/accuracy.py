@@ -18,11 +18,7 @@ def right_in_logits(logits: Tensor, targets: Tensor) -> Tensor:
     """Count the targets that have the highest logit; of equal ones the first counts.
 
     Arguments:
-        logits: (..., V) in any floating point dtype, which is the one they are compared in.
         targets: (...) int64; IGNORE_INDEX marks positions that do not count.
-
-    Returns:
-        int64 scalar.
     """
     # IGNORE_INDEX is below 0 and so is never the place of the highest one.
     return (logits.argmax(dim=-1) == targets).sum()
@@ -40,13 +36,8 @@ def right_in_hidden(
     """Count the targets that have the highest logit, without holding the logits of all tokens.
 
     Arguments:
-        hidden: (B, S, D) what the output matrix is applied to.
-        projection: the way from there to logits.
         targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
         chunk: tokens whose logits are held at once.
-
-    Returns:
-        int64 scalar.
     """
     states, wanted = hidden.flatten(0, 1), targets.flatten()
     device, format = hidden.device.type, hidden.dtype

@@ -24,9 +24,6 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
     logits, gives its share of the loss and at once that share's gradient by hidden states and
     output matrix; its logits are then dropped. Nothing is computed twice: backward only multiplies
     these gradients by the one that comes from above.
-
-    Arguments:
-        config: gives chunk_size, and what the plain loss takes.
     """
 
     def __init__(self, config: "ChunkedCrossEntropy") -> None:
@@ -46,8 +43,6 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
         """Compute the loss of one micro-batch; nothing waits for the device.
 
         Arguments:
-            hidden: (B, S, D) what the output matrix is applied to.
-            projection: the way from there to logits.
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
             weights: (B, S) fp32, from the data; None: all weigh 1.
 
@@ -71,13 +66,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
         """Sum the loss over chunks.
 
         Arguments:
-            hidden: (T, D).
-            projection: the way from there to logits.
-            tokens: what is predicted.
             gradients: takes the gradients of the sum; None: they are not computed.
-
-        Returns:
-            Sums, without a graph.
         """
         device, format = hidden.device.type, hidden.dtype
         if torch.is_autocast_enabled(device):

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar, Final
 
-from setpoint.config import Config, Problem, check, field
-from setpoint.config.foreign.section import Foreign
+from setpoint.config import Config, Foreign, Problem, check, field
 
 IGNORE_INDEX: Final = -100
 """The target of a position that takes no part in the loss; PyTorch's own default."""

@@ -51,12 +51,8 @@ class CrossEntropyLoss:
         """Compute the loss of tokens that have been weighed.
 
         Arguments:
-            logits: (T, V) in any floating point dtype.
             targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
             weights: (T,) fp32, zero at those positions; None: the others weigh 1.
-
-        Returns:
-            Sums, not means.
         """
         if logits.dtype != torch.float64:
             logits = logits.float()

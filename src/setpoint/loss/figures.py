@@ -8,9 +8,6 @@ import math
 def perplexity(loss: float) -> float:
     """Turn a mean cross-entropy into the number of tokens that would be as hard to choose among.
 
-    Arguments:
-        loss: in nats per token.
-
     Returns:
         exp(loss), as it is, without an upper limit; infinity where no float holds it.
     """
@@ -24,10 +21,6 @@ def bits_per_byte(nats: float, size: int) -> float:
     """Turn a sum of cross-entropy into a figure that does not depend on the tokenizer.
 
     Arguments:
-        nats: the sum over all tokens, those of separators too.
         size: bytes of the text that the tokens stand for, above 0.
-
-    Returns:
-        nats / ln 2 / size.
     """
     return nats / math.log(2) / size

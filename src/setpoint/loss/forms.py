@@ -20,9 +20,6 @@ class FromHidden(Protocol):
         """Compute the loss of a micro-batch.
 
         Arguments:
-            hidden: (B, S, dim), behind the last norm.
-            projection: from hidden states to logits.
-            targets: (B, S) int64.
             weights: (B, S) fp32, from the data; None: all weigh 1.
 
         Returns:

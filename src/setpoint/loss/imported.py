@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.config import SetpointError
-from setpoint.config.foreign.construct import call
+from setpoint.config import SetpointError, call_component
 from setpoint.loss.config import IGNORE_INDEX
 from setpoint.loss.output import LossOutput
 
@@ -20,16 +19,15 @@ if TYPE_CHECKING:
 class ImportedLoss:
     """A loss of somebody else's, summed over tokens; the cross-entropy is measured beside it.
 
-    Arguments:
-        config: names the loss and its arguments.
-
     Raises:
         SetpointError: it cannot be made, or does not sum over the valid tokens.
     """
 
     def __init__(self, config: "Section") -> None:
         handed = {"reduction": "sum", "ignore_index": IGNORE_INDEX}
-        self.loss: Callable[[Tensor, Tensor], Tensor] = call(config, (), handed, tuple(handed))
+        self.loss: Callable[[Tensor, Tensor], Tensor] = call_component(
+            config, (), handed, tuple(handed)
+        )
         self._title = f"loss.target = {config.target}"
         self._prove_sum()
 
@@ -39,9 +37,6 @@ class ImportedLoss:
         Arguments:
             logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-
-        Returns:
-            Sums, not means.
         """
         flat, wanted = logits.flatten(0, 1), targets.flatten()
         if flat.dtype != torch.float64:

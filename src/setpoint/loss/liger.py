@@ -33,9 +33,6 @@ def missing() -> str | None:
 class LigerCrossEntropyLoss:
     """Sum of cross-entropy and z-loss by liger-kernel (Hsu et al., 2024), in chunks.
 
-    Arguments:
-        config: gives ignore_index and z_loss.
-
     Raises:
         SetpointError: the package or a GPU is missing.
     """
@@ -59,10 +56,7 @@ class LigerCrossEntropyLoss:
         """Compute the loss of one micro-batch.
 
         Arguments:
-            hidden: (B, S, D) what the output matrix is applied to.
-            projection: the way from there to logits.
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-            weights: None.
 
         Returns:
             Sums, not means; backward can be run through them once.

@@ -53,8 +53,6 @@ class LinearCrossEntropyLoss:
         """Compute the loss of one micro-batch.
 
         Arguments:
-            hidden: (B, S, D) what the output matrix is applied to.
-            projection: the way from there to logits, without a soft cap.
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
             weights: (B, S) fp32, from the data; None: all weigh 1.
 

@@ -32,21 +32,10 @@ class Projection(Protocol):
         """Project hidden states.
 
         Arguments:
-            hidden: (..., dim).
             weight: stands in for the output matrix; None: that matrix.
-
-        Returns:
-            (..., vocab_size) logits.
         """
         ...
 
     def finish(self, logits: Tensor) -> Tensor:
-        """Cut, scale and cap what the output matrix gives.
-
-        Arguments:
-            logits: (..., rows) products with all rows.
-
-        Returns:
-            (..., vocab_size) logits.
-        """
+        """Cut, scale and cap what the output matrix gives."""
         ...

@@ -11,9 +11,7 @@ class Sloped(NamedTuple):
     """The loss of some tokens and its gradient, by closed formulas.
 
     Arguments:
-        total: the weighted sum of all terms.
         nats: the sum of the cross-entropy alone.
-        slope: (T, V) the gradient of each token's loss by its logits, not yet weighted.
         weights: (T, 1) what each row of it is to be multiplied by, 0 where a token does not count.
     """
 
@@ -38,14 +36,8 @@ def cross_entropy_and_slope(
     way there; here it is made in place from the one that holds log p.
 
     Arguments:
-        logits: (T, V) fp32 or fp64.
         targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
         weights: (T,) fp32, zero at those positions; None: the others weigh 1.
-        z_loss: weight of log(Z)^2.
-        label_smoothing: share of the target that all V tokens have.
-
-    Returns:
-        sums and gradient.
     """
     valid = targets != IGNORE_INDEX
     # Weights multiply rows, and so do what comes before and after: (T, D) is less to multiply.

@@ -24,9 +24,7 @@ def offload_activations(config: ActivationOffload, model: nn.Module, device: tor
     begins with it. What travels comes back bit by bit as it was.
 
     Arguments:
-        config: the resolved section.
         model: changed in place; the names of its parameters stay.
-        device: where it lies.
     """
     saved = SavedTensors(way_between(device), device, int(config.limit), int(config.smallest))
     model.forward = partial(_run, saved, model, model.forward)

@@ -24,10 +24,7 @@ def save_activations(
     Losses and gradients stay what they were, to the last bit.
 
     Arguments:
-        config: the resolved section.
         model: on its device, and not compiled yet; changed in place.
-        layers: of it, by name, in order.
-        device: where it lies.
 
     Raises:
         SetpointError: the model has no layers, or not the parts that are named.
@@ -42,9 +39,7 @@ def save_state(config: Memory, optimizer: Optimizer, device: torch.device) -> No
     """Make an optimizer keep its state elsewhere.
 
     Arguments:
-        config: the resolved section.
         optimizer: before its first update; changed in place.
-        device: where its parameters lie.
     """
     if config.optimizer_offload is not None:
         offload_optimizer(config.optimizer_offload, optimizer, device)

@@ -28,7 +28,6 @@ def full(config: Full, layers: Layers) -> None:
     """Compute whole layers again (Chen et al., 2016).
 
     Arguments:
-        config: the resolved section.
         layers: of the model, by name, in order; changed in place.
 
     Raises:
@@ -42,7 +41,6 @@ def parts(config: Parts, layers: Layers) -> None:
     """Compute the attention or the feed-forward network of layers again.
 
     Arguments:
-        config: the resolved section.
         layers: of the model, by name, in order; changed in place.
 
     Raises:
@@ -61,7 +59,6 @@ def operators(config: Operators, layers: Layers) -> None:
     """Keep the results of some operators in layers, and compute all others again.
 
     Arguments:
-        config: the resolved section.
         layers: of the model, by name, in order; changed in place.
 
     Raises:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, ByteSize, Config, Period, Problem, check, field
+from setpoint.config import RUNTIME, Config, Problem, check, field
+from setpoint.units import ByteSize, Period
 
 SAVE = ("matmul", "attention")
 

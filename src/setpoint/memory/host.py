@@ -43,25 +43,14 @@ class Way(Protocol):
 
 
 class CudaWay:
-    """On a stream of its own, beside what is computed, to and from pinned memory.
-
-    Arguments:
-        device: the GPU.
-    """
+    """On a stream of its own, beside what is computed, to and from pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)
 
     def away(self, data: Tensor) -> Tensor:
-        """See `Way.away`.
-
-        Arguments:
-            data: on the device.
-
-        Returns:
-            the copy.
-        """
+        """See `Way.away`."""
         host = torch.empty(data.shape, dtype=data.dtype, pin_memory=True)
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
@@ -104,14 +93,7 @@ class PlainWay:
         self.device = device
 
     def away(self, data: Tensor) -> Tensor:
-        """See `Way.away`.
-
-        Arguments:
-            data: on the device.
-
-        Returns:
-            the copy.
-        """
+        """See `Way.away`."""
         return data.to("cpu", copy=True)
 
     def back(self, data: Tensor) -> tuple[Tensor, Any]:
@@ -135,12 +117,5 @@ class PlainWay:
 
 
 def way_between(device: torch.device) -> Way:
-    """Choose how tensors travel.
-
-    Arguments:
-        device: where they come from.
-
-    Returns:
-        the way to the host and back.
-    """
+    """Choose how tensors travel."""
     return CudaWay(device) if device.type == "cuda" else PlainWay(device)

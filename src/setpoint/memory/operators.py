@@ -49,7 +49,6 @@ def contexts(save: Collection[str], matmul_every: int) -> tuple[Any, Any]:
 
     Arguments:
         save: kinds of operators, `matmul` or `attention`.
-        matmul_every: each n-th product in the layer is kept, from the first on.
 
     Returns:
         what `torch.utils.checkpoint` takes from a context_fn.

@@ -21,9 +21,7 @@ def offload_optimizer(config: OptimizerOffload, optimizer: Optimizer, device: to
     by itself. The state that checkpoints take and give is the same.
 
     Arguments:
-        config: the resolved section.
         optimizer: changed in place; it has not made an update.
-        device: where its parameters lie.
     """
     StateOnHost(optimizer, int(config.limit), device)
 
@@ -37,7 +35,6 @@ class StateOnHost:
     Arguments:
         optimizer: whose `step` is replaced.
         limit: bytes of state on the device at once; a parameter's state is there at once.
-        device: where the parameters lie.
     """
 
     def __init__(self, optimizer: Optimizer, limit: int, device: torch.device) -> None:
@@ -119,14 +116,7 @@ class StateOnHost:
         return (host if fits else self.place(value)).copy_(value, non_blocking=self.pinned)
 
     def place(self, value: Tensor) -> Tensor:
-        """Make a place on the host.
-
-        Arguments:
-            value: what is to lie there.
-
-        Returns:
-            a tensor of its form, with anything in it.
-        """
+        """Make a place on the host."""
         pin = self.pinned and type(value) is Tensor
         return torch.empty_like(value, device="cpu", requires_grad=False, pin_memory=pin)
 

@@ -18,12 +18,9 @@ class MemoryReport(NamedTuple):
     """Bytes by what they are for, on this rank.
 
     Arguments:
-        parameters: of the model.
         masters: second copies of them, which the optimizer updates.
         gradients: of all that is trained, as the optimizer gets them.
-        optimizer_state: on the device and on the host.
         on_host: what of the state lies on the host, where the model lies on another device.
-        buffers: of the model.
         peak: on a GPU, the most that tensors took in the first update; on a CPU, the most that
             the process has taken so far, with the interpreter, libraries and data.
         rest: on a GPU, what of the peak was none of the above: activations, logits, and what is
@@ -40,11 +37,7 @@ class MemoryReport(NamedTuple):
     rest: int | None
 
     def line(self) -> str:
-        """Say it on one line.
-
-        Returns:
-            the parts that there are, and the peak.
-        """
+        """Say it on one line."""
         named = {
             "parameters": self.parameters,
             "masters": self.masters,
@@ -72,13 +65,7 @@ def measure(
     """Add up what lies where after an update, and look up the peak.
 
     Arguments:
-        model: as it is trained.
-        weights: what the optimizer was built over, by the names of the model's parameters.
-        optimizer: after an update.
         device: where the model lies; for a GPU the peak is that since `begin`.
-
-    Returns:
-        the report.
     """
     own = dict(model.named_parameters())
     masters = [held for name, held in weights.items() if _lies_apart(held, own[name])]

@@ -18,12 +18,7 @@ AHEAD = 4
 
 
 class Storage:
-    """The memory of saved tensors: of one, or of several that are views of it.
-
-    Arguments:
-        tensor: one of them.
-        way: to the host.
-    """
+    """The memory of saved tensors: of one, or of several that are views of it."""
 
     __slots__ = ("__weakref__", "before", "host", "ready", "size", "tensor", "version", "way")
 
@@ -51,11 +46,7 @@ class Storage:
             self.tensor, self.ready = self.way.back(self.host)
 
     def get(self) -> Tensor:
-        """Make it whole on the device, and fetch what will be wanted next.
-
-        Returns:
-            a tensor in that memory.
-        """
+        """Make it whole on the device, and fetch what will be wanted next."""
         self.fetch()
         assert self.tensor is not None
         if self.host is not None:
@@ -73,12 +64,7 @@ class Storage:
 
 
 class View:
-    """A saved tensor in a storage; this is what autograd holds.
-
-    Arguments:
-        tensor: as it is saved.
-        storage: its memory.
-    """
+    """A saved tensor in a storage; this is what autograd holds."""
 
     __slots__ = ("dtype", "offset", "shape", "storage", "stride")
 
@@ -88,22 +74,14 @@ class View:
         self.stride, self.offset = tensor.stride(), tensor.storage_offset()
 
     def get(self) -> Tensor:
-        """Bring it to the device, if it is not there.
-
-        Returns:
-            the tensor as it was saved.
-        """
+        """Bring it to the device, if it is not there."""
         memory = self.storage.get()
         empty = torch.empty(0, dtype=self.dtype, device=memory.device)
         return empty.set_(memory.untyped_storage(), self.offset, self.shape, self.stride)
 
 
 class Stays:
-    """A saved tensor that is not moved.
-
-    Arguments:
-        tensor: as it is saved.
-    """
+    """A saved tensor that is not moved."""
 
     __slots__ = ("tensor", "version")
 
@@ -111,11 +89,7 @@ class Stays:
         self.tensor, self.version = tensor.detach(), tensor._version
 
     def get(self) -> Tensor:
-        """Look that it was not changed.
-
-        Returns:
-            the tensor.
-        """
+        """Look that it was not changed."""
         require_unchanged(self.tensor, self.version)
         return self.tensor
 
@@ -127,8 +101,6 @@ class SavedTensors:
     tensors share travels once.
 
     Arguments:
-        way: to the host and back.
-        device: whose tensors are moved.
         limit: bytes that may stay on it.
         smallest: bytes; smaller ones always stay, and do not count.
     """
@@ -144,11 +116,7 @@ class SavedTensors:
         self.fixed: set[int] = set()
 
     def start(self, fixed: Iterable[Tensor]) -> None:
-        """Begin a forward pass.
-
-        Arguments:
-            fixed: tensors that stay whatever is saved of them: parameters and buffers.
-        """
+        """Begin a forward pass."""
         plain = (Tensor, nn.Parameter)  # a distributed one has no memory of its own
         self.fixed = {t.untyped_storage()._cdata for t in fixed if type(t) in plain}
         # Most are gone with the graph of the pass before.
@@ -157,9 +125,6 @@ class SavedTensors:
 
     def pack(self, tensor: Tensor) -> Any:
         """Take a tensor that is saved.
-
-        Arguments:
-            tensor: any.
 
         Returns:
             what `unpack` takes.
@@ -191,9 +156,6 @@ class SavedTensors:
 
         Arguments:
             packed: what `pack` gave.
-
-        Returns:
-            the tensor, as it was saved.
         """
         return packed.get()
 
@@ -209,23 +171,12 @@ class SavedTensors:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """See all the memory that a tensor lies in.
-
-    Arguments:
-        tensor: any plain one.
-
-    Returns:
-        (N,) uint8.
-    """
+    """See all the memory that a tensor lies in."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def require_unchanged(tensor: Tensor, version: int) -> None:
     """Refuse a tensor that was changed after it was saved, as autograd does.
-
-    Arguments:
-        tensor: as it is now.
-        version: that it had then.
 
     Raises:
         RuntimeError: if they differ.

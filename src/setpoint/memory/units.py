@@ -6,9 +6,6 @@ from __future__ import annotations
 def in_units(size: int) -> str:
     """Write a size with three digits.
 
-    Arguments:
-        size: bytes.
-
     Returns:
         for instance `1.25 GiB`.
     """

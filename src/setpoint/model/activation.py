@@ -8,14 +8,7 @@ from torch.nn import functional as F
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """Compute max(x, 0)^2 (Primer, So et al., 2021).
-
-    Arguments:
-        x: of any shape.
-
-    Returns:
-        The same shape.
-    """
+    """Compute max(x, 0)^2 (Primer, So et al., 2021)."""
     return F.relu(x).square()
 
 
@@ -40,8 +33,5 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
     Arguments:
         name: a value of `model.activation`.
-
-    Returns:
-        a function that works on each element.
     """
     return _FUNCTIONS[name]

@@ -9,12 +9,6 @@ def cast_once(x: Tensor) -> Tensor:
 
     Autocast casts the input of every matrix product anew (it remembers casts of parameters only),
     forward and backward. Outside autocast this does nothing.
-
-    Arguments:
-        x: any floating point tensor.
-
-    Returns:
-        x in the dtype its device's autocast computes in, or x itself.
     """
     device = x.device.type
     if torch.is_autocast_enabled(device):

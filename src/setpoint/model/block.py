@@ -23,7 +23,6 @@ class Block(nn.Module):
     in OLMo 2), or both (as in Gemma 2).
 
     Arguments:
-        config: the model's configuration.
         layer: the number of the layer, from 0; decides what it attends to and whether it has
             experts.
     """
@@ -44,10 +43,6 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, LayerRouting | None]:
         """Apply the layer.
-
-        Arguments:
-            x: (B, S, dim) residual stream.
-            context: positions and masks, the same for all layers.
 
         Returns:
             (B, S, dim) residual stream; and in training, where there are experts, how tokens chose

@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import SetpointError
-from setpoint.config.building import owner_of
-from setpoint.config.foreign.signature import ANY_NAME, parameters_of, takes
-from setpoint.config.user_code import in_words
+from setpoint.config import (
+    ANY_NAME,
+    SetpointError,
+    error_in_words,
+    owner_of,
+    parameters_of,
+    takes_parameter,
+)
 from setpoint.model.mode import evaluating
 from setpoint.model.outcome import Outcome, supports_head
 
@@ -20,10 +24,6 @@ def build_model(config: "ModelConfig", vocab_size: int) -> nn.Module:
     """Build the model of a section.
 
     A user's own gets `vocab_size` where it takes it, and is tried on two tokens.
-
-    Arguments:
-        config: the resolved section.
-        vocab_size: number of tokens.
 
     Returns:
         A module that maps (B, S) int64 tokens to (B, S, V) logits.
@@ -38,26 +38,22 @@ def build_model(config: "ModelConfig", vocab_size: int) -> nn.Module:
         f"model.type = {type(config).__setpoint__.tag} ({owner.__module__}.{owner.__qualname__})"
     )
     parameters = parameters_of(owner)
-    takes_any = parameters is None or any(one.kind is ANY_NAME for one in parameters.values())
+    takes_any = parameters is None or any(one.kind.name == ANY_NAME for one in parameters.values())
     try:
-        if takes_any or takes(parameters, "vocab_size"):
+        if takes_any or takes_parameter(parameters, "vocab_size"):
             model = config.build(vocab_size=vocab_size)
         else:
             model = config.build()
     except SetpointError:
         raise
     except Exception as error:
-        raise SetpointError(f"{title} cannot be built: {in_words(error)}") from error
+        raise SetpointError(f"{title} cannot be built: {error_in_words(error)}") from error
     require_language_model(model, title, vocab_size)
     return model
 
 
 def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
     """Build a model for the names and shapes of its parameters only.
-
-    Arguments:
-        config: the resolved section.
-        vocab_size: number of tokens.
 
     Returns:
         The module on the meta device; on the CPU where its code cannot do without values.
@@ -77,11 +73,6 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
 def require_language_model(model: object, title: str, vocab_size: int) -> None:
     """Try a model on two tokens.
 
-    Arguments:
-        model: what somebody's code made.
-        title: what it is called in errors.
-        vocab_size: number of tokens.
-
     Raises:
         SetpointError: it is not a module that maps tokens to logits, or says that it takes a head
             and does not.
@@ -97,7 +88,7 @@ def require_language_model(model: object, title: str, vocab_size: int) -> None:
             logits = model(tokens)
         except Exception as error:
             raise SetpointError(
-                f"{title} cannot be called with (B, S) int64 tokens: {in_words(error)}"
+                f"{title} cannot be called with (B, S) int64 tokens: {error_in_words(error)}"
             ) from error
         if supports_head(model):
             _require_head(model, tokens, title)
@@ -117,7 +108,7 @@ def _require_head(model: nn.Module, tokens: Tensor, title: str) -> None:
     except Exception as error:
         raise SetpointError(
             f"{title} has supports_head = True and cannot be called with a head, a function of "
-            f"hidden states and a Projection: {in_words(error)}"
+            f"hidden states and a Projection: {error_in_words(error)}"
         ) from error
     if not isinstance(outcome, Outcome):
         raise SetpointError(

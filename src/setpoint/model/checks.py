@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_heads(c: Transformer) -> Iterator[Problem]:
-    """Heads divide the width, and rotary embedding has pairs of components to turn.
-
-    Arguments:
-        c: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Heads divide the width, and rotary embedding has pairs of components to turn."""
     if c.mla is not None:
         return  # it says itself how large heads are
     is_derived = c.head_dim == c.standard_head_dim()
@@ -62,14 +55,7 @@ def _fitting_widths(c: Transformer) -> str:
 
 
 def check_kv_heads(c: Transformer) -> Iterator[Problem]:
-    """Query heads are shared evenly.
-
-    Arguments:
-        c: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Query heads are shared evenly."""
     if c.mla is None and c.heads % c.kv_heads:
         from setpoint.model.divisors import nearest_divisors
 
@@ -82,14 +68,7 @@ def check_kv_heads(c: Transformer) -> Iterator[Problem]:
 
 
 def check_windows(c: Transformer) -> Iterator[Problem]:
-    """The pattern of layers is there, and sliding ones know their window.
-
-    Arguments:
-        c: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """The pattern of layers is there, and sliding ones know their window."""
     if not c.attention_pattern:
         yield Problem(
             "attention_pattern",
@@ -106,14 +85,7 @@ def check_windows(c: Transformer) -> Iterator[Problem]:
 
 
 def check_mla(c: Transformer) -> Iterator[Problem]:
-    """Latent attention has positions to rotate, and widths that muP can speak of.
-
-    Arguments:
-        c: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Latent attention has positions to rotate, and widths that muP can speak of."""
     if c.mla is None:
         return
     size = c.mla.rope_head_dim
@@ -137,9 +109,6 @@ def check_mla(c: Transformer) -> Iterator[Problem]:
 def dead_ffn_rule(c: Transformer) -> str | None:
     """Say why the width of feed-forward networks is not derived.
 
-    Arguments:
-        c: the configuration, with every value determined.
-
     Returns:
         the reason; None where it is.
     """
@@ -150,9 +119,6 @@ def dead_ffn_rule(c: Transformer) -> str | None:
 
 def dead_ffn_dim(c: Transformer) -> str | None:
     """Say why no network has the model's width.
-
-    Arguments:
-        c: the configuration, with every value determined.
 
     Returns:
         the reason; None where one has.
@@ -166,9 +132,6 @@ def dead_ffn_dim(c: Transformer) -> str | None:
 def dead_without_dense(c: Transformer) -> str | None:
     """Say why what belongs to dense feed-forward networks is not read.
 
-    Arguments:
-        c: the configuration, with every value determined.
-
     Returns:
         the reason; None where it is.
     """
@@ -181,9 +144,6 @@ def dead_without_dense(c: Transformer) -> str | None:
 def dead_rotary(c: Transformer) -> str | None:
     """Say why nothing is rotated.
 
-    Arguments:
-        c: the configuration, with every value determined.
-
     Returns:
         the reason; None where something is.
     """
@@ -195,9 +155,6 @@ def dead_rotary(c: Transformer) -> str | None:
 def dead_full_rotary(c: Transformer) -> str | None:
     """Say why the rotary base and scaling of full layers are not read.
 
-    Arguments:
-        c: the configuration, with every value determined.
-
     Returns:
         the reason; None where they are.
     """
@@ -208,9 +165,6 @@ def dead_full_rotary(c: Transformer) -> str | None:
 
 def dead_sliding(c: Transformer) -> str | None:
     """Say why there is no sliding window.
-
-    Arguments:
-        c: the configuration, with every value determined.
 
     Returns:
         the reason; None where there is one.

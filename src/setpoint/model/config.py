@@ -316,9 +316,6 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
     def count_layers(self, kind: Kind) -> int:
         """Count the layers that attend to what a kind says.
 
-        Arguments:
-            kind: one of those in attention_pattern.
-
         Returns:
             the number; 0 where the pattern is empty.
         """
@@ -327,20 +324,12 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         return sum(-(-(self.layers - place) // len(pattern)) for place in of_kind)
 
     def standard_head_dim(self) -> int:
-        """Compute the size of a head where none is given.
-
-        Returns:
-            dim / heads, rounded down.
-        """
+        """Compute the size of a head where none is given."""
         # At least 2, so that too many heads are reported by the check, in its words.
         return max(2, self.dim // self.heads)
 
     def standard_ffn_dim(self) -> int:
-        """Compute the width of feed-forward networks for which none is given.
-
-        Returns:
-            the smallest multiple of ffn_multiple_of that is large enough.
-        """
+        """Compute the width of feed-forward networks for which none is given."""
         step = self.ffn_multiple_of
         numerator, denominator = (8, 3) if self.is_gated else (4, 1)
         if self.ffn_multiplier == 1.0:
@@ -416,12 +405,5 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
 
 
 def names_attention_backend(model: ModelConfig) -> bool:
-    """Whether a model asks for one way to compute attention, which might not be there.
-
-    Arguments:
-        model: a resolved section.
-
-    Returns:
-        False where it is chosen, or no business of ours.
-    """
+    """Whether a model asks for one way to compute attention, which might not be there."""
     return isinstance(model, Transformer) and model.attention_backend != "auto"

@@ -8,8 +8,5 @@ def count_parameters(module: nn.Module) -> int:
 
     Arguments:
         module: any module; sharded parameters count whole.
-
-    Returns:
-        The number of elements.
     """
     return sum(parameter.numel() for parameter in module.parameters())

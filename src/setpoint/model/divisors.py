@@ -8,8 +8,6 @@ def nearest_divisors(number: int, to: int, count: int = 3) -> tuple[int, ...]:
     """Find the divisors of a number that lie nearest to a value.
 
     Arguments:
-        number: at least 1.
-        to: the value that did not divide.
         count: how many divisors to return at most.
 
     Returns:

@@ -42,11 +42,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(inner, dim, bias=bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts; the one that writes to the residual is smaller.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return how each projection starts; the one that writes to the residual is smaller."""
         rules: dict[str, Initializer] = {}
         for name, linear in self.named_children():
             rules[f"{name}.weight"] = Normal(self.down_std if name == "down" else self.std)
@@ -55,14 +51,7 @@ class FeedForward(nn.Module):
         return rules
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each position.
-
-        Arguments:
-            x: (..., dim) normalized hidden states.
-
-        Returns:
-            (..., dim), to be added to the residual stream.
-        """
+        """Transform each position."""
         x = cast_once(x)
         if self.gate is None:
             return self.down(self.activation(self.up(x)))

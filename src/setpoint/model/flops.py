@@ -11,12 +11,7 @@ if TYPE_CHECKING:
 
 
 class Formula(NamedTuple):
-    """What a number of operations was computed by.
-
-    Arguments:
-        text: the formula.
-        meaning: what its letters are, and where it is from.
-    """
+    """What a number of operations was computed by."""
 
     text: str
     meaning: str
@@ -50,12 +45,6 @@ def training_flops(
 ) -> float:
     """Compute how many operations it takes to train on a token.
 
-    Arguments:
-        config: a resolved configuration, whose size is known.
-        formula: one of `FORMULAS`.
-        vocab_size: number of different tokens.
-        sequence_length: positions in each training sequence.
-
     Returns:
         the number; a mean over the positions with `palm_causal`.
     """
@@ -69,14 +58,5 @@ def training_flops(
 
 
 def all_parameters(parameters: int, pair_sizes: int, sequence_length: int) -> int:
-    """The formula `all_parameters`, which needs the least.
-
-    Arguments:
-        parameters: P, all there are.
-        pair_sizes: L H (Q + V), elements of a query and a value of all heads of all layers.
-        sequence_length: S.
-
-    Returns:
-        the number.
-    """
+    """The formula `all_parameters`, which needs the least."""
     return 6 * parameters + 6 * pair_sizes * sequence_length

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Free, Invalid, Problem, check, derive, derived, field
-from setpoint.config.foreign.section import Foreign
+from setpoint.config import RUNTIME, Foreign, Free, Invalid, Problem, check, derive, derived, field
 from setpoint.model.section import ModelConfig
 
 

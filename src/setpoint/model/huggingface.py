@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import SetpointError
-from setpoint.config.suggest import did_you_mean
+from setpoint.config import SetpointError, did_you_mean
 from setpoint.model.mode import evaluating
 from setpoint.model.pretrained.locate import CONFIG, locate
 from setpoint.model.pretrained.read_config import read_keys
@@ -28,12 +27,7 @@ _PACKAGE = "model.type = huggingface needs the package {}: install 'setpoint[hug
 
 
 class HuggingFaceModel(nn.Module):
-    """A causal language model of transformers that maps tokens to logits.
-
-    Arguments:
-        config: the resolved section.
-        model: of transformers.
-    """
+    """A causal language model of transformers that maps tokens to logits."""
 
     def __init__(self, config: HuggingFaceConfig, model: nn.Module) -> None:
         super().__init__()
@@ -49,11 +43,7 @@ class HuggingFaceModel(nn.Module):
         """Compute the logits of every next token.
 
         Arguments:
-            tokens: (B, S) int64.
             positions: (S,) or (B, S) integers; 0 .. S - 1 if None.
-
-        Returns:
-            (B, S, V) logits in the compute dtype.
         """
         if positions is not None and positions.ndim == 1:
             positions = positions.unsqueeze(0)
@@ -61,9 +51,6 @@ class HuggingFaceModel(nn.Module):
 
     def load_from(self, directory: Path) -> None:
         """Take the weights of a directory in the format of Hugging Face.
-
-        Arguments:
-            directory: with safetensors.
 
         Raises:
             SetpointError: if it lacks weights of the model, or has others.
@@ -78,9 +65,7 @@ class HuggingFaceModel(nn.Module):
         """Write the model as transformers does.
 
         Arguments:
-            directory: that is there.
             dtype: of the weights; None: as they are.
-            max_shard_size: bytes of a file.
         """
         state = self.model.state_dict()
         if dtype is not None:
@@ -108,7 +93,6 @@ def build_huggingface(
     """Make a model of transformers, with random weights from torch's generator.
 
     Arguments:
-        config: the resolved section.
         vocab_size: how many tokens the tokenizer has.
         keys: of the config.json; None: they are read from where `config.config` says.
 
@@ -196,9 +180,6 @@ def _config_of(config: HuggingFaceConfig, keys: Mapping[str, Any] | None) -> Any
 
 def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
     """Read the config.json that a section names, without its overrides.
-
-    Arguments:
-        config: the resolved section.
 
     Returns:
         the keys; of a kind of models, which has no file, its name alone.

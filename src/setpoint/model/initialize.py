@@ -17,41 +17,23 @@ _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """Draw from a normal distribution with mean zero.
-
-    Arguments:
-        std: the standard deviation.
-    """
+    """Draw from a normal distribution with mean zero."""
 
     std: float
 
     def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the tensor with draws from the generator.
-
-        Arguments:
-            tensor: of any shape.
-            generator: on the tensor's device.
-        """
+        """Overwrite the tensor with draws from the generator."""
         tensor.normal_(0.0, self.std, generator=generator)
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Set every element to one value.
-
-    Arguments:
-        value: that value.
-    """
+    """Set every element to one value."""
 
     value: float
 
     def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the tensor; nothing is drawn from the generator.
-
-        Arguments:
-            tensor: of any shape.
-            generator: left as it is.
-        """
+        """Overwrite the tensor; nothing is drawn from the generator."""
         del generator
         tensor.fill_(self.value)
 
@@ -61,10 +43,6 @@ class FirstRows:
     """Draw the first rows from a normal distribution with mean zero; the others are zero.
 
     The first rows are the same however many follow.
-
-    Arguments:
-        std: the standard deviation.
-        rows: how many are drawn.
     """
 
     std: float
@@ -75,7 +53,6 @@ class FirstRows:
 
         Arguments:
             tensor: (at least `rows`, ...).
-            generator: on the tensor's device.
         """
         # A tensor of its own: the last elements that `normal_` draws depend on how many there are.
         first = torch.empty_like(tensor[: self.rows])
@@ -84,21 +61,12 @@ class FirstRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Set every element to a given value.
-
-    Arguments:
-        values: of the parameter's shape.
-    """
+    """Set every element to a given value."""
 
     values: Tensor
 
     def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the tensor; nothing is drawn from the generator.
-
-        Arguments:
-            tensor: of the shape of the values.
-            generator: left as it is.
-        """
+        """Overwrite the tensor; nothing is drawn from the generator."""
         del generator
         tensor.copy_(self.values)
 
@@ -110,21 +78,12 @@ class PerExpert:
     `experts.up` of shape (E, in, out) starts with the transposed matrices that `experts.0.up`,
     `experts.1.up` and so on would start with, each drawn under that name: packed and unpacked
     experts are the same, and an expert is the same wherever it lies.
-
-    Arguments:
-        rule: how each matrix (out, in) is filled.
     """
 
     rule: Normal
 
     def fill_all(self, tensor: Tensor, seed: int, name: str) -> None:
-        """Overwrite the tensor.
-
-        Arguments:
-            tensor: (E, in, out).
-            seed: any integer.
-            name: the qualified name of the parameter.
-        """
+        """Overwrite the tensor."""
         path, _, projection = name.rpartition(".")
         for expert, matrix in enumerate(tensor):
             own = matrix.new_empty(matrix.shape[::-1])
@@ -141,11 +100,7 @@ class Initializable(Protocol):
     """A module that says how parameters below it start."""
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return the rule of each parameter, by its name relative to this module.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return the rule of each parameter, by its name relative to this module."""
         ...
 
 
@@ -162,7 +117,6 @@ def initialize(module: nn.Module, seed: int) -> None:
     Arguments:
         module: holds its memory already (not on the meta device); every parameter must be named
             by the `initializers()` of a module above it.
-        seed: any integer.
 
     Raises:
         SetpointError: a parameter without a rule, a rule without a parameter, or no rule at all in
@@ -198,28 +152,13 @@ def initialize(module: nn.Module, seed: int) -> None:
 
 
 def parameter_generator(seed: int, name: str) -> torch.Generator:
-    """Make the random generator that belongs to one name under one seed.
-
-    Arguments:
-        seed: any integer.
-        name: the qualified name of a parameter.
-
-    Returns:
-        A CPU generator at its start.
-    """
+    """Make the random generator that belongs to one name under one seed."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 
 
 def collect_rules(module: nn.Module) -> dict[str, Initializer]:
-    """Collect what all modules say about how parameters and buffers start.
-
-    Arguments:
-        module: the model or a part of it.
-
-    Returns:
-        rules by qualified name.
-    """
+    """Collect what all modules say about how parameters and buffers start."""
     return {
         plain_name(f"{path}.{name}" if path else name): rule
         for path, part in module.named_modules()
@@ -233,27 +172,12 @@ def _rules_of(module: nn.Module) -> Iterator[tuple[str, Initializer]]:
 
 
 def plain_name(name: str) -> str:
-    """Leave out of a parameter's name what wrappers have put into it.
-
-    Arguments:
-        name: qualified.
-
-    Returns:
-        the name it has without them.
-    """
+    """Leave out of a parameter's name what wrappers have put into it."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def as_placed(full: Tensor, parameter: Tensor) -> Tensor:
-    """Take of a full tensor what a parameter of this placement holds.
-
-    Arguments:
-        full: the same on all ranks.
-        parameter: whose placement counts, perhaps sharded.
-
-    Returns:
-        the tensor itself, or its part as a DTensor.
-    """
+    """Take of a full tensor what a parameter of this placement holds."""
     if type(parameter) is nn.Parameter:
         return full
     # Imported here: only sharded parameters need it, and it takes a good part of a second.

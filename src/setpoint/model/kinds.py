@@ -33,9 +33,6 @@ def parameter_kinds(model: nn.Module) -> dict[str, Kind]:
 
     Arguments:
         model: any module; on the meta device, too.
-
-    Returns:
-        a kind for each name in `model.named_parameters()`.
     """
     outputs = {id(weight) for weight in _output_weights(model)}
     owners = dict(model.named_modules())

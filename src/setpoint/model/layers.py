@@ -13,9 +13,6 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     its members are of one class. A dictionary that holds a list of layers among other things is
     passed over for the list, and so is a list of embeddings.
 
-    Arguments:
-        model: any module, on any device, with sharded parameters or not.
-
     Returns:
         the qualified name and the module of each, in the order of the model; a module that takes
         several places is there once. Empty where nothing repeats.

@@ -8,14 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back into the mode it was in.
-
-    Arguments:
-        model: any module.
-
-    Returns:
-        A context manager.
-    """
+    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -12,8 +12,6 @@ class Projection(NamedTuple):
 
     Arguments:
         weight: (rows, dim) the output matrix; the first vocab_size rows count.
-        vocab_size: how many logits there are.
-        scale: logits are multiplied by it.
         soft_cap: logits become soft_cap * tanh(logits / soft_cap); None: they stay as they are.
     """
 
@@ -26,23 +24,12 @@ class Projection(NamedTuple):
         """Project hidden states.
 
         Arguments:
-            hidden: (..., dim).
             weight: stands in for the output matrix; None: that matrix.
-
-        Returns:
-            (..., vocab_size) logits in the compute dtype.
         """
         return self.finish(F.linear(hidden, self.weight if weight is None else weight))
 
     def finish(self, logits: Tensor) -> Tensor:
-        """Cut, scale and cap what the output matrix gives.
-
-        Arguments:
-            logits: (..., rows) products with all rows.
-
-        Returns:
-            (..., vocab_size) logits.
-        """
+        """Cut, scale and cap what the output matrix gives."""
         if logits.shape[-1] != self.vocab_size:
             logits = logits[..., : self.vocab_size]
         if self.scale != 1.0:
@@ -78,7 +65,6 @@ class Outcome(NamedTuple):
     """What a forward pass with a head gives.
 
     Arguments:
-        result: what the head returned.
         auxiliary: fp32 scalar that the model adds to the mean loss over tokens; None: nothing.
         routing: how tokens chose experts; None for models without.
     """
@@ -93,9 +79,6 @@ def supports_head(model: nn.Module) -> bool:
 
     A model says so by `supports_head = True` on its class; others are called with tokens alone and
     give logits.
-
-    Arguments:
-        model: any module, also within a wrapper that passes attributes on.
 
     Returns:
         Whether it can be called as `model(tokens, head=...)`.

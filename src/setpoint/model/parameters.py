@@ -18,14 +18,7 @@ Sized = tuple[str, tuple[int, ...], Kind]
 
 
 class Described(NamedTuple):
-    """One parameter; a `setpoint.optim.config.Parameter` without a tensor.
-
-    Arguments:
-        name: qualified.
-        shape: its whole shape.
-        kind: what it is for.
-        rate: what muP multiplies its learning rate by.
-    """
+    """One parameter; a `setpoint.optim.config.Parameter` without a tensor."""
 
     name: str
     shape: tuple[int, ...]

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 def width_ratio(config: "TransformerConfig") -> float:
     """Return base_dim / dim under muP.
 
-    Arguments:
-        config: the resolved configuration of the model.
-
     Returns:
         The ratio; 1 without muP.
     """
@@ -26,14 +23,7 @@ def width_ratio(config: "TransformerConfig") -> float:
 
 
 def hidden_std(config: "TransformerConfig") -> float:
-    """Return what matrices from width to width start with.
-
-    Arguments:
-        config: the resolved configuration of the model.
-
-    Returns:
-        A standard deviation.
-    """
+    """Return what matrices from width to width start with."""
     return config.init_std * math.sqrt(width_ratio(config))
 
 
@@ -42,12 +32,6 @@ def residual_std(config: "TransformerConfig") -> float:
 
     With depth_scaled the sum of 2 * layers such outputs keeps its size whatever the depth (GPT-2,
     Radford et al., 2019).
-
-    Arguments:
-        config: the resolved configuration of the model.
-
-    Returns:
-        A standard deviation.
     """
     plain = config.residual_init == "plain"
     return hidden_std(config) / (1.0 if plain else math.sqrt(2 * config.layers))
@@ -58,23 +42,12 @@ def router_std(config: "TransformerConfig") -> float:
 
     They learn at the rate of hidden matrices, so that under muP it is 1 / m here, not 1 / sqrt(m)
     (table 3 of the paper, the same thing as an output matrix whose result is divided by m).
-
-    Arguments:
-        config: the resolved configuration of the model.
-
-    Returns:
-        A standard deviation.
     """
     return config.init_std * width_ratio(config)
 
 
 def rate_multiplier(config: "TransformerConfig", name: str, dims: int) -> float:
     """Return what muP multiplies the learning rate of a parameter by.
-
-    Arguments:
-        config: the resolved configuration of the model.
-        name: of the parameter, in the whole model.
-        dims: how many dimensions it has.
 
     Returns:
         The ratio for what maps width to width: the matrices of the layers, packed experts among

@@ -9,12 +9,6 @@ def settled(x: Tensor) -> Tensor:
     With tensor parallelism the embedding gives such a tensor. It waits when it is first read; but a
     compiled layer takes it as an input as it is, and its backward pass then fails on the gradient,
     which is an ordinary tensor.
-
-    Arguments:
-        x: any.
-
-    Returns:
-        the tensor itself, or a copy that is there.
     """
     if type(x) is Tensor:
         return x

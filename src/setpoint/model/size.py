@@ -21,7 +21,6 @@ class ModelSize(NamedTuple):
             included.
         norm: parameters of the norms of the residual stream.
         output: parameters of the output matrix; 0 if it is the embedding.
-        parameters: all of them.
         active: those that take part in computing one token: of the experts that tokens choose
             among, top_k in each layer.
         in_products: those that stand in matrix products of one token: all of `active` but norms,
@@ -43,9 +42,6 @@ class ModelSize(NamedTuple):
 def unknown_size(config: Transformer) -> str | None:
     """Say why the parameters of a configuration cannot be counted without building it.
 
-    Arguments:
-        config: a resolved configuration.
-
     Returns:
         The reason; None where they can.
     """
@@ -63,11 +59,6 @@ def estimate_size(config: Transformer, *, vocab_size: int, sequence_length: int)
     too), H heads with queries of size Q and values of size V, S positions, a window of W. It counts
     a product and a sum as two, the backward pass as twice the forward, and, as is the custom,
     attention as if it were not causal; recomputation is not counted.
-
-    Arguments:
-        config: a resolved configuration, whose size is known.
-        vocab_size: number of different tokens.
-        sequence_length: positions in each training sequence.
 
     Returns:
         The counts; `parameters` equals `count_parameters` of the built module.
@@ -143,16 +134,7 @@ def _feed_forward(c: Transformer) -> tuple[int, int, int]:
 
 
 def attended(c: Transformer, sequence_length: int) -> int:
-    """How much of queries and values one position meets in the attention of all layers.
-
-    Arguments:
-        c: a resolved configuration.
-        sequence_length: positions in each training sequence, all of which a position meets, or as
-            many as a window holds: as if attention were not causal.
-
-    Returns:
-        elements: the positions met, times the heads, times the sizes of a query and a value.
-    """
+    """How much of queries and values one position meets in the attention of all layers."""
     sliding = c.count_layers("sliding")
     reach = (c.layers - sliding) * sequence_length + sliding * window_of(c, sequence_length)
     return pair_size(c) * reach
@@ -160,10 +142,6 @@ def attended(c: Transformer, sequence_length: int) -> int:
 
 def attended_causally(c: Transformer, sequence_length: int) -> int:
     """The same of all positions of a sequence, each of which meets itself and those before it.
-
-    Arguments:
-        c: a resolved configuration.
-        sequence_length: positions in each training sequence.
 
     Returns:
         elements, summed over the positions i = 1 .. S, which meet min(i, W) each.
@@ -176,28 +154,13 @@ def attended_causally(c: Transformer, sequence_length: int) -> int:
 
 
 def pair_size(c: Transformer) -> int:
-    """Elements of a query and a value of all heads of a layer.
-
-    Arguments:
-        c: a resolved configuration.
-
-    Returns:
-        H (Q + V).
-    """
+    """Elements of a query and a value of all heads of a layer."""
     if c.mla is None:
         return c.heads * 2 * c.head_dim
     return c.heads * (c.mla.nope_head_dim + c.mla.rope_head_dim + c.mla.value_head_dim)
 
 
 def window_of(c: Transformer, sequence_length: int) -> int:
-    """How many positions of a sequence a layer with a window sees at most.
-
-    Arguments:
-        c: a resolved configuration.
-        sequence_length: positions in each training sequence.
-
-    Returns:
-        the window, or all positions where there is none or it is larger.
-    """
+    """How many positions of a sequence a layer with a window sees at most."""
     window = c.sliding_window
     return sequence_length if window is None else min(sequence_length, window)

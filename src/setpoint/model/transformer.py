@@ -37,10 +37,6 @@ class Transformer(nn.Module):
     go before. With tied embeddings the last stage keeps the embedding too, as its output matrix;
     gradients of the two are to be added up.
 
-    Arguments:
-        config: the resolved configuration of the model.
-        vocab_size: number of different tokens, from the tokenizer.
-
     Raises:
         SetpointError: the configuration's own vocabulary does not hold that many.
     """
@@ -71,11 +67,7 @@ class Transformer(nn.Module):
         self.output = None if config.tie_embeddings else nn.Linear(config.dim, rows, bias=False)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how embeddings and the output start; the layers speak for themselves.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return how embeddings and the output start; the layers speak for themselves."""
         std = self.config.init_std
         tokens = FirstRows(std, self.vocab_size) if self.has_padding else Normal(std)
         rules: dict[str, Initializer] = {}
@@ -125,7 +117,6 @@ class Transformer(nn.Module):
             positions: (S,) or (B, S) integers; negative ones are padding, which nobody sees. None:
                 0 .. S - 1, or those that follow on the cache.
             documents: (B, S) integers; a token sees those of its own document only. None: all.
-            cache: keys and values of the tokens before these, which theirs are appended to.
             head: called with the (B, S, dim) hidden states behind the last norm and with the
                 projection to logits, within this forward pass, so that a sharding engine has
                 gathered the weights. So a loss need not hold all logits.

@@ -14,7 +14,6 @@ def embedding_rows(config: Transformer, vocab_size: int) -> int:
     """Count the rows of the embedding and of the output matrix.
 
     Arguments:
-        config: the resolved configuration of the model.
         vocab_size: how many tokens the tokenizer has.
 
     Returns:
@@ -30,11 +29,7 @@ def predicted_tokens(config: Transformer, vocab_size: int) -> int:
     """Count the logits of one position: all rows that were asked for, none of those rounded up to.
 
     Arguments:
-        config: the resolved configuration of the model.
         vocab_size: how many tokens the tokenizer has.
-
-    Returns:
-        The number.
     """
     return vocab_size if config.vocab_size is None else config.vocab_size
 
@@ -43,7 +38,6 @@ def misfit(config: Transformer, vocab_size: int) -> str | None:
     """Say why a vocabulary does not fit the tokenizer.
 
     Arguments:
-        config: the resolved configuration of the model.
         vocab_size: how many tokens the tokenizer has.
 
     Returns:
@@ -61,7 +55,6 @@ def require_fit(config: Transformer, vocab_size: int) -> None:
     """Refuse a vocabulary that does not hold the tokenizer's.
 
     Arguments:
-        config: the resolved configuration of the model.
         vocab_size: how many tokens the tokenizer has.
 
     Raises:

@@ -16,12 +16,8 @@ def build_adafactor(config: Adafactor, parameters: Given) -> torch.optim.Adafact
     """Make the optimizer of an `adafactor` section (Shazeer and Stern, 2018).
 
     Arguments:
-        config: the resolved section.
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
-
-    Returns:
-        An optimizer at its start.
     """
     return torch.optim.Adafactor(
         [_with_torchs_names(config, group) for group in given_groups(parameters)],

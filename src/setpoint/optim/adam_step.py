@@ -22,8 +22,6 @@ class Adam:
     """One parameter and what AdamW needs for it.
 
     Arguments:
-        parameter: updated in place.
-        gradient: of it.
         exp_avg, exp_avg_sq: running means of the gradient and of its square, updated in place.
         step: updates so far, an fp32 scalar, updated in place.
     """
@@ -44,12 +42,8 @@ def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None)
     """Gather what AdamW needs for a parameter, of what lies on this rank.
 
     Arguments:
-        parameter: with a gradient.
         state: of the optimizer for it; where it is empty, it is made as torch.optim.AdamW makes it.
         dtype: of new running means; None: that of the parameter.
-
-    Returns:
-        the tensors.
     """
     assert parameter.grad is not None
     if not state:
@@ -77,9 +71,7 @@ def adam_step(held: Sequence[Adam], group: dict[str, Any], store: Store = Tensor
     and rounded once at the end, as the fused kernel does it to the nearest number by itself.
 
     Arguments:
-        held: the parameters with gradients.
         group: `lr`, `betas`, `eps` and `weight_decay`.
-        store: rounds what was computed into weights and state of fewer digits.
     """
     nearest = store is Tensor.copy_
     _torchs_step([one for one in held if _is_plain(one, nearest)], group)

@@ -17,12 +17,8 @@ def build_adamw(config: AdamW, parameters: Given) -> torch.optim.AdamW:
     """Make the optimizer of an `adamw` section (Loshchilov and Hutter, 2019).
 
     Arguments:
-        config: the resolved section.
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
-
-    Returns:
-        An optimizer at its start.
 
     Raises:
         SetpointError: the fused kernel is demanded where there is none.

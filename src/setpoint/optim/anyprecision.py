@@ -30,13 +30,10 @@ class AnyPrecisionAdamW(GroupedOptimizer):
 
     Arguments:
         parameters: groups or parameters, as torch takes them.
-        lr: learning rate.
         betas: decay rates of the running means.
         eps: added to the root of the mean square gradient.
-        weight_decay: decoupled.
         rounding: how bf16 weights and states are rounded; wider formats are not.
         state_dtype: of the running means; None: that of the parameter.
-        seed: of the noise.
     """
 
     def __init__(
@@ -93,14 +90,9 @@ def build_anyprecision(
     """Make the optimizer of an `anyprecision_adamw` section.
 
     Arguments:
-        config: the resolved section.
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
         state_dtype: of the running means; None: that of the parameters.
-        seed: of the noise, the same on all ranks.
-
-    Returns:
-        An optimizer at its start.
     """
     return AnyPrecisionAdamW(
         given_groups(parameters),

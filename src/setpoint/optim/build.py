@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from setpoint.config import SetpointError
-from setpoint.config.building import owner_of
-from setpoint.config.user_code import in_words
+from setpoint.config import SetpointError, error_in_words, owner_of
 from setpoint.optim.config import ImportedOptimizer
 from setpoint.optim.groups import Groups
 from setpoint.optim.section import OptimizerConfig
@@ -23,13 +21,9 @@ def build_optimizer(
     """Build the optimizer of a section.
 
     Arguments:
-        config: the resolved section.
         groups: from `parameter_groups`.
         state_dtype: what it keeps its state in, where it can; None: that of each parameter.
         seed: of the random numbers that it draws, if it does; the same on all ranks.
-
-    Returns:
-        the optimizer at its start.
 
     Raises:
         SetpointError: a user's own cannot be built, or is no optimizer.
@@ -47,7 +41,7 @@ def build_optimizer(
     except Exception as error:
         raise SetpointError(
             f"{title} cannot be built over groups of parameters, as PyTorch has them: "
-            f"{in_words(error)}"
+            f"{error_in_words(error)}"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetpointError(
@@ -57,14 +51,7 @@ def build_optimizer(
 
 
 def title_of(config: OptimizerConfig) -> str | None:
-    """What an optimizer that Setpoint has not written is called in errors.
-
-    Arguments:
-        config: the resolved section.
-
-    Returns:
-        the field that names it, and what it names; None for Setpoint's own.
-    """
+    """What an optimizer that Setpoint has not written is called in errors."""
     if isinstance(config, ImportedOptimizer):
         return f"optimizer.target = {config.target}"
     return _title(config)

@@ -20,7 +20,6 @@ def clip_gradients(
     non-finite; it is for the caller to look before the update.
 
     Arguments:
-        parameters: those that may have gradients, sharded or not.
         max_norm: the limit of the norm; None: none.
         max_value: the limit of each element; None: none. One of the two at most is given.
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any, ClassVar, Literal
 
-from setpoint.config import RUNTIME, Problem, check, dead, field
-from setpoint.config.foreign.section import Foreign
+from setpoint.config import RUNTIME, Foreign, Problem, check, dead, field
 from setpoint.optim.schedule.config import (
     Constant,
     Cosine,
@@ -331,7 +330,7 @@ class ImportedOptimizer(
     gradient for others. Parameters of the kinds in no_decay do not decay."""
 
     def _mistakes(self) -> Iterator[Problem]:
-        from setpoint.config.foreign.signature import parameters_of, takes
+        from setpoint.config import parameters_of, takes_parameter
 
         found = list(super()._mistakes())
         yield from found
@@ -342,11 +341,11 @@ class ImportedOptimizer(
             from setpoint.optim.options import option_problems
 
             yield from option_problems(self)
-        if parameters is not None and not takes(parameters, "lr"):
+        if parameters is not None and not takes_parameter(parameters, "lr"):
             yield Problem(
                 "target", "takes no lr, so that neither optimizer.lr nor the schedule would count"
             )
-        if parameters is None or takes(parameters, "weight_decay"):
+        if parameters is None or takes_parameter(parameters, "weight_decay"):
             return
         if self.weight_decay:
             yield Problem(

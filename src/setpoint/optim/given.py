@@ -32,14 +32,7 @@ def given_groups(parameters: Given) -> list[dict[str, Any]]:
 
 
 def given_tensors(groups: Iterable[dict[str, Any]]) -> Iterator[Tensor]:
-    """Go through the parameters of groups.
-
-    Arguments:
-        groups: as from `given_groups`.
-
-    Returns:
-        the parameters, without their names.
-    """
+    """Go through the parameters of groups."""
     for group in groups:
         for item in group["params"]:
             yield item[1] if isinstance(item, tuple) else item

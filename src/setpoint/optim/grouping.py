@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from setpoint.config import Invalid, Problem, SetpointError
-from setpoint.config.suggest import nearest
+from setpoint.config import Invalid, Problem, SetpointError, nearest
 from setpoint.optim.options import read_options
 from setpoint.optim.section import Group, OptimizerConfig, Parameter
 
@@ -20,9 +19,6 @@ class Gathered(NamedTuple, Generic[P]):
 
     Arguments:
         name: by the rule that made it: the pattern, the algorithm, whether it decays, the rate.
-        parameters: in the order of the model.
-        weight_decay: of these.
-        lr_multiplier: what the learning rate is multiplied by.
         options: what else differs from the optimizer's own settings, by the names of its fields.
     """
 
@@ -40,10 +36,6 @@ def gather(config: OptimizerConfig, parameters: Iterable[P]) -> list[Gathered[P]
     group's multiplier, of what `treatment` says and of what the model itself says; its decay is
     weight_decay times the group's multiplier, or else 0 for the kinds in no_decay and the names
     that no_decay_patterns are found in.
-
-    Arguments:
-        config: the resolved section.
-        parameters: all that are trained, in the order of the model.
 
     Returns:
         the groups: what no pattern has taken first, then the groups in order, each with what
@@ -93,10 +85,6 @@ def gather(config: OptimizerConfig, parameters: Iterable[P]) -> list[Gathered[P]
 def rule_of(config: OptimizerConfig, name: str) -> int | None:
     """Find the group that takes a parameter.
 
-    Arguments:
-        config: the section.
-        name: of the parameter.
-
     Returns:
         the index of the first group whose pattern is found in the name; None where none is.
     """
@@ -107,15 +95,7 @@ def rule_of(config: OptimizerConfig, name: str) -> int | None:
 
 
 def keeps_decaying(config: OptimizerConfig, parameter: Parameter) -> bool:
-    """Say whether the rules apart from groups let a parameter decay.
-
-    Arguments:
-        config: the section.
-        parameter: its name and kind count.
-
-    Returns:
-        False for the kinds in no_decay and where a pattern of no_decay_patterns is found.
-    """
+    """Say whether the rules apart from groups let a parameter decay."""
     if parameter.kind in config.no_decay:
         return False
     return not any(re.search(each, parameter.name) for each in config.no_decay_patterns)
@@ -123,10 +103,6 @@ def keeps_decaying(config: OptimizerConfig, parameter: Parameter) -> bool:
 
 def unmatched(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Iterator[Problem]:
     """Find rules that no parameter falls under.
-
-    Arguments:
-        config: the section.
-        parameters: all that are trained.
 
     Returns:
         problems with paths relative to the section: for patterns that match nothing, for groups

@@ -17,11 +17,7 @@ class Trained(NamedTuple):
     """A parameter that an optimizer gets; a `setpoint.optim.section.Parameter` with its tensor.
 
     Arguments:
-        name: qualified.
-        tensor: the parameter, or a copy of it that is trained in its place.
-        kind: what it is for.
         rate: what the model itself multiplies its learning rate by.
-        inputs_first: whether it is a matrix (inputs, outputs).
     """
 
     name: str
@@ -40,7 +36,6 @@ def parameter_groups(config: OptimizerConfig, parameters: Iterable[Trained]) -> 
     """Put parameters into the groups that the section describes; see `gather` for the rules.
 
     Arguments:
-        config: the resolved section of an optimizer.
         parameters: in the order of the model; frozen ones are left out.
 
     Returns:

@@ -17,14 +17,7 @@ FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
 def can_fuse(tensors: Iterable[Tensor]) -> bool:
-    """Say whether torch has a fused kernel for parameters.
-
-    Arguments:
-        tensors: the parameters.
-
-    Returns:
-        whether it has one for all of them.
-    """
+    """Say whether torch has a fused kernel for parameters."""
     return all(t.device.type in FUSED_DEVICES and t.is_floating_point() for t in tensors)
 
 
@@ -32,10 +25,6 @@ def implementation_flags(
     implementation: Implementation, tensors: Iterable[Tensor]
 ) -> tuple[bool | None, bool | None]:
     """Translate the field `implementation` into arguments of PyTorch's optimizers.
-
-    Arguments:
-        implementation: of the section.
-        tensors: the parameters.
 
     Returns:
         `fused` and `foreach`.

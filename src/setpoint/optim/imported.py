@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from setpoint.config import SetpointError
-from setpoint.config.foreign.construct import call
-from setpoint.config.foreign.signature import parameters_of, takes
+from setpoint.config import SetpointError, call_component, parameters_of, takes_parameter
 from setpoint.optim.given import Given, given_groups
 
 if TYPE_CHECKING:
@@ -22,18 +20,15 @@ def build_imported(config: "ImportedOptimizer", parameters: Given) -> torch.opti
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
 
-    Returns:
-        An optimizer at its start, over the same groups as Setpoint's own optimizers have.
-
     Raises:
         SetpointError: nothing is trainable, or what the target makes is not an optimizer that the
             loop can use.
     """
     groups = given_groups(parameters)
-    if not takes(parameters_of(config.target.load()), "weight_decay"):
+    if not takes_parameter(parameters_of(config.target.load()), "weight_decay"):
         for group in groups:
             group.pop("weight_decay", None)
-    optimizer = call(config, (groups,), {})
+    optimizer = call_component(config, (groups,), {})
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetpointError(
             f"optimizer.target = {config.target} makes a {type(optimizer).__name__}; it must make "

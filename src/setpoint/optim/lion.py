@@ -27,9 +27,6 @@ class Lion(GroupedOptimizer):
 
     Arguments:
         parameters: groups or parameters, as torch takes them.
-        lr: learning rate.
-        betas: b1 and b2.
-        weight_decay: decoupled.
         state_dtype: of m; None: that of the parameter.
     """
 
@@ -85,13 +82,9 @@ def build_lion(
     """Make the optimizer of a `lion` section.
 
     Arguments:
-        config: the resolved section.
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
         state_dtype: of the running mean; None: that of the parameters.
-
-    Returns:
-        An optimizer at its start.
     """
     return Lion(
         given_groups(parameters),

@@ -20,9 +20,6 @@ def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
             a batch of matrices, each (inputs, outputs), as Setpoint's packed experts are; a
             convolution in one dimension must be given as a matrix. Of more: a
             convolution (outputs, inputs, ...), whose inputs are all but the first.
-
-    Returns:
-        outputs and inputs.
     """
     shape = parameter.shape
     if len(shape) == 3:
@@ -38,10 +35,6 @@ def matrices_of(tensor: Tensor, parameter: Tensor) -> Tensor:
 
     Arguments:
         tensor: this rank's part, of the shape of its part of the parameter.
-        parameter: of two dimensions or more.
-
-    Returns:
-        (N, rows, columns).
     """
     if is_spread(parameter) and _is_in_parts(parameter):
         from torch.distributed.tensor import DTensor
@@ -58,15 +51,7 @@ def matrices_of(tensor: Tensor, parameter: Tensor) -> Tensor:
 
 
 def part_of(matrices: Tensor, parameter: Tensor) -> Tensor:
-    """Take this rank's part of matrices, the reverse of `matrices_of`.
-
-    Arguments:
-        matrices: (N, rows, columns), the same on all ranks that hold parts of them.
-        parameter: they belong to.
-
-    Returns:
-        of the shape of this rank's part of the parameter.
-    """
+    """Take this rank's part of matrices, the reverse of `matrices_of`."""
     if not is_spread(parameter):
         return matrices.reshape(parameter.shape)
     if not _is_in_parts(parameter):

@@ -30,11 +30,6 @@ def adjustment(adjust_lr: AdjustLr, rows: int, columns: int) -> float:
         adjust_lr: `original` (Jordan et al., 2024) keeps the size of what the matrix gives for
             inputs of size 1; `match_rms_adamw` (Liu et al., 2025,
             https://arxiv.org/abs/2502.16982) makes updates as large as AdamW's.
-        rows: outputs of the matrix.
-        columns: inputs of the matrix.
-
-    Returns:
-        the factor.
     """
     if adjust_lr == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
@@ -51,14 +46,8 @@ class Muon(GroupedOptimizer):
     Arguments:
         parameters: groups or parameters, as torch takes them; see `rows_and_columns` for
             what the dimensions mean.
-        lr: learning rate.
-        weight_decay: decoupled.
         momentum: decay rate of the running mean.
-        nesterov: whether to look ahead.
-        steps: of the iteration that makes matrices orthogonal.
         adjust_lr: see `adjustment`.
-        betas, eps: of AdamW.
-        algorithm: of groups that name none.
         inputs_first: whether matrices of groups that do not say it are (inputs, outputs).
         state_dtype: of the running means; None: that of the parameter.
 
@@ -149,9 +138,6 @@ class Muon(GroupedOptimizer):
 def at_once(device: torch.device) -> int:
     """Say how many numbers are made orthogonal at once.
 
-    Arguments:
-        device: where the matrices lie.
-
     Returns:
         on a CPU, where batches pay below 256 x 256 only, few; else enough to fill a GPU with
         small matrices, and little memory beside the weights.
@@ -177,13 +163,9 @@ def build_muon(
     """Make the optimizer of a `muon` section.
 
     Arguments:
-        config: the resolved section.
         parameters: groups, as from `parameter_groups`, whose `algorithm` is what the section's
             `treatment` says; or (qualified name, parameter) pairs, all of them matrices for Muon.
         state_dtype: of the running means; None: that of the parameters.
-
-    Returns:
-        An optimizer at its start.
 
     Raises:
         SetpointError: a parameter of fewer than two dimensions is for Muon.

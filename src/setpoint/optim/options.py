@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from setpoint.config import RUNTIME, Config, Invalid, Problem
-from setpoint.config.field import FieldInfo
-from setpoint.config.foreign.section import Foreign
-from setpoint.config.origin import DEFAULT, Origin
-from setpoint.config.suggest import did_you_mean
+from setpoint.config import (
+    DEFAULT,
+    RUNTIME,
+    Config,
+    FieldInfo,
+    Foreign,
+    Invalid,
+    Origin,
+    Problem,
+    did_you_mean,
+)
 from setpoint.optim.section import Group, OptimizerConfig, pattern_problems
 
 OWN = {
@@ -26,9 +32,6 @@ OWN = {
 def known_options(config: OptimizerConfig) -> dict[str, FieldInfo]:
     """The fields of an optimizer that may differ between groups.
 
-    Arguments:
-        config: the section, whose class is one of Setpoint's or of a user's own.
-
     Returns:
         fields by name: all that only this variant has, but for those that say how or where it
         is computed, and those that hold for all groups together.
@@ -43,13 +46,6 @@ def known_options(config: OptimizerConfig) -> dict[str, FieldInfo]:
 
 def read_options(config: OptimizerConfig, group: Group) -> dict[str, Any]:
     """Read what a group sets, as the optimizer's own fields would.
-
-    Arguments:
-        config: the section.
-        group: one of its groups.
-
-    Returns:
-        values by the names of the fields, or of the parameters of an imported target.
 
     Raises:
         Invalid: an option that there is not, or a value that it does not take; it leads to the
@@ -79,7 +75,7 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
 
 def _read_arguments(config: Foreign, given: dict[str, Any]) -> dict[str, Any]:
     """What the target of an imported optimizer makes of the options."""
-    from setpoint.config.foreign.signature import converted, parameters_of, wrong_arguments
+    from setpoint.config import converted_argument, parameters_of, wrong_arguments
 
     target = config.target.load()
     for error in wrong_arguments(target, str(config.target), given, (), config.handed):
@@ -87,16 +83,13 @@ def _read_arguments(config: Foreign, given: dict[str, Any]) -> dict[str, Any]:
             raise error
     parameters = parameters_of(target) or {}
     return {
-        name: converted(parameters[name], value) if name in parameters else value
+        name: converted_argument(parameters[name], value) if name in parameters else value
         for name, value in given.items()
     }
 
 
 def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
     """Look for groups that say what cannot be, or nothing at all.
-
-    Arguments:
-        config: the section, with every value determined.
 
     Returns:
         the problems; those of the options of an imported optimizer are found by
@@ -133,9 +126,6 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
 
     Arguments:
         config: the section, with every value determined; the target of an imported one is loaded.
-
-    Returns:
-        the problems, those between fields included.
     """
     for index, group in enumerate(config.groups):
         path = f"groups.{index}.options"

@@ -18,10 +18,6 @@ def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
 
     Arguments:
         matrices: (N, rows, columns), each by itself; not changed.
-        steps: how often the polynomial is applied.
-
-    Returns:
-        (N, rows, columns) bf16.
     """
     x = matrices.bfloat16()
     # One alone is multiplied as torch.optim.Muon does it, so that even the last bits are the same.

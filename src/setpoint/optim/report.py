@@ -15,13 +15,8 @@ class GroupRow(NamedTuple):
     """One group of parameters.
 
     Arguments:
-        name: of the group.
-        lr: its peak learning rate.
-        weight_decay: its decay.
         options: what else differs from the optimizer's own settings.
-        tensors: how many parameters it has.
         parameters: how many numbers they hold together.
-        names: of the first of them.
     """
 
     name: str
@@ -33,11 +28,7 @@ class GroupRow(NamedTuple):
     names: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The row for machines.
-
-        Returns:
-            a mapping of plain values.
-        """
+        """The row for machines."""
         options = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in self.options.items()
@@ -46,15 +37,7 @@ class GroupRow(NamedTuple):
 
 
 def group_rows(groups: Sequence[Gathered[Any]], lr: float) -> list[GroupRow]:
-    """Tell of each group what it is trained with, and what it holds.
-
-    Arguments:
-        groups: from `gather`.
-        lr: the peak learning rate of the optimizer.
-
-    Returns:
-        a row for each.
-    """
+    """Tell of each group what it is trained with, and what it holds."""
     return [
         GroupRow(
             group.name,

@@ -14,13 +14,6 @@ def round_stochastically(value: Tensor, generator: torch.Generator) -> Tensor:
     the mean over many roundings is the value itself (Zamirai et al., 2020,
     https://arxiv.org/abs/2010.06192). Numbers that bf16 has stay as they are, infinities too, and
     what is no number as the result of arithmetic stays none.
-
-    Arguments:
-        value: fp32, of any shape.
-        generator: on the device of the value.
-
-    Returns:
-        bf16, of the same shape.
     """
     # Four numbers of 16 bits at once: drawing them takes longest.
     drawn = torch.empty((value.numel() + 3) // 4, dtype=torch.int64, device=value.device)

@@ -33,12 +33,7 @@ class ScheduleFreeAdamW(GroupedOptimizer):
 
     Arguments:
         parameters: groups or parameters, as torch takes them.
-        lr: learning rate.
-        betas: b1, above 0, and b2.
-        eps: added to the root of the mean square gradient.
-        weight_decay: taken at y.
         lr_power: of the largest rate so far in the weight of a step.
-        step_power: of the number of the step in its weight.
     """
 
     def __init__(
@@ -121,12 +116,8 @@ def build_schedule_free(config: ScheduleFreeConfig, parameters: Given) -> Schedu
     """Make the optimizer of a `schedule_free_adamw` section.
 
     Arguments:
-        config: the resolved section.
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
-
-    Returns:
-        An optimizer at its start.
     """
     return ScheduleFreeAdamW(
         given_groups(parameters),

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from setpoint.config import Config, Free, Problem, check, dead, derive, derived, field
-from setpoint.config.typed import Builds
+from setpoint.config import Builds, Config, Free, Problem, check, dead, derive, derived, field
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer  # noqa: F401 - a text names it
@@ -205,9 +204,6 @@ class OptimizerConfig(Builds["Optimizer"]):
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
         """What this optimizer wants to do differently for a parameter, apart from all rules.
 
-        Arguments:
-            parameter: one that is trained.
-
         Returns:
             options of its group; parameters with the same share one. None by default.
         """
@@ -217,9 +213,6 @@ class OptimizerConfig(Builds["Optimizer"]):
     def idle(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
         """Look for settings that no parameter is there to follow.
 
-        Arguments:
-            parameters: all that are trained.
-
         Returns:
             problems with paths relative to the section. None by default.
         """
@@ -228,15 +221,7 @@ class OptimizerConfig(Builds["Optimizer"]):
 
 
 def pattern_problems(path: str, pattern: str) -> Iterator[Problem]:
-    """Check the form of a regular expression on names.
-
-    Arguments:
-        path: of the field.
-        pattern: as given.
-
-    Returns:
-        the problems.
-    """
+    """Check the form of a regular expression on names."""
     if not pattern:
         yield Problem(path, "is empty, and would match all names", valid=("\\.norm\\.", "embed"))
         return

@@ -18,12 +18,8 @@ def build_sgd(config: SGD, parameters: Given) -> torch.optim.SGD:
     """Make the optimizer of an `sgd` section (Sutskever et al., 2013).
 
     Arguments:
-        config: the resolved section.
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
-
-    Returns:
-        An optimizer at its start.
 
     Raises:
         SetpointError: the fused kernel is demanded where there is none that works.

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 def is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
     """Say whether a tensor is spread over ranks.
 
-    Arguments:
-        tensor: any.
-
     Returns:
         whether it is a DTensor, without importing that class, which takes a good part of a second.
     """
@@ -24,10 +21,6 @@ def is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
 
 def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
     """Take this rank's part of a tensor.
-
-    Arguments:
-        tensor: a gradient, a state or the parameter itself.
-        like: the parameter, which says how it is to be spread over the ranks.
 
     Returns:
         the tensor itself where it is not spread, else its part here, in the same memory unless

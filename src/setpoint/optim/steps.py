@@ -25,9 +25,6 @@ class GroupedOptimizer(torch.optim.Optimizer):
 
         Arguments:
             closure: computes the loss again, before the update.
-
-        Returns:
-            what the closure returns.
         """
         loss = None
         if closure is not None:
@@ -49,9 +46,6 @@ class GroupedOptimizer(torch.optim.Optimizer):
 
 def together(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Split parameters into those that are taken through the operations of a step together.
-
-    Arguments:
-        parameters: any.
 
     Returns:
         all that lie on a GPU at once, which saves it launches; those on a CPU one by one, so that

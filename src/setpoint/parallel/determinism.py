@@ -25,9 +25,6 @@ def determinism(required: bool) -> Iterator[None]:
     as Setpoint calls it, take their deterministic backward passes then, and inductor chooses no
     kernel by how long it takes.
 
-    Arguments:
-        required: whether to.
-
     Returns:
         a context, after which all is as it was before.
 
@@ -63,9 +60,6 @@ def determinism(required: bool) -> Iterator[None]:
 
 def in_words(error: Exception) -> RunError | None:
     """Say which operation cannot be deterministic.
-
-    Arguments:
-        error: that a step has raised.
 
     Returns:
         an error that says what to change; None for errors of other kinds.

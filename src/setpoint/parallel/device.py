@@ -11,12 +11,6 @@ from setpoint.parallel.config import Parallel
 def choose_device(config: Parallel) -> torch.device:
     """Find the device of the model.
 
-    Arguments:
-        config: the resolved section.
-
-    Returns:
-        the device.
-
     Raises:
         SetpointError: if a GPU is asked for and there is none.
     """

@@ -20,7 +20,6 @@ def seed_everything(seed: int, rank: int = 0) -> None:
     Python's, NumPy's and torch's, that of each GPU too.
 
     Arguments:
-        seed: of the job.
         rank: of this process; ranks draw different numbers, as for dropout. What must be the same
             on all of them, such as initial weights, is drawn from generators of its own.
     """
@@ -33,10 +32,6 @@ def seed_everything(seed: int, rank: int = 0) -> None:
 def rank_seed(seed: int, rank: int) -> int:
     """Find the seed of a rank.
 
-    Arguments:
-        seed: of the job.
-        rank: of the process.
-
     Returns:
         the job's own on rank 0, so that one process is as it always was; elsewhere one that is
         hashed, since seed + rank would make rank 1 of a job equal rank 0 of the job with the next
@@ -46,18 +41,7 @@ def rank_seed(seed: int, rank: int) -> int:
 
 
 def worker_seed(seed: int, rank: int, worker: int, drawn: int = 0) -> int:
-    """Find the seed of a process that loads data for a rank.
-
-    Arguments:
-        seed: of the job.
-        rank: that it works for.
-        worker: its number, from 0.
-        drawn: what the rank has drawn when it started its workers, so that those of the next epoch
-            do not repeat the same numbers.
-
-    Returns:
-        a seed of at most 63 bits.
-    """
+    """Find the seed of a process that loads data for a rank."""
     return hashed(f"{seed}/rank {rank}/worker {worker}/{drawn}")
 
 
@@ -67,21 +51,13 @@ class SeedWorker:
 
     By itself torch gives worker n what the rank has drawn, plus n, to torch's and Python's
     generators, and to NumPy's in some versions only.
-
-    Arguments:
-        seed: of the job.
-        rank: that the worker works for.
     """
 
     seed: int
     rank: int = 0
 
     def __call__(self, worker: int) -> None:
-        """Set the generators of this process.
-
-        Arguments:
-            worker: its number, from 0.
-        """
+        """Set the generators of this process."""
         info = get_worker_info()
         # Torch's seed of a worker: what the rank drew when the epoch began, plus the number.
         drawn = 0 if info is None else info.seed - worker
@@ -93,9 +69,6 @@ class SeedWorker:
 
 def hashed(text: str) -> int:
     """Make a seed of a text.
-
-    Arguments:
-        text: any.
 
     Returns:
         the first 63 bits of its SHA-256.

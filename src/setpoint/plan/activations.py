@@ -22,7 +22,6 @@ class Activations(NamedTuple):
     Arguments:
         kept: between the forward and the backward pass, but for logits.
         again: of the layer that takes most when it is computed again, on top of that.
-        logits: of the output and of its loss.
     """
 
     kept: int
@@ -34,12 +33,7 @@ class _Layer(NamedTuple):
     """Bytes that one layer keeps.
 
     Arguments:
-        entry: the residual stream that it begins with.
-        norms: what norms between its parts keep.
         inputs: of attention and feed-forward network, where nothing but they keep them.
-        attention, feed_forward: what these keep beside their inputs.
-        products: results of its matrix products, in their order.
-        kernel: the result of attention as one operator.
     """
 
     entry: int
@@ -69,14 +63,6 @@ def activations(job: Job, model: Transformer, vocab_size: int) -> Activations:
     autocast its matrices, cast to the compute format, come on top. Computed again, a whole layer
     keeps D r of each token, a part its input, and `operators` the results of the products and of
     attention. What a kernel needs for a moment, and what a compiler does without, is not known.
-
-    Arguments:
-        job: the resolved configuration.
-        model: its model.
-        vocab_size: of the tokenizer.
-
-    Returns:
-        the bytes.
     """
     section = job.memory.activation_checkpointing
     every = section.every if section is not None else 1

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.config import Duration, SetpointError
+from setpoint.config import SetpointError
 from setpoint.optim.schedule.config import Piecewise, Plateau
 from setpoint.optim.schedule.piecewise import spans
 from setpoint.optim.schedule.place import Place, measure, nearest
+from setpoint.units import Duration
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -59,14 +60,9 @@ def draw_curve(job: Job, steps: int | None = None, every: int = 0, most: int = 1
     drawn over the duration in its own unit, as if it had as many steps as are drawn.
 
     Arguments:
-        job: resolved.
         steps: how many; None: those of the run, as far as its duration tells.
         every: take each step whose number is a multiple of this; 0: so many, evenly spread, and
             those where the curve turns.
-        most: how many are spread.
-
-    Returns:
-        the points, and what they do not show.
 
     Raises:
         SetpointError: for more rows than anybody reads.
@@ -101,7 +97,6 @@ class _Run:
     """A run as it may be: so many steps, all of which are as long as each other.
 
     Arguments:
-        job: resolved.
         steps: how many; None: as far as the duration tells.
     """
 
@@ -175,7 +170,8 @@ def _turns(job: Job, run: _Run) -> list[int]:
             for phase in section.phases
         ]
         turns += [stop for _, stop in spans(lengths, whole, unit)]
-    steps = [turn / run.extent[unit] for turn in turns]
+    extent = run.extent[unit]  # none where a horizon is shorter than any float can be divided
+    steps = [turn / extent for turn in turns] if extent else []
     return [step for turn in steps for step in (ceil(turn) - 1, ceil(turn))]
 
 

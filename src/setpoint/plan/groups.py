@@ -14,12 +14,6 @@ from setpoint.train.vocabulary_fit import known_vocabulary
 def planned_groups(job: Job) -> list[GroupRow]:
     """Put the parameters that a job will train into their groups.
 
-    Arguments:
-        job: the resolved configuration.
-
-    Returns:
-        a row for each group.
-
     Raises:
         SetpointError: the vocabulary is not known here, or the model cannot be built.
     """
@@ -28,9 +22,6 @@ def planned_groups(job: Job) -> list[GroupRow]:
 
 def vocabulary_of(job: Job) -> int:
     """Look up how many tokens there will be.
-
-    Arguments:
-        job: the resolved configuration.
 
     Returns:
         the size of the tokenizer's vocabulary, or else that of the model's.

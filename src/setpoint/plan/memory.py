@@ -31,11 +31,9 @@ class MemoryPlan(NamedTuple):
     """Bytes by what they are for, on a rank that holds the whole model.
 
     Arguments:
-        parameters: of the model, frozen ones too.
         masters: second copies of them, which the optimizer updates.
         gradients: of all that is trained, as the optimizer gets them.
         optimizer_state: what the optimizer keeps; None where only itself knows.
-        on_host: what of the state waits on the host.
         averaged: the copy of the point that is trained, while an optimizer that averages has its
             weights judged and saved.
         activations: what a micro-batch keeps for its backward pass; None where only the model
@@ -63,11 +61,7 @@ class MemoryPlan(NamedTuple):
         return fixed + state + sum(self.activations or ())
 
     def to_json(self) -> dict[str, object]:
-        """The plan for machines.
-
-        Returns:
-            a mapping of plain values.
-        """
+        """The plan for machines."""
         found = self._asdict()
         if self.activations is not None:
             found["activations"] = self.activations._asdict()
@@ -76,10 +70,6 @@ class MemoryPlan(NamedTuple):
 
 def planned_memory(job: Job, vocab_size: int) -> MemoryPlan:
     """Estimate what a job takes. Activations are those of `setpoint.plan.activations`.
-
-    Arguments:
-        job: the resolved configuration.
-        vocab_size: of its tokenizer.
 
     Returns:
         the estimate; all but the activations is exact.
@@ -109,10 +99,6 @@ def planned_memory(job: Job, vocab_size: int) -> MemoryPlan:
 
 def optimizer_state(job: Job, parameters: Iterable[Parameter]) -> int | None:
     """Count what the optimizer will keep from update to update.
-
-    Arguments:
-        job: the resolved configuration.
-        parameters: what is trained.
 
     Returns:
         bytes, counts of updates included; None for an imported optimizer.

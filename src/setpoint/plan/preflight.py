@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from setpoint.config.hooks import Need
-from setpoint.config.verify import Verification, verify
+from setpoint.config import Need, Verification, verify
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
@@ -18,12 +17,7 @@ UNNAMED = "named after the seed, which is null here and drawn at the start"
 
 
 class Preflight:
-    """What a preflight found.
-
-    Arguments:
-        facts: what the run would be, by name: numbers, or words.
-        found: what the checks found.
-    """
+    """What a preflight found."""
 
     __slots__ = ("cautions", "facts", "problems", "skipped")
 
@@ -34,25 +28,13 @@ class Preflight:
         self.skipped = [str(check) for check in found.skipped]
 
     def to_json(self) -> dict[str, object]:
-        """The findings for machines.
-
-        Returns:
-            a mapping of plain values.
-        """
+        """The findings for machines."""
         cautions = [caution.to_json() for caution in self.cautions]
         return {"facts": self.facts, "cautions": cautions, "skipped": self.skipped}
 
 
 def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
-    """Look at a resolved job from outside.
-
-    Arguments:
-        job: the resolved configuration.
-        able: what the checks may use, beside the values.
-
-    Returns:
-        facts, problems, cautions and what was left out.
-    """
+    """Look at a resolved job from outside."""
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length
     ranks = job.parallel.world_size

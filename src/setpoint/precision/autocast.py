@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from setpoint.config.dtype import DType
+from setpoint.units.dtype import DType
 
 
 def compute_in(compute: str, stored: str, device: torch.device) -> AbstractContextManager[object]:
@@ -15,14 +15,6 @@ def compute_in(compute: str, stored: str, device: torch.device) -> AbstractConte
     Autocast converts what it finds in another format at each product. Where weights are stored in
     the compute format there is nothing to convert, so that it is left away; fp32 is what autocast
     cannot convert to.
-
-    Arguments:
-        compute: `"fp32"`, `"bf16"` or `"fp16"`.
-        stored: the format of the weights, by the same names.
-        device: where the tensors lie.
-
-    Returns:
-        a context for the forward pass.
     """
     if compute in ("fp32", stored):
         return nullcontext()

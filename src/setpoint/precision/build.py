@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from setpoint.config.dtype import DType
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import MasterWeights, OwnWeights, cast_parameters
+from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
     from setpoint.precision.config import Precision
@@ -20,11 +20,7 @@ def store_in(config: Precision, model: nn.Module) -> dict[str, Tensor]:
     """Store a model's parameters in the format of the section.
 
     Arguments:
-        config: the section.
         model: with its first weights, in fp32; it is changed in place.
-
-    Returns:
-        the weights as they were, by name, where master weights are to be made of them.
     """
     full: dict[str, Tensor] = {}
     if config.master is not None:
@@ -38,12 +34,7 @@ def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) 
     """Make what the optimizer is built over.
 
     Arguments:
-        config: the section.
-        model: on its device, with all that changes its parameters behind it.
         full: what `store_in` returned; it is emptied, so that what is copied is not held twice.
-
-    Returns:
-        the model's own weights, or master weights.
     """
     reduce = None if config.reduce is None else DType(config.reduce).torch()
     if config.master is None:
@@ -55,9 +46,6 @@ def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) 
 
 def state_dtype(config: Precision) -> torch.dtype | None:
     """The format that the optimizer is told to keep its state in.
-
-    Arguments:
-        config: the section.
 
     Returns:
         the format; None: that of the weights it updates.
@@ -73,7 +61,6 @@ def convert_state(
     """Bring the state of an optimizer into the configured formats, where a checkpoint had others.
 
     Arguments:
-        config: the section.
         optimizer: with the state of a checkpoint; counts of updates stay as they are.
         others: for an optimizer whose formats are its own business, not Setpoint's: the format of
             each weight in the checkpoint. Only state of a weight's shape and format follows it.
@@ -92,10 +79,6 @@ def convert_state(
 
 def build_scaler(config: Precision, device: torch.device) -> LossScaler:
     """Make what scales the loss.
-
-    Arguments:
-        config: the section.
-        device: where the model lies.
 
     Returns:
         the scaler, which does nothing unless fp16 is computed in.

@@ -21,9 +21,6 @@ CAPABILITY = (8, 9)
 def why_not(device: torch.device) -> str | None:
     """Say why there are no products in float8 here.
 
-    Arguments:
-        device: where the model lies.
-
     Returns:
         the reason; None if there are.
     """
@@ -44,7 +41,6 @@ def use_float8(config: Float8, model: nn.Module) -> None:
     """Let linear layers compute in float8, forward and backward; their weights stay what they are.
 
     Arguments:
-        config: the section, resolved.
         model: on its device, with its weights; its linear layers are replaced, and the names and
             the parameters stay.
 
@@ -75,9 +71,6 @@ def use_float8(config: Float8, model: nn.Module) -> None:
 
 def require_float8(device: torch.device) -> None:
     """Refuse a device without products in float8.
-
-    Arguments:
-        device: where the model lies.
 
     Raises:
         SetpointError: with the reason.

@@ -19,10 +19,6 @@ MULTIPLE = 16
 def converted(config: Float8, names: Iterable[str]) -> list[str]:
     """Choose the layers that are computed in float8.
 
-    Arguments:
-        config: the section.
-        names: qualified names of linear layers.
-
     Returns:
         those that no pattern of `skip` matches.
     """
@@ -31,10 +27,6 @@ def converted(config: Float8, names: Iterable[str]) -> list[str]:
 
 def layer_problems(config: Float8, layers: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
     """Find what of the section does not fit the linear layers of a model.
-
-    Arguments:
-        config: the section, resolved.
-        layers: (out, in) features by qualified name.
 
     Returns:
         problems of `skip` or of the section as a whole; paths are relative to it.

@@ -13,12 +13,7 @@ def fp16_problems(path: str, chosen: str, device: str) -> Iterator[Problem]:
     """Look whether fp16 is asked of something else than a GPU.
 
     Arguments:
-        path: the field that chooses the format.
-        chosen: the format.
         device: `parallel.device`.
-
-    Returns:
-        the problem, if there is one.
     """
     if chosen == "fp16" and device != "cuda":
         yield Problem(

@@ -23,7 +23,6 @@ class LossScaler(torch.amp.GradScaler):
     Arguments:
         device: the type of the device, such as `"cuda"`.
         config: the section; None: PyTorch's defaults.
-        enabled: whether the loss is scaled.
     """
 
     def __init__(
@@ -45,9 +44,6 @@ class LossScaler(torch.amp.GradScaler):
 
         Arguments:
             optimizer: whose gradients are scaled, or have been unscaled by `unscale_`.
-
-        Returns:
-            whether the step was taken.
 
         Raises:
             RunError: the scale has become so small that it cannot be what makes them infinite.
@@ -81,11 +77,7 @@ class LossScaler(torch.amp.GradScaler):
         return {"loss_scale": self.get_scale(), "skipped_updates": self.skipped}
 
     def state_dict(self) -> dict[str, Any]:
-        """See `torch.amp.GradScaler.state_dict`.
-
-        Returns:
-            its state, and the count.
-        """
+        """See `torch.amp.GradScaler.state_dict`."""
         state = super().state_dict()
         return {**state, "skipped": self.skipped} if state else state
 

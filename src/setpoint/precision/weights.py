@@ -19,7 +19,6 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
 
     Arguments:
         model: whose floating point parameters are changed in place; what is tied stays tied.
-        dtype: the format.
     """
 
     def cast(tensor: Tensor) -> Tensor:
@@ -67,19 +66,11 @@ class OwnWeights:
         return weight if reduce == weight.dtype else nn.Parameter(weight.detach())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What the optimizer is built over, by the names that the model has for it.
-
-        Returns:
-            names and parameters, frozen ones too.
-        """
+        """What the optimizer is built over, by the names that the model has for it."""
         return iter(self.held.items())
 
     def parameters(self) -> list[nn.Parameter]:
-        """What is updated, and so what is clipped.
-
-        Returns:
-            the parameters that are trained.
-        """
+        """What is updated, and so what is clipped."""
         return [held for held in self.held.values() if held.requires_grad]
 
     def collect(self) -> None:
@@ -163,11 +154,7 @@ class MasterWeights(OwnWeights):
         torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def state(self) -> dict[str, Tensor]:
-        """See `OwnWeights.state`.
-
-        Returns:
-            the masters.
-        """
+        """See `OwnWeights.state`."""
         return {name: held.detach() for name, held in self.held.items() if held.requires_grad}
 
 

@@ -73,11 +73,7 @@ def deepseek_v3() -> Job:
 
 @preset
 def deepseek_tiny() -> Job:
-    """The build of DeepSeek-V3 in small, on bytes of the standard library; under a minute.
-
-    Returns:
-        a new draft.
-    """
+    """The build of DeepSeek-V3 in small, on bytes of the standard library; under a minute."""
     model = Transformer(
         dim=128,
         layers=4,

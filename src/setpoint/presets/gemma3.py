@@ -20,11 +20,7 @@ DIM = 112
 
 @preset
 def gemma3_tiny() -> Job:
-    """The build of Gemma 3 in small, on bytes of the standard library; half a minute.
-
-    Returns:
-        a new draft.
-    """
+    """The build of Gemma 3 in small, on bytes of the standard library; half a minute."""
     model = Transformer(
         dim=DIM,
         layers=6,

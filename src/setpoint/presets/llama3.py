@@ -90,11 +90,7 @@ def _job(name: str, model: Transformer, lr: float) -> Job:
 
 @preset
 def llama3_tiny() -> Job:
-    """The build of Llama 3 in small, on bytes of the standard library; half a minute on two cores.
-
-    Returns:
-        a new draft.
-    """
+    """Llama 3 in small, on bytes of the standard library; half a minute on two cores."""
     model = Transformer(
         dim=128,
         layers=4,

@@ -13,11 +13,7 @@ from setpoint.train.config import Job
 
 @preset
 def mistral_tiny() -> Job:
-    """The build of Mistral 7B in small, on bytes of the standard library; half a minute.
-
-    Returns:
-        a new draft.
-    """
+    """The build of Mistral 7B in small, on bytes of the standard library; half a minute."""
     model = Transformer(
         dim=128,
         layers=4,

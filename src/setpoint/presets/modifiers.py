@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Invalid, Period, modifier
+from setpoint.config import Invalid, modifier
 from setpoint.train.config import Job
+from setpoint.units import Duration, Period
 
 
 @modifier
 def smoke(job: Job, steps: int = 10) -> Job:
     """Only a few steps and a short evaluation, to see that a configuration runs at all.
-
-    Arguments:
-        job: any job.
-        steps: optimizer updates.
-
-    Returns:
-        the same job.
 
     Raises:
         Invalid: if there are no steps.
@@ -32,14 +26,7 @@ def smoke(job: Job, steps: int = 10) -> Job:
 
 @modifier
 def reproducible(job: Job) -> Job:
-    """Deterministic operations and full precision throughout.
-
-    Arguments:
-        job: any job.
-
-    Returns:
-        the same job.
-    """
+    """Deterministic operations and full precision throughout."""
     job.deterministic = True
     job.precision.compute = "fp32"
     return job

@@ -118,11 +118,7 @@ def _job(name: str, model: Transformer, lr: float) -> Job:
 
 @preset
 def qwen3_tiny() -> Job:
-    """The build of Qwen3 in small, on bytes of the standard library; half a minute on two cores.
-
-    Returns:
-        a new draft.
-    """
+    """The build of Qwen3 in small, on bytes of the standard library; half a minute on two cores."""
     model = Transformer(
         dim=128,
         layers=4,

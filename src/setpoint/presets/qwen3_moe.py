@@ -44,11 +44,7 @@ def qwen3_30b_a3b() -> Job:
 
 @preset
 def qwen3_moe_tiny() -> Job:
-    """The build of Qwen3 with experts in small, on bytes of the standard library; under a minute.
-
-    Returns:
-        a new draft.
-    """
+    """Qwen3 with experts in small, on bytes of the standard library; under a minute."""
     model = Transformer(
         dim=128,
         layers=4,

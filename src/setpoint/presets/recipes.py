@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Period
 from setpoint.model.config import Transformer
 from setpoint.optim.config import AdamW, Cosine
 from setpoint.precision.config import Precision
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import Evaluation
+from setpoint.units import Duration, Period
 
 
 def published(name: str, model: Transformer, batch: Batch, *, lr: float, floor: float = 0.1) -> Job:
     """A model of a published shape, trained in bf16 with AdamW and a cosine.
-
-    Arguments:
-        name: of the run.
-        model: the shape.
-        batch: its sequences, and how many make an update.
-        lr: peak learning rate.
-        floor: what the cosine ends at, as a share of the peak.
 
     Returns:
         a new draft; data, tokenizer and duration are the user's to choose.
@@ -37,16 +30,7 @@ def published(name: str, model: Transformer, batch: Batch, *, lr: float, floor: 
 
 
 def small(name: str, model: Transformer, *, floor: float = 0.1) -> Job:
-    """A small model on bytes of the standard library, for two cores and less than a minute.
-
-    Arguments:
-        name: of the run.
-        model: the shape.
-        floor: what the cosine ends at, as a share of the peak.
-
-    Returns:
-        a new draft.
-    """
+    """A small model on bytes of the standard library, for two cores and less than a minute."""
     return Job(
         name=name,
         duration=Duration("200 steps"),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from setpoint.config import Duration, Period, preset
+from setpoint.config import preset
 from setpoint.model.config import Transformer
 from setpoint.optim.config import AdamW, Cosine
 from setpoint.precision.config import Precision
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import Evaluation
+from setpoint.units import Duration, Period
 
 
 @preset
 def tiny() -> Job:
-    """A byte-level transformer on the standard library's source; about a minute on two cores.
-
-    Returns:
-        a new draft.
-    """
+    """A byte-level transformer on the standard library's source; about a minute on two cores."""
     return Job(
         name="tiny",
         duration=Duration("600 steps"),

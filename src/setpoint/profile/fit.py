@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def place_problems(section: Profiling, parallel: Parallel) -> Iterator[Problem]:
-    """Look for ranks and devices that are not there.
-
-    Arguments:
-        section: of a training or an inference job, with every value determined.
-        parallel: where it runs.
-
-    Returns:
-        the problems.
-    """
+    """Look for ranks and devices that are not there."""
     size = parallel.world_size
     for index, rank in enumerate(section.ranks or ()):
         if rank >= size:
@@ -49,8 +41,6 @@ def snapshot_problems(
     """Look for a snapshot of a GPU's memory on a machine without one.
 
     Arguments:
-        section: of a training or an inference job, with every value determined.
-        parallel: where it runs.
         choose: finds the device of that; what it refuses is said elsewhere.
 
     Returns:

@@ -31,10 +31,8 @@ class Cycle:
         first, last: the first and the last update recorded, as the run counts them.
         trace: the Chrome trace; None if it could not be written.
         table: the operators that take longest, as text; empty without a table.
-        table_path: the same as a file.
         snapshot: what the GPU's memory held, as a pickle.
         lost: why something of it could not be written.
-        whole: whether all updates of the cycle were recorded.
     """
 
     first: int
@@ -52,13 +50,6 @@ class UpdateProfiler:
 
     It begins with `start`, is told of each update, and ends with `close`, or by itself after the
     last cycle.
-
-    Arguments:
-        section: which updates, and what of them.
-        directory: where the traces go, made if it is not there.
-        device: where the model lies.
-        report: is given each cycle.
-        unit: what counts as an update, as the tables call it.
     """
 
     def __init__(
@@ -84,9 +75,6 @@ class UpdateProfiler:
 
     def start(self, step: int) -> None:
         """Begin before the first update of a session.
-
-        Arguments:
-            step: updates that the run has done.
 
         Raises:
             RunError: if the folder of the traces cannot be made.
@@ -125,11 +113,7 @@ class UpdateProfiler:
         self._look()
 
     def after_update(self, step: int) -> None:
-        """Go on after an update.
-
-        Arguments:
-            step: updates that the run has done.
-        """
+        """Go on after an update."""
         if self._profile is None:
             return
         self._step = step

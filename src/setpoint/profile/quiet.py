@@ -17,9 +17,6 @@ def without_chatter() -> Iterator[None]:
     """Drop the profiler's lines from standard error; all others come when the block ends.
 
     The library writes past Python, and no setting stops it.
-
-    Returns:
-        a context without a value.
     """
     try:
         kept = os.dup(2)

@@ -17,7 +17,6 @@ def begin_snapshot(section: Profiling, device: torch.device) -> None:
     """Record from now on who allocates and frees.
 
     Arguments:
-        section: whether that is asked for.
         device: where the model lies; nothing is recorded but on a GPU.
     """
     if section.snapshot and device.type == "cuda":
@@ -26,12 +25,6 @@ def begin_snapshot(section: Profiling, device: torch.device) -> None:
 
 def write_snapshot(path: Path) -> Path:
     """Write what has been recorded, whole or not at all.
-
-    Arguments:
-        path: the pickle.
-
-    Returns:
-        it.
 
     Raises:
         OSError: if it cannot be written.
@@ -46,11 +39,6 @@ def write_snapshot(path: Path) -> Path:
 
 
 def end_snapshot(section: Profiling, device: torch.device) -> None:
-    """Record no longer, and drop what was recorded.
-
-    Arguments:
-        section: whether it was asked for.
-        device: where the model lies.
-    """
+    """Record no longer, and drop what was recorded."""
     if section.snapshot and device.type == "cuda":
         torch.cuda.memory._record_memory_history(enabled=None)

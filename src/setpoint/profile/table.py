@@ -20,15 +20,6 @@ def operator_table(seen: profile, section: Profiling, updates: int, unit: str = 
 
     The time of an operator is its own, without what it calls: the rows add up to the whole. On a
     GPU the rows are ordered by its time, which is that of the kernels that an operator starts.
-
-    Arguments:
-        seen: a profile that has stopped.
-        section: how many rows there are, and what was recorded.
-        updates: how many updates were recorded.
-        unit: what they are called.
-
-    Returns:
-        lines without a line break at the end.
     """
     found = seen.key_averages(group_by_input_shape=section.shapes)
     rows = [row for row in found if _is_operator(row)]

@@ -26,12 +26,7 @@ def write_trace(seen: profile, path: Path, memory: bool) -> Path:
     """Write the trace of a profile, whole or not at all.
 
     Arguments:
-        seen: a profile that has stopped.
         path: ends in `.json.gz`; replaced if it is there.
-        memory: whether allocations were recorded, which are drawn as curves then.
-
-    Returns:
-        the path.
 
     Raises:
         OSError, RuntimeError: if it cannot be written.
@@ -63,9 +58,6 @@ def write_trace(seen: profile, path: Path, memory: bool) -> Path:
 
 def drop_staged(directory: Path) -> None:
     """Remove what a killed process was about to write.
-
-    Arguments:
-        directory: of traces.
 
     Raises:
         OSError: if it cannot be removed.
@@ -105,10 +97,6 @@ def traces_of(section: Profiling, run: Path) -> Path:
 
     Arguments:
         section: names a folder, in the run directory unless it is absolute.
-        run: the run directory, whose name keeps runs apart in an absolute folder.
-
-    Returns:
-        the folder, in which each rank has one of its own.
     """
     folder = Path(os.path.expanduser(section.directory))
     return folder / run.resolve().name if folder.is_absolute() else run / folder

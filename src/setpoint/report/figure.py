@@ -16,9 +16,6 @@ LEGEND = 12  # labels that a legend has room for
 def refuse_suffix(path: str) -> None:
     """Refuse a file of a kind that cannot be drawn.
 
-    Arguments:
-        path: the file.
-
     Raises:
         SetpointError: if its suffix is another one, or its folder is not there.
     """
@@ -33,7 +30,6 @@ def save(plot: Plot, path: str) -> None:
     """Draw a plot into a file, which is replaced in one step.
 
     Arguments:
-        plot: what to draw.
         path: a `.png` or `.svg` file.
 
     Raises:

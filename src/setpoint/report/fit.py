@@ -16,8 +16,6 @@ def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
 
     Arguments:
         headings: of the columns; the first one names the runs.
-        rows: a cell for each column, one row a run.
-        width: of the terminal, in characters.
 
     Returns:
         the rows with the headings as the first one, and what was left out, in words; the empty
@@ -31,14 +29,7 @@ def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
 
 
 def width_of(rows: Sequence[Sequence[str]]) -> int:
-    """How wide a table is.
-
-    Arguments:
-        rows: the headings and the cells.
-
-    Returns:
-        characters.
-    """
+    """How wide a table is."""
     widths = _widths(rows)
     return sum(widths) + GAP * (len(widths) - 1)
 

@@ -8,22 +8,13 @@ from typing import NamedTuple
 
 
 class Series(NamedTuple):
-    """The points of one run.
-
-    Arguments:
-        label: the run.
-        points: pairs of x and y.
-    """
+    """The points of one run."""
 
     label: str
     points: Sequence[tuple[float, float]]
 
     def drawable(self) -> list[tuple[float, float]]:
-        """The points that a plot has a place for.
-
-        Returns:
-            those of finite numbers.
-        """
+        """The points that a plot has a place for."""
         return [pair for pair in self.points if all(map(math.isfinite, pair))]
 
 
@@ -31,10 +22,6 @@ class Plot(NamedTuple):
     """A plot, whatever draws it.
 
     Arguments:
-        title: above it.
-        x, y: what the axes show.
-        series: at least one.
-        lines: whether the points of a run are joined.
         linear: whether the axes begin at 0 and equal differences are equal distances, whatever
             they cover.
     """
@@ -47,14 +34,7 @@ class Plot(NamedTuple):
     linear: bool = False
 
     def is_logarithmic(self, axis: int) -> bool:
-        """Whether an axis covers more than a factor of 30, all above 0.
-
-        Arguments:
-            axis: 0 for x, 1 for y.
-
-        Returns:
-            True where equal factors should be equal distances.
-        """
+        """Whether an axis covers more than a factor of 30, all above 0."""
         values = [pair[axis] for series in self.series for pair in series.drawable()]
         if self.linear or (self.lines and axis == 0):
             return False  # steps are counted, not multiplied

@@ -8,16 +8,13 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from setpoint.config import SetpointError
-from setpoint.config.difference import ABSENT
-from setpoint.config.suggest import did_you_mean
+from setpoint.config import ABSENT, SetpointError, did_you_mean
 
 
 class Table:
     """Rows of values under named columns.
 
     Arguments:
-        columns: the names, each once.
         rows: a value for each column: numbers, texts, plain data, None or `ABSENT`.
         headings: shorter names for people; the names themselves if not given.
     """
@@ -35,12 +32,6 @@ class Table:
     def index(self, name: str) -> int:
         """The place of a column.
 
-        Arguments:
-            name: its name, or its heading.
-
-        Returns:
-            the index.
-
         Raises:
             SetpointError: if there is no such column.
         """
@@ -54,11 +45,7 @@ class Table:
         )
 
     def drop(self, places: Collection[int]) -> None:
-        """Take columns out.
-
-        Arguments:
-            places: their indices.
-        """
+        """Take columns out."""
         kept = [at for at in range(len(self.columns)) if at not in places]
         self.columns = [self.columns[at] for at in kept]
         self.headings = [self.headings[at] for at in kept]
@@ -66,10 +53,6 @@ class Table:
 
     def sort(self, name: str, reverse: bool = False) -> None:
         """Sort the rows; those without a number or text come last, either way.
-
-        Arguments:
-            name: of the column to sort by.
-            reverse: largest first.
 
         Raises:
             SetpointError: if there is no such column.
@@ -83,9 +66,6 @@ class Table:
     def cells(self, text: Callable[[Any], str]) -> list[list[str]]:
         """The rows as texts for people.
 
-        Arguments:
-            text: writes a value that is neither a number nor missing.
-
         Returns:
             cells; numbers that are not whole have six digits.
         """
@@ -93,9 +73,6 @@ class Table:
 
     def to_csv(self, text: Callable[[Any], str]) -> str:
         """The table as comma-separated values, by RFC 4180.
-
-        Arguments:
-            text: writes a value that is neither a number, a text nor missing.
 
         Returns:
             lines that begin with the names; numbers at full precision.
@@ -109,9 +86,6 @@ class Table:
 
     def to_json(self, plain: Callable[[Any], Any]) -> list[dict[str, Any]]:
         """The table for machines.
-
-        Arguments:
-            plain: makes plain data of a value.
 
         Returns:
             a mapping for each row; what a run does not have is left out.
@@ -128,9 +102,6 @@ class Table:
 
 def number_cell(value: float) -> str:
     """A number as a table shows it.
-
-    Arguments:
-        value: any number.
 
     Returns:
         six digits at most; whole numbers in full.

@@ -18,12 +18,7 @@ def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = T
     """Draw a plot in characters.
 
     Arguments:
-        plot: what to draw.
-        width, height: of the drawing, in characters.
         colour: whether the terminal shows colours; without them letters tell the runs apart.
-
-    Returns:
-        the lines.
 
     Raises:
         SetpointError: if plotille is not installed.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from setpoint.config import RUNTIME, Config, Period, Problem, check, field
+from setpoint.config import RUNTIME, Config, Problem, check, field
+from setpoint.units import Period
 
 
 class GarbageCollection(Config, role=RUNTIME):

@@ -10,11 +10,7 @@ WHOLE = 2
 
 
 class PacedCollection:
-    """Takes the collection of garbage over, from `start` to `close`.
-
-    Arguments:
-        section: which objects are looked at, and whether Python goes on by itself.
-    """
+    """Takes the collection of garbage over, from `start` to `close`."""
 
     def __init__(self, section: GarbageCollection) -> None:
         self.section = section

@@ -31,8 +31,6 @@ class Stopped(KeyboardInterrupt):
     """Raised in the main thread where a signal ends what it does.
 
     Arguments:
-        number: of the signal.
-        status: the exit status.
         lost: whether steps were trained that no checkpoint holds.
         outlook: what that means, in words; empty where nothing is to be said.
     """
@@ -101,10 +99,6 @@ class StopRequest:
     def status_of(self, number: int, lost: bool) -> int:
         """The exit status after a signal.
 
-        Arguments:
-            number: of the signal.
-            lost: whether steps were trained that no checkpoint holds.
-
         Returns:
             130 for Ctrl-C; for others 75 where the same command goes on, and 143 elsewhere.
         """
@@ -113,11 +107,7 @@ class StopRequest:
         return PREEMPTED if self.resumable and not lost else TERMINATED
 
     def request(self, number: int = signal.SIGTERM) -> None:
-        """Ask to stop after the present step, with a checkpoint; from any thread.
-
-        Arguments:
-            number: the signal that this stands for, which decides the exit status.
-        """
+        """Ask to stop after the present step, with a checkpoint; from any thread."""
         if self.signal is None:
             self.signal = number
 
@@ -286,9 +276,6 @@ def active() -> StopRequest | None:
 
 def named(number: int) -> str:
     """What people call a signal.
-
-    Arguments:
-        number: of the signal.
 
     Returns:
         for instance `Ctrl-C` or `SIGTERM`.

@@ -6,15 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import SetpointError
-from setpoint.config.difference import ABSENT
-from setpoint.config.files.limits import can_be_path
-from setpoint.config.origin import DERIVED
-from setpoint.config.sweep.naming import labels
-from setpoint.config.table import Table as Values
-from setpoint.config.table import compare
-from setpoint.config.types.base import shown_plain
+from setpoint.config import ABSENT, DERIVED, SetpointError, can_be_path, compare, shown_plain
+from setpoint.config import Table as Values
 from setpoint.report.table import Table
+from setpoint.sweep_space.naming import labels
 from setpoint.track.run_directory import is_run_directory
 
 from .metrics import MetricPath, Metrics, require
@@ -33,8 +28,6 @@ class Entry:
     """One run, or one configuration without a run.
 
     Arguments:
-        label: by which it is shown.
-        source: what its configuration is read from.
         run: its run directory; None for a preset or a file.
     """
 
@@ -47,15 +40,7 @@ class Entry:
 
 
 def entries(words: Sequence[str], notes: list[str]) -> list[Entry]:
-    """The runs that the words of a command line stand for.
-
-    Arguments:
-        words: run directories, folders of sweeps or of runs, and other sources.
-        notes: receives a line for each run that cannot be shown.
-
-    Returns:
-        the runs, each once.
-    """
+    """The runs that the words of a command line stand for."""
     found: dict[str, Entry] = {}
     for word in words:
         for entry in _entries(word, notes):
@@ -123,7 +108,6 @@ def read_metrics(entry: Entry, notes: list[str]) -> None:
 
     Arguments:
         entry: the run; gets its metrics.
-        notes: receives a line if there is something wrong.
     """
     if entry.run is None:
         return
@@ -139,10 +123,6 @@ def read_metrics(entry: Entry, notes: list[str]) -> None:
 def cell_of(entry: Entry, path: MetricPath) -> Any:
     """A metric of a run as the cell of a table.
 
-    Arguments:
-        entry: the run.
-        path: the metric.
-
     Returns:
         the number, or `ABSENT`.
     """
@@ -152,9 +132,6 @@ def cell_of(entry: Entry, path: MetricPath) -> Any:
 
 def differing(tables: Sequence[Values]) -> dict[tuple[str, ...], list[Any]]:
     """The values in which configurations differ.
-
-    Arguments:
-        tables: the values of each configuration.
 
     Returns:
         for each path a value of each configuration, `ABSENT` where it has none. What is derived
@@ -175,11 +152,7 @@ def comparison(runs: Sequence[Entry], wanted: Sequence[str]) -> Table:
     """The table of several runs.
 
     Arguments:
-        runs: with their values and metrics.
         wanted: metrics by path; the usual ones if empty.
-
-    Returns:
-        a row for each run: its label, what differs, and the metrics.
 
     Raises:
         SetpointError: if no run has a metric that was asked for.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, field
-from setpoint.config.sweep.distribution import Drawn
-from setpoint.config.sweep.schema import Sweep
+from setpoint.sweep_space.distribution import Drawn
+from setpoint.sweep_space.table import Sweep
 
 OBJECTIVE = "evaluation.held_out_loss"
 """What a search looks at unless it is told otherwise."""

@@ -35,10 +35,8 @@ class Launcher:
 
     Arguments:
         jobs: how many points run at a time.
-        changed: called when a point starts or ends.
         command: makes the command of a point, given it and the modules it needs.
         imports: modules that the user named; each point imports them as well.
-        prefix: of the variables that set fields.
     """
 
     def __init__(
@@ -96,11 +94,7 @@ class Launcher:
             signal.signal(number, handler)
 
     def run(self, tasks: Sequence[Task]) -> None:
-        """Run points until all have ended, or a signal asks to stop.
-
-        Arguments:
-            tasks: in the order in which they start.
-        """
+        """Run points until all have ended, or a signal asks to stop."""
         waiting = list(tasks)
         while (waiting and not self._signals) or self.busy:
             while waiting and self.free > 0:
@@ -109,9 +103,6 @@ class Launcher:
 
     def start(self, task: Task) -> None:
         """Write a point's record and start its process.
-
-        Arguments:
-            task: the point.
 
         Raises:
             SetpointError: if its folder cannot be written.
@@ -128,11 +119,7 @@ class Launcher:
         self._changed(task)
 
     def wait(self) -> list[Task]:
-        """Wait a moment; pass signals on, and see which points have ended.
-
-        Returns:
-            those that ended.
-        """
+        """Wait a moment; pass signals on, and see which points have ended."""
         time.sleep(PAUSE)
         while self._passed < len(self._signals):
             number = self._signals[self._passed]
@@ -174,15 +161,7 @@ class Launcher:
 
 
 def train_command(task: Task, modules: Sequence[str]) -> list[str]:
-    """The command of a point.
-
-    Arguments:
-        task: the point, whose record is written.
-        modules: to be imported first.
-
-    Returns:
-        its words.
-    """
+    """The command of a point."""
     imports = [word for module in modules for word in ("--import", module)]
     # -P: a file of the working folder must not pass for a module of the standard library.
     start = [sys.executable, "-P", "-m", "setpoint.cli.main"]
@@ -195,12 +174,7 @@ def environment(
     """The environment of a point's process.
 
     Arguments:
-        variables: of this process.
         jobs: how many points run at a time; they share the processors.
-        prefix: of the variables that set fields.
-
-    Returns:
-        the variables without those that set fields, which the point's record has already.
     """
     found = {k: v for k, v in variables.items() if not k.upper().startswith(prefix)}
     if jobs > 1:
@@ -209,26 +183,14 @@ def environment(
 
 
 def processors() -> int:
-    """How many processors this process may use.
-
-    Returns:
-        the number.
-    """
+    """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def reason_of(task: Task, status: int) -> str:
-    """Why a point ended early, from the end of its log.
-
-    Arguments:
-        task: the point.
-        status: of its process.
-
-    Returns:
-        the last error that it printed, or its last line.
-    """
+    """Why a point ended early, from the end of its log."""
     try:
         with open(task.log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.config import Problem, SetpointError
-from setpoint.config.added import added_sections
-from setpoint.config.suggest import nearest
+from setpoint.config import Problem, SetpointError, added_sections, nearest
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import METRICS as METRIC
@@ -28,7 +26,6 @@ class MetricPath(NamedTuple):
 
     Arguments:
         kind: of the rows; None where the column says enough.
-        column: of the rows.
         reduction: which of the column's values: one of `REDUCTIONS`.
     """
 
@@ -42,9 +39,6 @@ class MetricPath(NamedTuple):
 
         Arguments:
             text: `[KIND.]COLUMN[.REDUCTION]`; the last value counts if nothing else is said.
-
-        Returns:
-            the path.
 
         Raises:
             SetpointError: if it has another form.
@@ -64,7 +58,6 @@ class Metrics:
     """The rows of a run.
 
     Arguments:
-        rows: as the trackers wrote them.
         damaged: what is wrong with lines that are left out.
     """
 
@@ -76,12 +69,6 @@ class Metrics:
     def read(cls, run: Path) -> Metrics:
         """Read the rows of a run directory.
 
-        Arguments:
-            run: the directory.
-
-        Returns:
-            the metrics, of the lines that are whole.
-
         Raises:
             SetpointError: if there are none, or they cannot be read.
         """
@@ -92,14 +79,7 @@ class Metrics:
         return cls(read_jsonl(path, damaged), damaged)
 
     def curve(self, path: MetricPath) -> list[tuple[float, float]]:
-        """A column over the steps.
-
-        Arguments:
-            path: whose reduction does not count.
-
-        Returns:
-            pairs of step and value, as far as both are numbers.
-        """
+        """A column over the steps."""
         found: list[tuple[float, float]] = []
         for row in self.rows:
             if path.kind not in (None, row.get("kind")):
@@ -112,9 +92,6 @@ class Metrics:
 
     def value(self, path: MetricPath) -> float | None:
         """One number.
-
-        Arguments:
-            path: which.
 
         Returns:
             the number, which may be infinite or NaN; None if the run has none.
@@ -146,11 +123,7 @@ class Metrics:
         return list(found)
 
     def last(self) -> dict[str, float]:
-        """The last value of each column, and the step of the last row.
-
-        Returns:
-            numbers by path.
-        """
+        """The last value of each column, and the step of the last row."""
         found: dict[str, float] = {}
         for row in self.rows:
             for column, value in row.items():
@@ -164,9 +137,6 @@ class Metrics:
 def measured(job: Job) -> list[str]:
     """The metrics that a run of a job will have, as far as its configuration tells.
 
-    Arguments:
-        job: the resolved configuration.
-
     Returns:
         `KIND.COLUMN`, evaluation first. Rows of training may have more columns, such as those of
         experts and of callbacks of the user's own.
@@ -179,10 +149,6 @@ def measured(job: Job) -> list[str]:
 
 def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
     """What is wrong with an objective that a run of a job would not have.
-
-    Arguments:
-        job: the resolved configuration.
-        wanted: the objective.
 
     Returns:
         the problem; None for a metric that there will be, or may be.
@@ -212,13 +178,6 @@ def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
 def require(path: str, runs: Iterable[Metrics]) -> MetricPath:
     """A metric that somebody asked for, which at least one run must have.
 
-    Arguments:
-        path: as typed.
-        runs: the metrics of the runs.
-
-    Returns:
-        the path.
-
     Raises:
         SetpointError: with the nearest names, if no run has it.
     """
@@ -240,12 +199,5 @@ def require(path: str, runs: Iterable[Metrics]) -> MetricPath:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of a row is a number.
-
-    Arguments:
-        value: as read.
-
-    Returns:
-        True for ints and floats, NaN and infinities among them.
-    """
+    """Whether a value of a row is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from setpoint.config import Config, SetpointError
-from setpoint.config.record import CONFIG, HEADER, record_files
+from setpoint.config import CONFIG, HEADER, Config, SetpointError, record_files
 from setpoint.track.atomic import write_json, write_text
 
 MARK = "point.json"
@@ -21,12 +20,6 @@ def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
 
     Arguments:
         folder: of the point; made if it is not there.
-        name: of the point.
-        job: its resolved configuration.
-        run: its run directory.
-
-    Returns:
-        the modules that its config classes come from, other than Setpoint's own.
 
     Raises:
         SetpointError: if it cannot be written.
@@ -44,12 +37,5 @@ def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
 
 
 def is_point(folder: str | Path) -> bool:
-    """Whether a folder is the record of a point, whose run lies elsewhere.
-
-    Arguments:
-        folder: any path.
-
-    Returns:
-        True if it is.
-    """
+    """Whether a folder is the record of a point, whose run lies elsewhere."""
     return (Path(folder) / MARK).is_file()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from setpoint.config.sweep.distribution import Choice, Distribution, Integer, LogUniform
-from setpoint.config.sweep.naming import value_text
-from setpoint.config.sweep.setting import Point, Setting, axis_origin
+from setpoint.sweep_space.distribution import Choice, Distribution, Integer, LogUniform
+from setpoint.sweep_space.naming import value_text
+from setpoint.sweep_space.setting import Point, Setting, axis_origin
 
 DIGITS = 5  # of a proposed number, so that it reads well
 
@@ -15,25 +15,14 @@ Axes = dict[tuple[str, ...], Distribution]
 
 
 class Proposals:
-    """Says what Optuna may propose, and what a proposal means.
-
-    Arguments:
-        axes: a distribution for each field.
-    """
+    """Says what Optuna may propose, and what a proposal means."""
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
         self._choices = {path: _choices(axis) for path, axis in axes.items()}
 
     def point(self, params: dict[str, Any]) -> Point:
-        """What a trial sets.
-
-        Arguments:
-            params: Optuna's values by dotted path.
-
-        Returns:
-            the point.
-        """
+        """What a trial sets."""
         found: list[Setting] = []
         for path, axis in self.axes.items():
             key = ".".join(path)
@@ -47,11 +36,7 @@ class Proposals:
         return tuple(found)
 
     def distributions(self) -> dict[str, Any]:
-        """The axes in Optuna's words.
-
-        Returns:
-            its distributions by dotted path.
-        """
+        """The axes in Optuna's words."""
         from optuna.distributions import (
             CategoricalDistribution,
             FloatDistribution,
@@ -80,11 +65,6 @@ def sampler_of(kind: str, seed: int, number: int) -> Any:
 
     Arguments:
         kind: `tpe` or `random`.
-        seed: of the search.
-        number: of the trial.
-
-    Returns:
-        Optuna's sampler.
     """
     from optuna.samplers import RandomSampler, TPESampler
 
@@ -94,14 +74,7 @@ def sampler_of(kind: str, seed: int, number: int) -> Any:
 
 
 def corner(axes: Axes) -> Point:
-    """The point at the first limit of every axis.
-
-    Arguments:
-        axes: the distributions.
-
-    Returns:
-        the point.
-    """
+    """The point at the first limit of every axis."""
     return tuple(
         Setting(path, axis.extremes()[0], axis_origin(".".join(path)))
         for path, axis in axes.items()
@@ -110,9 +83,6 @@ def corner(axes: Axes) -> Point:
 
 def corners(axes: Axes) -> list[Point]:
     """Points that reach every limit and every choice of every axis, one axis at a time.
-
-    Arguments:
-        axes: the distributions.
 
     Returns:
         the points, which show what is wrong with an axis before anything runs.

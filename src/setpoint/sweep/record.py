@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import SetpointError
-from setpoint.config.sweep.points import Duplicate
+from setpoint.sweep_space.points import Duplicate
 from setpoint.track.atomic import write_json
 from setpoint.track.lock import RunLock
 
@@ -25,8 +25,6 @@ class SweepRecord:
     Points of earlier sweeps in the same folder stay in it, as long as their runs do.
 
     Arguments:
-        folder: made if it is not there.
-        source: as typed.
         duplicates: the points that were left out.
 
     Raises:
@@ -51,11 +49,7 @@ class SweepRecord:
         self._before = read_record_of(folder) if self.path.exists() else []
 
     def recall(self, tasks: Sequence[Task]) -> None:
-        """Take over how long finished points took, which their runs do not say.
-
-        Arguments:
-            tasks: the points of this sweep.
-        """
+        """Take over how long finished points took, which their runs do not say."""
         known = {point["fingerprint"]: point for point in self._before}
         for task in tasks:
             point = known.get(task.point.fingerprint)
@@ -66,11 +60,7 @@ class SweepRecord:
         """Replace the record.
 
         Arguments:
-            tasks: the points of this sweep.
             details: what else is to be kept, such as the best trial of a search.
-
-        Returns:
-            what was written.
 
         Raises:
             RunError: if it cannot be written; what was there before is unchanged.
@@ -94,14 +84,7 @@ class SweepRecord:
 
 
 def duplicates_json(duplicates: Sequence[Duplicate]) -> list[dict[str, Any]]:
-    """The points that were left out, for machines.
-
-    Arguments:
-        duplicates: the points.
-
-    Returns:
-        plain mappings.
-    """
+    """The points that were left out, for machines."""
     return [
         {"name": each.name, "same_as": each.same_as, "differing": each.differing}
         for each in duplicates
@@ -113,9 +96,6 @@ def read_record_of(folder: Path) -> list[dict[str, Any]]:
 
     Arguments:
         folder: with a `sweep.json`.
-
-    Returns:
-        the points as they were recorded.
 
     Raises:
         SetpointError: if the record cannot be read.

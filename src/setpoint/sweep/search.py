@@ -25,10 +25,6 @@ class SearchRun:
     """One search in the folder of a sweep; a repeated one goes on with the same trials.
 
     Arguments:
-        spec: what is looked for.
-        axes: a distribution for each field.
-        make: resolves a point.
-        folder: of the sweep, which this process alone writes.
         changed: called when a point starts or ends, or is found to be known.
 
     Raises:
@@ -59,9 +55,6 @@ class SearchRun:
 
     def run(self, launcher: Launcher) -> None:
         """Propose, run and judge until there are as many trials as wanted, or a signal comes.
-
-        Arguments:
-            launcher: runs the points.
 
         Raises:
             RunError: if a trial came to its end without the objective, and none before had it:
@@ -98,11 +91,7 @@ class SearchRun:
         }
 
     def counts(self) -> dict[str, int]:
-        """How many trials there are in each state.
-
-        Returns:
-            counts by Optuna's names of states, in lower case.
-        """
+        """How many trials there are in each state."""
         found: dict[str, int] = {}
         for trial in self._study.trials:
             name = trial.state.name.lower()
@@ -209,9 +198,6 @@ class SearchRun:
 
     def value(self, task: Task) -> float | None:
         """What a point came to.
-
-        Arguments:
-            task: a finished point.
 
         Returns:
             the objective; None if the run has not measured it.

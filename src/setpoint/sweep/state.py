@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from setpoint.config import SetpointError
-from setpoint.config.plain import to_plain
-from setpoint.config.record import CONFIG
+from setpoint.config import CONFIG, SetpointError, to_plain
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
 from setpoint.train.contract import check_contract
@@ -20,7 +18,6 @@ class RunState(NamedTuple):
     """What is known of a run before it is started.
 
     Arguments:
-        started: whether there is a run directory with a record.
         finished: whether the run came to its end, as long as it is to be today.
         step: of the last event; 0 if nothing was saved.
     """
@@ -32,13 +29,6 @@ class RunState(NamedTuple):
 
 def run_state(path: Path, job: Job) -> RunState:
     """Look at the run directory of a point.
-
-    Arguments:
-        path: where it is or would be.
-        job: the resolved configuration of today.
-
-    Returns:
-        how far it has come.
 
     Raises:
         SetpointError: if the run that is there cannot be gone on with under this configuration.

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import SetpointError
-from setpoint.config.plain import to_plain
-from setpoint.config.sweep.points import ResolvedPoint
-from setpoint.config.sweep.setting import Point
+from setpoint.config import SetpointError, to_plain
+from setpoint.sweep_space.points import ResolvedPoint
+from setpoint.sweep_space.setting import Point
 from setpoint.train.config import Job
 
 from .metrics import MetricPath
@@ -30,15 +29,6 @@ Make = Callable[[Point], ResolvedPoint[Job]]
 
 def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
     """Open the trials of a search, or begin them.
-
-    Arguments:
-        spec: what is looked for.
-        axes: a distribution for each field.
-        make: resolves a point.
-        folder: of the sweep.
-
-    Returns:
-        Optuna's study.
 
     Raises:
         SetpointError: if Optuna is not installed, or its storage cannot be read.
@@ -60,15 +50,6 @@ def open_study(spec: Search, axes: Axes, make: Make, folder: Path) -> Study:
 def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
     """How many trials a search has already; nothing is written.
 
-    Arguments:
-        spec: what is looked for.
-        axes: a distribution for each field.
-        make: resolves a point.
-        folder: of the sweep, which may not be there.
-
-    Returns:
-        the number.
-
     Raises:
         SetpointError: if there is a storage, and Optuna is not installed or cannot read it.
     """
@@ -85,16 +66,7 @@ def trials_before(spec: Search, axes: Axes, make: Make, folder: Path) -> int:
 
 
 def identity(spec: Search, axes: Axes, make: Make) -> str:
-    """A name that only a search with comparable trials shares.
-
-    Arguments:
-        spec: what is looked for.
-        axes: a distribution for each field.
-        make: resolves a point.
-
-    Returns:
-        the name.
-    """
+    """A name that only a search with comparable trials shares."""
     base = make(corner(axes))
     facts = {
         "axes": {".".join(path): to_plain(axis) for path, axis in axes.items()},
@@ -123,9 +95,6 @@ def optuna_missing() -> str:
 
 def import_optuna() -> Any:
     """The package that proposes.
-
-    Returns:
-        the module, which tells warnings only.
 
     Raises:
         SetpointError: if it is not installed.

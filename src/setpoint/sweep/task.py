@@ -8,7 +8,7 @@ from typing import Any
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import SetpointError
-from setpoint.config.sweep.points import ResolvedPoint, mapping_of
+from setpoint.sweep_space.points import ResolvedPoint, mapping_of
 from setpoint.train.naming import run_directory_of
 
 from .metrics import Metrics
@@ -26,8 +26,6 @@ class Task:
     """One point of a sweep.
 
     Arguments:
-        point: the point, resolved.
-        folder: of the sweep.
         run: the directory of its run; None: that of a training job.
     """
 
@@ -70,22 +68,14 @@ class Task:
             self.reason = str(error)
 
     def saved_in_words(self) -> str:
-        """What is left of its run where it was stopped.
-
-        Returns:
-            at which step it goes on, or that it starts again.
-        """
+        """What is left of its run where it was stopped."""
         newest = max(list_checkpoints(self.run / "checkpoints"), default=0)
         if newest:
             return f"saved at step {newest}; the same command goes on"
         return "nothing saved yet; the same command starts it again"
 
     def plan(self) -> str:
-        """What would happen with it.
-
-        Returns:
-            a few words.
-        """
+        """What would happen with it."""
         if self.state.finished:
             return "skip: finished"
         if self.state.step:
@@ -93,11 +83,7 @@ class Task:
         return "start again" if self.state.started else "start"
 
     def to_json(self) -> dict[str, Any]:
-        """The point as the record of the sweep has it.
-
-        Returns:
-            a mapping of plain values.
-        """
+        """The point as the record of the sweep has it."""
         return {
             "name": self.name,
             "settings": dict(mapping_of(self.point.point)),
@@ -114,9 +100,6 @@ class Task:
 
 def finite(value: float) -> float | str:
     """A number as JSON can hold it.
-
-    Arguments:
-        value: any number.
 
     Returns:
         the number; NaN and the infinities as texts.

@@ -12,7 +12,6 @@ class Peak(NamedTuple):
     Arguments:
         flops: floating-point operations per second in bfloat16 with float32 sums (float16 where
             the chip has no bfloat16), without sparsity.
-        source: where the number stands.
     """
 
     flops: float

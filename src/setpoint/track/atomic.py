@@ -15,10 +15,6 @@ from setpoint.config import RunError
 def write_text(path: Path, text: str) -> None:
     """Write a file, or replace it with its permissions kept, and wait until the disk has it.
 
-    Arguments:
-        path: the file, in a directory that exists.
-        text: its whole content.
-
     Raises:
         RunError: if it cannot be written, as on a full disk; what was there before is unchanged.
     """
@@ -43,7 +39,6 @@ def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, as `write_text` does.
 
     Arguments:
-        path: the file.
         value: what JSON can hold; NaN and the infinities are refused.
 
     Raises:

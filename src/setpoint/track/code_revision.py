@@ -18,9 +18,6 @@ _UNTRACKED = 200
 def code_revision(directory: Path) -> dict[str, Any]:
     """The state of the git repository that a directory is in.
 
-    Arguments:
-        directory: anywhere inside the repository.
-
     Returns:
         `root`, `revision`, `branch`, `remote`, `dirty`, `diff` (against the revision, tracked files
         only), `untracked` (names). What cannot be read is None, and `unread` says why; a diff

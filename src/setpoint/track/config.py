@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Period, Problem, check, field
+from setpoint.config import RUNTIME, Caution, Config, Problem, check, field
+from setpoint.units import Period
 
 NO_METRICS = "no-metrics-file"
 

@@ -56,9 +56,6 @@ def short_count(count: float) -> str:
 def short_time(seconds: float) -> str:
     """A length of time.
 
-    Arguments:
-        seconds: at least 0.
-
     Returns:
         for instance `0:42`, `1:05:09`, `3d 4:00:00`.
     """

@@ -15,9 +15,6 @@ class EventLog:
 
     Unlike metrics, events are never dropped on resume: that a run went back is part of its history.
 
-    Arguments:
-        path: the file, made if it is not there.
-
     Raises:
         SetpointError: if it cannot be written.
     """
@@ -30,7 +27,6 @@ class EventLog:
 
         Arguments:
             event: what happened, in a word: `start`, `resume`, `save`, `fault`, `end`.
-            details: what JSON can hold.
 
         Raises:
             RunError: if the disk is full or fails.

@@ -26,9 +26,6 @@ class JsonlWriter:
     A process that is killed loses nothing it wrote; a machine that loses power loses at most what
     came after the last `sync`. A last line without an end, the trace of a power cut, is dropped.
 
-    Arguments:
-        path: the file, made if it is not there.
-
     Raises:
         SetpointError: if it cannot be written.
     """
@@ -73,9 +70,6 @@ class JsonlWriter:
 
     def sync(self) -> int:
         """Wait until the disk has all rows; to be called before a checkpoint counts on them.
-
-        Returns:
-            the offset.
 
         Raises:
             RunError: if the disk reports an error.
@@ -133,15 +127,7 @@ class JsonlWriter:
 
 
 def build_jsonl(config: Jsonl, *, run_directory: RunDirectory) -> JsonlWriter:
-    """Build the tracker that writes `metrics.jsonl`.
-
-    Arguments:
-        config: its section.
-        run_directory: of the run, locked by this process.
-
-    Returns:
-        the writer.
-    """
+    """Build the tracker that writes `metrics.jsonl`."""
     return JsonlWriter(run_directory.metrics)
 
 
@@ -149,7 +135,6 @@ def read_jsonl(path: Path, damaged: list[str] | None = None) -> list[dict[str, A
     """Read what `JsonlWriter` wrote, also while it is still writing.
 
     Arguments:
-        path: the file.
         damaged: receives what is wrong with lines that are not JSON, which are left out then.
 
     Returns:

@@ -18,9 +18,6 @@ from setpoint.config import SetpointError
 def refuse_locked(path: Path) -> None:
     """Refuse what `RunLock` would refuse because another process holds it; nothing is written.
 
-    Arguments:
-        path: the file, which need not exist.
-
     Raises:
         SetpointError: naming that process.
     """

@@ -16,9 +16,7 @@ class Reading:
     """What is known at one moment of a run; None is not shown.
 
     Arguments:
-        step: optimizer updates done.
         loss: mean over the updates since the last reading, in nats per token.
-        tokens_per_second: of training alone.
         seconds_left: until the end as far as anybody can tell.
         mfu: share of the hardware's peak, between 0 and 1.
         fraction: how much of the run is done, between 0 and 1.
@@ -55,41 +53,25 @@ def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
 
 
 class Progress:
-    """Shows nothing; the base of those that do. Use as a context.
-
-    Arguments: none.
-    """
+    """Shows nothing; the base of those that do. Use as a context."""
 
     def start(self) -> None:
         """Begin to show."""
 
     def advance(self, step: int) -> None:
-        """Tell that a step is done; cheap enough for every step.
-
-        Arguments:
-            step: optimizer updates done.
-        """
+        """Tell that a step is done; cheap enough for every step."""
 
     def show(self, reading: Reading) -> None:
-        """Show a row of metrics.
-
-        Arguments:
-            reading: what is known now.
-        """
+        """Show a row of metrics."""
 
     def note(self, text: str) -> None:
-        """Show a line that stays: an evaluation, a saved checkpoint.
-
-        Arguments:
-            text: one line.
-        """
+        """Show a line that stays: an evaluation, a saved checkpoint."""
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Tell how far a piece of work beside the updates is; cheap enough for every batch.
 
         Arguments:
             what: the work and its unit, such as `evaluating held_out, sequences`.
-            done: how much of it is done.
             total: how much there is; None where that is not known. It is over when `done` is this.
             now: whether it is shown at once, because the next call may be long in coming.
         """
@@ -115,7 +97,6 @@ class LineProgress(Progress):
 
     Arguments:
         total_steps: after which the run ends, or None if something else ends it.
-        stream: where the lines go.
     """
 
     def __init__(self, total_steps: int | None, stream: TextIO) -> None:
@@ -144,11 +125,7 @@ class LineProgress(Progress):
 
 
 class WorkLine(Progress):
-    """One line of a terminal that says how far a piece of work is, for commands without updates.
-
-    Arguments:
-        stream: the terminal.
-    """
+    """One line of a terminal that says how far a piece of work is, for commands without updates."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -177,9 +154,6 @@ class WorkLine(Progress):
 def make_work_progress(stream: TextIO | None = None) -> Progress:
     """Show how far the work of a command is, where its results are not printed.
 
-    Arguments:
-        stream: standard error if not given.
-
     Returns:
         a line of its own on a terminal, and a line every few seconds elsewhere.
     """
@@ -207,7 +181,6 @@ def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
     """A reading in words.
 
     Arguments:
-        reading: what is known now.
         total_steps: after which the run ends, or None.
 
     Returns:
@@ -238,9 +211,6 @@ def make_progress(
         mode: `tracking.progress`; `auto` is a bar on a terminal and lines elsewhere.
         total_steps: after which the run ends, or None if something else ends it.
         stream: where it is shown; standard output if not given.
-
-    Returns:
-        the progress, not yet started.
     """
     output: TextIO = sys.stdout if stream is None else stream
     if mode == "none":

@@ -19,7 +19,6 @@ class BarProgress(Progress):
 
     Arguments:
         total_steps: after which the run ends; without it the bar follows `Reading.fraction`.
-        stream: a terminal.
     """
 
     def __init__(self, total_steps: int | None, stream: TextIO) -> None:

@@ -17,9 +17,7 @@ class LoggedProgress(Progress):
     Whoever watched may leave, as `| head` does: the run goes on, and the file tells the rest.
 
     Arguments:
-        inner: shows the run.
         path: the log file, made if it is not there; it only ever grows.
-        total_steps: after which the run ends, or None.
 
     Raises:
         RunError: if the file cannot be written.

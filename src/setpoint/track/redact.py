@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from setpoint.config.credentials import HIDDEN, hide_secrets
+from setpoint.config import HIDDEN, hide_secrets
 
 _SECRET_WORDS = frozenset(
     ("key", "apikey", "token", "secret", "password", "passwd", "pwd", "passphrase", "credential",
@@ -20,18 +20,12 @@ def is_secret_name(name: str) -> bool:
     Arguments:
         name: for instance `--tracking.wandb.api_key` or `HF_TOKEN`; `tokens` and `tokenizer` are
             other words than `token`.
-
-    Returns:
-        whether one of its words is that of a secret.
     """
     return not _SECRET_WORDS.isdisjoint(re.split(r"[^a-z0-9]+", name.lower()))
 
 
 def without_secrets(value: Any) -> Any:
     """Hide secrets in every text of some data.
-
-    Arguments:
-        value: what JSON can hold.
 
     Returns:
         a copy in which `hide_secrets` has seen each text, keys included.
@@ -47,9 +41,6 @@ def without_secrets(value: Any) -> Any:
 
 def redact_command(arguments: Iterable[str]) -> list[str]:
     """A command line that can be recorded.
-
-    Arguments:
-        arguments: as the program got them.
 
     Returns:
         the same arguments; values of flags with a secret's name, logins in addresses and keys of

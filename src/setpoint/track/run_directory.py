@@ -8,11 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from setpoint.config import SetpointError
-from setpoint.config.record import MINIMAL
-from setpoint.config.recorded import (
+from setpoint.config import (
+    MINIMAL,
     NEW_ORIGINS,
     ORIGINS,
+    SetpointError,
     backup_name,
     recorded_schema,
     take_new_origins,
@@ -45,7 +45,6 @@ class RunDirectory:
     """The record of one run, which `create` makes.
 
     Arguments:
-        path: the directory.
         lock: the lock, held by this process; None for one that is only looked at.
         is_new: whether no run had been recorded there before.
     """
@@ -58,9 +57,6 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path | str) -> Self:
         """Make a run directory, or take over one whose run is to be continued, and lock it.
-
-        Arguments:
-            path: a directory that does not exist, is empty, or is a run directory.
 
         Returns:
             the directory, locked until `close` or the end of the process.
@@ -100,12 +96,6 @@ class RunDirectory:
     @classmethod
     def look(cls, path: Path | str) -> Self:
         """Refuse what `create` would refuse, and write nothing.
-
-        Arguments:
-            path: as for `create`.
-
-        Returns:
-            the directory, which cannot be written to.
 
         Raises:
             SetpointError: as `create` does.
@@ -158,10 +148,6 @@ class RunDirectory:
     def write_json(self, name: str, value: Any) -> None:
         """Write one of the record's JSON files in one step.
 
-        Arguments:
-            name: one of `FILES`.
-            value: its content.
-
         Raises:
             RunError: if it cannot be written; what was there before is unchanged.
         """
@@ -169,10 +155,6 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> None:
         """Write one of the record's text files in one step.
-
-        Arguments:
-            name: one of `FILES`.
-            text: its content.
 
         Raises:
             RunError: if it cannot be written; what was there before is unchanged.
@@ -188,7 +170,6 @@ class RunDirectory:
 
         Arguments:
             texts: as `record_files` gives them.
-            schema: that they are of.
 
         Raises:
             RunError: if one cannot be written.
@@ -231,9 +212,6 @@ class RunDirectory:
 
 def is_run_directory(path: Path) -> bool:
     """Whether a directory holds the record of a run.
-
-    Arguments:
-        path: any path.
 
     Returns:
         whether it has a `config.json` and another file of a record: other programs' directories,

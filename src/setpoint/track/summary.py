@@ -21,10 +21,8 @@ def print_table(
     """Print a table. rich is imported only on a terminal.
 
     Arguments:
-        title: printed above it.
         rows: cells of text; the first of a row is its label, the others are numbers as a rule.
         columns: headings; none if not given.
-        stream: standard output if not given.
     """
     output: TextIO = sys.stdout if stream is None else stream
     if not is_terminal(output):
@@ -48,12 +46,7 @@ def plain_table(title: str, rows: Sequence[Sequence[str]], *, columns: Sequence[
     """A table in text, aligned by spaces.
 
     Arguments:
-        title: the first line.
-        rows: cells of text.
         columns: headings; none if not given.
-
-    Returns:
-        lines without a line break at the end.
     """
     lines = [*([columns] if columns else []), *rows]
     count = max((len(line) for line in lines), default=0)

@@ -56,7 +56,6 @@ def go_on_from(parts: Parts, training: Mapping[str, Tensor]) -> None:
     """Bring the weights back that are trained, after a model was loaded as it is judged.
 
     Arguments:
-        parts: the objects of a job, with the weights of a checkpoint.
         training: what `evaluation_point` gave when it was saved.
     """
     for name, held in parts.weights.named_parameters():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from setpoint.config import RUNTIME, Config, Duration, Length, derived, field
+from setpoint.config import RUNTIME, Config, derived, field
+from setpoint.units import Duration, Length
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -90,13 +91,6 @@ def solve_batch(
     """Complete the three sizes.
 
     What does not divide is rounded down here; `Job` then reports the sum that does not add up.
-
-    Arguments:
-        global_size, micro_size, accumulation: what is given; None for what is not.
-        ranks: number of data-parallel ranks.
-
-    Returns:
-        all three sizes.
     """
     if global_size is None:
         if micro_size is None and accumulation is None:
@@ -114,9 +108,6 @@ def solve_batch(
 def batch_sum(global_size: int, micro_size: int, accumulation: int, ranks: int) -> str:
     """The sum as people read it.
 
-    Arguments:
-        global_size, micro_size, accumulation, ranks: the four sizes.
-
     Returns:
         for instance `64 = 8 (micro) * 4 (accumulation) * 2 (ranks)`.
     """
@@ -124,15 +115,7 @@ def batch_sum(global_size: int, micro_size: int, accumulation: int, ranks: int) 
 
 
 def nearest_multiples(value: int, step: int) -> list[int]:
-    """The multiples of `step` on both sides of a value.
-
-    Arguments:
-        value: at least 1.
-        step: at least 1.
-
-    Returns:
-        one or two positive multiples, the nearest first.
-    """
+    """The multiples of `step` on both sides of a value."""
     below = value // step * step
     found = [size for size in (below, below + step) if size > 0]
     return sorted(found, key=lambda size: abs(size - value))
@@ -140,9 +123,6 @@ def nearest_multiples(value: int, step: int) -> list[int]:
 
 def expected_steps(job: Job) -> int | None:
     """The number of steps of the whole run, as far as the configuration tells.
-
-    Arguments:
-        job: with every value determined.
 
     Returns:
         None where only epochs or time end the run.
@@ -152,15 +132,7 @@ def expected_steps(job: Job) -> int | None:
 
 
 def limits_of(job: Job, duration: Duration) -> dict[str, float]:
-    """The limits of a duration, with tokens as the steps that reach them.
-
-    Arguments:
-        job: of whose batches.
-        duration: the limits.
-
-    Returns:
-        counts by unit.
-    """
+    """The limits of a duration, with tokens as the steps that reach them."""
     limits = {limit.unit: limit.count for limit in duration.limits}
     tokens = limits.pop("tokens", None)
     if tokens is not None:
@@ -170,15 +142,7 @@ def limits_of(job: Job, duration: Duration) -> dict[str, float]:
 
 
 def share_of_run(job: Job, length: Length | Duration) -> float | None:
-    """How much of the run a length is; above 1 for more than all of it.
-
-    Arguments:
-        job: with every value determined.
-        length: of which a share is one of the schedule's horizon.
-
-    Returns:
-        None where only the run can tell: for a length in another unit than the duration's.
-    """
+    """How much of the run a length is; above 1 for more than all of it."""
     if isinstance(length, Length):
         if not length:
             return 0.0

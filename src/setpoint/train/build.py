@@ -41,21 +41,17 @@ class Parts:
     """The objects of one training job.
 
     Arguments:
-        device: where the model lies.
-        tokenizer: turns text into tokens.
         train, held_out: the two sides of the data; None where nothing is held out.
         loader: draws the micro-batches of the training side.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
         weights: the model's parameters as the optimizer gets them.
-        optimizer: of these weights.
         options: those of its groups as they were built, by which it is seen what it has counted.
         schedule: from the position of the run to the factor on the peak learning rate.
         scaler: scales the loss for fp16; does nothing otherwise.
         compiled: tells whether compiled code runs; None where nothing is compiled.
         pretrained: what the record says of the weights that the model started from; None where it
             started from random ones, or did not start now.
-        judged: other text that the model is judged on, by name.
         companions: what each checkpoint keeps beside the weights.
     """
 
@@ -78,15 +74,7 @@ class Parts:
 
 
 def data_line(job: Job, parts: Parts) -> str:
-    """What the data is, and how often the duration goes through it.
-
-    Arguments:
-        job: the resolved configuration.
-        parts: with the data.
-
-    Returns:
-        a line.
-    """
+    """What the data is, and how often the duration goes through it."""
     count = len(parts.train.files)
     held_out = ""
     if parts.held_out is not None:
@@ -115,13 +103,8 @@ def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
     before, and closes when it has been trained.
 
     Arguments:
-        job: the resolved configuration.
         fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
             has weights of its own.
-        show: told how far reading the data is.
-
-    Returns:
-        the parts, at the start of the run.
 
     Raises:
         SetpointError: if the data is empty or cannot be read, the device is not there, or the loss

@@ -12,18 +12,13 @@ class Callback:
     """Does nothing; subclasses override what they need."""
 
     def start(self, loop: Loop) -> None:
-        """Called once, before the first update of this session.
-
-        Arguments:
-            loop: at the position where the session begins.
-        """
+        """Called once, before the first update of this session."""
 
     def after_update(self, loop: Loop, update: Update) -> None:
         """Called after each update.
 
         Arguments:
             loop: `before` and `position` enclose the update; `last` if the run is over.
-            update: what was done.
         """
 
     def finish(self, loop: Loop) -> None:

@@ -32,8 +32,6 @@ def companions_of(
     """Read the files that the model and the tokenizer of a new run come from.
 
     Arguments:
-        model: the resolved section.
-        tokenizer: as it was built.
         pretrained: what `start_from` returned; None for random weights.
 
     Returns:
@@ -61,9 +59,6 @@ def companions_of(
 
 def companions_in(checkpoint: Path) -> Companions:
     """Read what a checkpoint keeps.
-
-    Arguments:
-        checkpoint: its directory, which has been verified.
 
     Returns:
         its files; none of a checkpoint of an older version.

@@ -25,14 +25,7 @@ MEASURES = frozenset(
 
 
 def compile_problems(job: Job) -> Iterator[Problem]:
-    """Look for what torch.compile cannot do with this job.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for what torch.compile cannot do with this job."""
     section = job.compile
     assert section is not None
     if section.mode == "reduce-overhead" and job.parallel.device == "cpu":

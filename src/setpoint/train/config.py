@@ -12,18 +12,17 @@ from setpoint.compile.config import Compile
 from setpoint.config import (
     BUDGET,
     RUNTIME,
+    Component,
     Config,
-    Duration,
     Free,
     Problem,
     check,
+    component,
     dead,
     derive,
     field,
     is_set,
 )
-from setpoint.config.component import component
-from setpoint.config.typed import Component
 from setpoint.data.config import Bytes, Data, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
@@ -52,6 +51,7 @@ from setpoint.train.evaluation.config import (
 from setpoint.train.loss_fit import leaves_out, unfit, unknown_tokens
 from setpoint.train.suspicious import CAUTIONS, suspicious
 from setpoint.train.vocabulary_fit import UNUSED, UNUSED_MEANS, vocabulary_problems
+from setpoint.units import Duration
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -252,11 +252,7 @@ class Job(
         return expected_steps(self)
 
     def horizon(self) -> Duration:
-        """What curves other than the learning rate's run over.
-
-        Returns:
-            what the learning rate's does where it has an end, else the duration.
-        """
+        """What curves other than the learning rate's run over."""
         return self.schedule.runs_over or self.duration
 
     @derive("schedule.horizon")

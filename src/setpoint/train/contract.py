@@ -12,16 +12,26 @@ from typing import Any
 
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.pointers import readable_pointer
-from setpoint.config import BUDGET, IDENTITY, Duration, SetpointError
-from setpoint.config.difference import ABSENT, Difference
-from setpoint.config.origin import DERIVED
-from setpoint.config.record import CONFIG, MINIMAL, recorded_differences
-from setpoint.config.recorded import load_record
-from setpoint.config.suggest import nearest, schema
-from setpoint.config.walk import leaves, within
+from setpoint.config import (
+    ABSENT,
+    BUDGET,
+    CONFIG,
+    DERIVED,
+    IDENTITY,
+    MINIMAL,
+    Difference,
+    SetpointError,
+    all_fields,
+    leaves,
+    load_record,
+    nearest,
+    recorded_differences,
+    within,
+)
 from setpoint.precision.config import LossScale
 from setpoint.track.jsonl import read_jsonl
 from setpoint.train.config import Job
+from setpoint.units import Duration
 
 CHANGES = ("gone", "new", "changed")
 LOSS_SCALE = "precision.loss_scale.initial"
@@ -39,9 +49,7 @@ class ContractRefused(SetpointError):
     """A refused resume that `--accept` would let pass.
 
     Arguments:
-        message: in words, with the command.
         command: what goes on all the same; the command line knows more of what was typed.
-        paths: what has to be accepted.
     """
 
     def __init__(self, message: str, command: str, paths: Sequence[str]) -> None:
@@ -57,7 +65,6 @@ class Accepted:
     Arguments:
         differences: longer budgets, run-time settings, and what is learned as far as it was
             accepted by name.
-        idle: the paths that were accepted and under which nothing differs.
         notes: what has changed since the record's schema, in words.
         data: for each side of the data whose documents differ, how many and which.
     """
@@ -79,13 +86,7 @@ def check_contract(
     """Compare a run's record with today's configuration, field by field under each role.
 
     Arguments:
-        folder: the run directory.
-        job: today's resolved configuration.
         accept: fields and sections in which what is learned may differ, as `--accept` names them.
-        given: whether the directory was given, and not found by the name that the job has.
-
-    Returns:
-        the differences that are accepted.
 
     Raises:
         SetpointError: with the differences, if an identity field differs that is not accepted, or
@@ -250,7 +251,6 @@ def refuse_renaming(folder: str, accepted: Accepted) -> None:
     """Refuse to give a run another name or place while its directory is given as well.
 
     Arguments:
-        folder: the run directory.
         accepted: what `check_contract` returned.
 
     Raises:
@@ -296,9 +296,6 @@ def describe_data(side: Mapping[str, Any]) -> str:
 
     Arguments:
         side: an entry of `Accepted.data`.
-
-    Returns:
-        how many, and the names of some.
     """
     found = [f"{len(side[kind])} {kind}" for kind in CHANGES if side[kind]]
     names = [f"{name} ({kind})" for kind in CHANGES for name in side[kind]]
@@ -318,9 +315,6 @@ def describe_idle(accepted: Accepted) -> list[str]:
 
     Arguments:
         accepted: what `check_contract` returned.
-
-    Returns:
-        a line for each.
     """
     return [f"--accept {path}: nothing differs there from the record" for path in accepted.idle]
 
@@ -328,7 +322,7 @@ def describe_idle(accepted: Accepted) -> list[str]:
 def _known(path: str, job: Job, found: Sequence[Difference]) -> str:
     """A path to accept, in one spelling; refused if it is neither a field nor a section."""
     whole = path.strip().replace("-", "_")
-    declared = [name for name, _ in schema(Job)]
+    declared = [name for name, _ in all_fields(Job)]
     here = [leaf.key for leaf in leaves(job)] + [item.path for item in found]
     present = {*here, *(key.rpartition(".")[0] for key in here)} - {""}
     known = {*declared, *present}
@@ -381,13 +375,6 @@ def runs_of_other_lengths(job: Job, path: Path) -> Iterator[str]:
 
     A schedule that is drawn over the duration is part of what is learned, so that another duration
     makes a run of its own; and a run that was lengthened keeps the name of its directory.
-
-    Arguments:
-        job: the resolved configuration of the new run.
-        path: where it lies, or will lie.
-
-    Returns:
-        a line for each, with the command that goes on with it.
     """
     for place in sorted(path.parent.glob(f"{job.name}-*")):
         folder = str(place)

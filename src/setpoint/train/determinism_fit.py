@@ -19,9 +19,6 @@ def determinism_problems(job: Job) -> Iterator[Problem]:
 
     Arguments:
         job: the configuration, with every value determined; it is to be deterministic.
-
-    Returns:
-        the problems.
     """
     if isinstance(job.model, Transformer):
         yield from of_attention(job.model)
@@ -30,11 +27,7 @@ def determinism_problems(job: Job) -> Iterator[Problem]:
 
 
 def workspace_problems() -> Iterator[Problem]:
-    """Look for a setting of cuBLAS that PyTorch would refuse at the first product on a GPU.
-
-    Returns:
-        a problem, or none.
-    """
+    """Look for a setting of cuBLAS that PyTorch would refuse at the first product on a GPU."""
     value = unfit_workspace()
     if value is not None:
         yield Problem(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from setpoint.compile.failure import in_words as compiling_in_words
 from setpoint.config import RunError, SetpointError
-from setpoint.config.user_code import in_words as any_in_words
+from setpoint.config import error_in_words as any_in_words
 from setpoint.optim.build import title_of
 from setpoint.optim.section import OptimizerConfig
 from setpoint.parallel.determinism import in_words as determinism_in_words
@@ -16,9 +16,6 @@ from setpoint.train.memory import is_shortage
 
 def in_words(error: Exception) -> RunError | None:
     """Say what a setting asks for that PyTorch cannot do.
-
-    Arguments:
-        error: that an update has raised.
 
     Returns:
         an error that says what to change; None where it is not known what the error is about.
@@ -30,12 +27,6 @@ def in_words(error: Exception) -> RunError | None:
 @contextmanager
 def stepping(config: OptimizerConfig) -> Iterator[None]:
     """Name the optimizer where Setpoint has not written it and its step fails.
-
-    Arguments:
-        config: the resolved section.
-
-    Returns:
-        a context for the step.
 
     Raises:
         RunError: in place of whatever it raises, unless that is about memory, or `in_words` knows

@@ -24,9 +24,6 @@ def trained_parameters(
         model: as it will be trained; also on the meta device.
         named: what the optimizer gets for each name of the model; None: the model's own.
 
-    Returns:
-        the parameters that are trained, in the order of the model.
-
     Raises:
         SetpointError: the model names learning rates of parameters that are not there.
     """
@@ -45,8 +42,6 @@ def groups_of(
     """Put the parameters of a model into the groups that its optimizer is built over.
 
     Arguments:
-        config: the resolved section of the optimizer.
-        model: as it will be trained.
         named: what the optimizer gets for each name of the model; None: the model's own.
 
     Returns:
@@ -59,13 +54,5 @@ def groups_of(
 
 
 def rows_of(config: OptimizerConfig, model: nn.Module) -> list[GroupRow]:
-    """Tell which parameters of a model fell into which group.
-
-    Arguments:
-        config: the resolved section of the optimizer.
-        model: as it is trained.
-
-    Returns:
-        a row for each group.
-    """
+    """Tell which parameters of a model fell into which group."""
     return group_rows(gather(config, trained_parameters(model)), config.lr)

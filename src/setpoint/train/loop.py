@@ -38,8 +38,6 @@ class Update:
             weights, in nats, with all that the loss and the model add to the cross-entropy.
         nats: the cross-entropy alone, all tokens that count weighing the same.
         grad_norm: global norm of the gradients before clipping.
-        lr: learning rate of the update.
-        tokens: tokens in the update that count.
         routing: how they chose experts; None for models without, and where it was skipped.
     """
 
@@ -56,13 +54,6 @@ class Loop:
 
     What happens every so often is a callback's business; the callbacks run after each update, in
     order, and see the loop's `before`, `position`, `last` and `parts`.
-
-    Arguments:
-        job: the resolved configuration.
-        parts: the objects to train with.
-        callbacks: what happens around the updates.
-        stop: whether somebody has asked to stop.
-        position: where a resumed run goes on.
     """
 
     def __init__(
@@ -130,17 +121,11 @@ class Loop:
         """End training in order before its duration is over; for callbacks.
 
         What is due at the end happens: the last row, an evaluation and a checkpoint.
-
-        Arguments:
-            reason: why, in words.
         """
         self.ended, self.last = reason, True
 
     def update(self) -> Update:
         """Take one optimizer update: accumulate, clip, step.
-
-        Returns:
-            what the update was.
 
         Raises:
             RunError: if no target counts, or the loss or the norm is not finite, and the update is
@@ -184,11 +169,6 @@ class Loop:
     def backward(self, batch: Batch, count: Count, whole: Count) -> tuple[Tensor, Routing | None]:
         """Forward and backward of one micro-batch; gradients add up.
 
-        Arguments:
-            batch: (B, S) inputs and targets.
-            count: what of it counts.
-            whole: what counts in the whole update, which sums are divided by.
-
         Returns:
             (2,) this micro-batch's share of the loss and of the cross-entropy alone, and how its
             tokens chose experts.
@@ -209,12 +189,7 @@ class Loop:
         return torch.stack((share.detach(), output.nats / whole.tokens)), routing
 
     def advance(self, update: Update, seconds: float) -> None:
-        """Move the position past an update.
-
-        Arguments:
-            update: what was done.
-            seconds: how long it took.
-        """
+        """Move the position past an update."""
         at = self.before = self.position
         self.position = Position(
             step=at.step + 1,
@@ -226,9 +201,6 @@ class Loop:
 
     def refuse_nothing(self, targets: int) -> None:
         """Stop where there is nothing to learn from: a mean over no tokens is no number.
-
-        Arguments:
-            targets: how many the data gives.
 
         Raises:
             RunError: always.
@@ -242,10 +214,6 @@ class Loop:
 
     def refuse(self, loss: float, norm: float) -> None:
         """Stop before weights that cannot be repaired are written.
-
-        Arguments:
-            loss: the loss of the update.
-            norm: the norm of its gradients.
 
         Raises:
             RunError: always.

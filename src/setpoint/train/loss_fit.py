@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 def unfit(job: Job) -> Iterator[Problem]:
-    """Look for what the loss cannot do with this job.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for what the loss cannot do with this job."""
     loss, model = job.loss, job.model
     kind = type(loss).__setpoint__.tag
     if type(loss).from_hidden and isinstance(model, ImportedModel | HuggingFaceModel):
@@ -53,9 +46,6 @@ def unfit(job: Job) -> Iterator[Problem]:
 def unknown_tokens(job: Job) -> Iterator[Problem]:
     """Look for tokens that the loss names and the tokenizer does not have.
 
-    Arguments:
-        job: the configuration, with every value determined.
-
     Returns:
         the problems; none where the tokenizer's vocabulary is not known.
     """
@@ -73,14 +63,7 @@ def unknown_tokens(job: Job) -> Iterator[Problem]:
 
 
 def tokens_named(loss: LossConfig) -> Iterator[tuple[str, int]]:
-    """List the tokens that a loss names.
-
-    Arguments:
-        loss: the resolved section.
-
-    Returns:
-        pairs of the path of a field and the id of a token.
-    """
+    """List the tokens that a loss names."""
     if isinstance(loss, Ignoring) and loss.ignore_index is not None:
         yield "loss.ignore_index", loss.ignore_index
     if isinstance(loss, Weighing):
@@ -91,9 +74,6 @@ def tokens_named(loss: LossConfig) -> Iterator[tuple[str, int]]:
 
 def leaves_out(job: Job) -> str | None:
     """Find what makes the loss, and with it each metric, leave tokens out.
-
-    Arguments:
-        job: the configuration, with every value determined.
 
     Returns:
         the path of the field; None if all tokens count.

@@ -19,12 +19,6 @@ from setpoint.train.suspicious import least_weights
 def enough_memory(job: Job) -> Iterator[None]:
     """Say what to make smaller where memory does not suffice.
 
-    Arguments:
-        job: the resolved configuration.
-
-    Returns:
-        a context.
-
     Raises:
         RunError: in place of the several errors that Python, NumPy and torch have for it.
     """
@@ -37,14 +31,7 @@ def enough_memory(job: Job) -> Iterator[None]:
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether an error says that memory does not suffice.
-
-    Arguments:
-        error: of Python, NumPy or torch.
-
-    Returns:
-        whether it does.
-    """
+    """Whether an error says that memory does not suffice."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     # The CPU's allocator has no class of its own, and a size can overflow before it is asked.
@@ -78,9 +65,6 @@ def _memory_of(job: Job) -> int:
 
 def levers(job: Job) -> list[str]:
     """List what would make a job take less memory, the cheapest first.
-
-    Arguments:
-        job: the resolved configuration.
 
     Returns:
         what to do, in words; not what is done already.

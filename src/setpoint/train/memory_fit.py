@@ -19,14 +19,7 @@ COMPOSED = ("eager", "sdpa_math")
 
 
 def memory_problems(job: Job) -> Iterator[Problem]:
-    """Look for what saving memory cannot do with this job.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for what saving memory cannot do with this job."""
     if job.parallel.device == "cpu":
         yield from _without_device(job, ("parallel.device",))
     yield from _checkpointing_problems(job)
@@ -37,14 +30,7 @@ def memory_problems(job: Job) -> Iterator[Problem]:
 
 
 def device_problems(job: Job) -> Iterator[Problem]:
-    """Look whether there is a device whose memory can be spared.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems; none where the device is named, which `memory_problems` looks at.
-    """
+    """Look whether there is a device whose memory can be spared."""
     import torch
 
     if job.parallel.device == "auto" and not torch.cuda.is_available():

@@ -1,29 +1,17 @@
-"""What changed between the schemas of a training job; see `setpoint.config.migrate`."""
+"""What changed between the schemas of a training job; see `setpoint.config.migration`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from setpoint.config import RUNTIME, Length
-from setpoint.config.migrate import (
-    Added,
-    Converted,
-    Kept,
-    Merged,
-    Operation,
-    Renamed,
-    migration,
-)
+from setpoint.config import RUNTIME, Added, Converted, Kept, Merged, Operation, Renamed, migration
+from setpoint.units import Length
 
 
 @migration(to=2)
 def cautions() -> Iterable[Operation]:
-    """Findings that are legal but suspicious are shown, and can be silenced by name.
-
-    Returns:
-        the changes from schema 1.
-    """
+    """Findings that are legal but suspicious are shown, and can be silenced by name."""
     return [Added("silence", [], role=RUNTIME)]
 
 
@@ -67,11 +55,7 @@ CROSS_ENTROPY: dict[str, Any] = {
 
 @migration(to=3)
 def architectures() -> Iterable[Operation]:
-    """Models, losses and experts have many forms; pretrained weights can be started from.
-
-    Returns:
-        the changes from schema 2.
-    """
+    """Models, losses and experts have many forms; pretrained weights can be started from."""
     fields = [Added(f"model.{name}", old, of="transformer") for name, old in TRANSFORMER.items()]
     fields += [
         Added(f"loss.{name}", old, of="cross_entropy") for name, old in CROSS_ENTROPY.items()
@@ -113,11 +97,7 @@ MEMORY = {
 
 @migration(to=4)
 def training() -> Iterable[Operation]:
-    """Optimizers, schedules, formats and evaluations have many forms; memory, compile and profiles.
-
-    Returns:
-        the changes from schema 3.
-    """
+    """Optimizers, schedules, formats and evaluations vary; memory, compile and profiles are new."""
     fields = [Added(f"optimizer.{name}", old) for name, old in OPTIMIZER.items()]
     fields += [
         Added("optimizer.amsgrad", False, of="adamw"),
@@ -158,11 +138,7 @@ def _not_the_duration(data: dict[str, Any]) -> bool:
 
 @migration(to=5)
 def first_week() -> Iterable[Operation]:
-    """Schedules run over any unit, held-out text has sources, runs answer signals within a time.
-
-    Returns:
-        the changes from schema 4.
-    """
+    """Schedules run over any unit, held-out text has sources, runs answer signals within a time."""
     return [
         Added("data.validation", []),
         Added("resilience.grace_period", 120.0, role=RUNTIME),

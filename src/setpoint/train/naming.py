@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 
-from setpoint.config.errors import SetpointError
-from setpoint.config.files.limits import MAX_NAME, MAX_PATH, can_be_path
-from setpoint.config.fingerprint import SHORT, fingerprint
-from setpoint.config.types.base import shown_plain
+from setpoint.config import (
+    MAX_NAME,
+    MAX_PATH,
+    SHORT,
+    SetpointError,
+    can_be_path,
+    fingerprint,
+    shown_plain,
+)
 from setpoint.train.config import Job
 
 
@@ -17,12 +22,11 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
     The same command gives the same directory, so that it resumes; a change of anything that is
     part of what is learned gives another one.
 
-    Arguments:
-        job: the resolved configuration.
-        digest: its fingerprint, where that is known already.
-
     Returns:
         the path, relative if the workspace is; `~` stands for the home directory.
+
+    Raises:
+        SetpointError: if the directory cannot be named.
     """
     # The record keeps the workspace as it was written, so that it fits another home, too.
     workspace = os.path.expanduser(job.workspace)

@@ -23,8 +23,6 @@ class Count(NamedTuple):
     """What of a batch counts.
 
     Arguments:
-        tokens: targets that count.
-        weight: the sum of their weights.
         inputs: tokens that the model reads, whatever their targets weigh; what the model adds to
             the loss is a mean over these.
         valid: (B, S) which targets count; None: all that the data marks.
@@ -40,7 +38,6 @@ class Judged(NamedTuple):
     """How well a batch was predicted, as sums over the targets that count.
 
     Arguments:
-        nats: scalar, the cross-entropy.
         right: int64 scalar, how many were the most probable ones.
     """
 
@@ -79,7 +76,6 @@ class Objective:
         """Run the model and its loss.
 
         Arguments:
-            inputs: (B, S) int64.
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
             weights: (B, S) fp32, from the data; None: all weigh 1.
 
@@ -101,13 +97,9 @@ class Objective:
         """Run the model once for its loss and for how often it is right.
 
         Arguments:
-            inputs: (B, S) int64.
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
             weights: (B, S) fp32, from the data; None: all weigh 1.
             valid: (B, S) which targets count, as `count` gives it; None: all that are not marked.
-
-        Returns:
-            The sums.
 
         Raises:
             SetpointError: the data weighs its targets and the loss cannot.
@@ -149,12 +141,6 @@ class Objective:
     def count(self, batch: Batch) -> Count:
         """Count what of a batch the loss is divided by.
 
-        Arguments:
-            batch: where the loader left it, so that no device is waited for.
-
-        Returns:
-            The targets that count, and their weight.
-
         Raises:
             SetpointError: the data weighs its targets and the loss cannot, or a weight of the data
                 is negative or no number.
@@ -180,14 +166,7 @@ class Objective:
 
 
 def total_count(counts: list[Count]) -> Count:
-    """Add up the counts of micro-batches.
-
-    Arguments:
-        counts: one for each.
-
-    Returns:
-        Their sum.
-    """
+    """Add up the counts of micro-batches."""
     return Count(
         tokens=sum(count.tokens for count in counts),
         weight=sum(count.weight for count in counts),
@@ -200,11 +179,7 @@ def add_routing(before: Routing | None, routing: Routing, share: float) -> Routi
 
     Arguments:
         before: the sum so far; None: nothing yet.
-        routing: that of one micro-batch.
         share: its part of the tokens of the whole batch, for what are means over tokens.
-
-    Returns:
-        The new sum: counts add up, balance, sequence_balance and z are means over the whole batch.
     """
     counts, dropped, *means = routing
     new = Routing(counts, dropped, *(mean * share for mean in means))
@@ -213,10 +188,6 @@ def add_routing(before: Routing | None, routing: Routing, share: float) -> Routi
 
 def require_tokens(loss: LossConfig, vocab_size: int) -> None:
     """Refuse a loss that names tokens which the tokenizer does not have.
-
-    Arguments:
-        loss: the resolved section.
-        vocab_size: number of tokens of the tokenizer.
 
     Raises:
         SetpointError: with the token and those that there are.

@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 
 def optimizer_problems(job: Job) -> Iterator[Problem]:
-    """Look for what the optimizer cannot do with this job.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for what the optimizer cannot do with this job."""
     if is_listed(job.model) and job.optimizer.has_patterns and _can_be_searched(job.optimizer):
         yield from _unmatched(job, vocabulary=1)
     if job.parallel.device == "cpu" and fused(job):
@@ -34,14 +27,7 @@ def optimizer_problems(job: Job) -> Iterator[Problem]:
 
 
 def built_pattern_problems(job: Job) -> Iterator[Problem]:
-    """Hold patterns against the parameters of a model that only building it tells.
-
-    Arguments:
-        job: the resolved configuration.
-
-    Returns:
-        the problems.
-    """
+    """Hold patterns against the parameters of a model that only building it tells."""
     try:
         yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:
@@ -54,9 +40,6 @@ def fused_problems(job: Job) -> Iterator[Problem]:
     Arguments:
         job: the configuration, for which `fused`; whether an open device is a CPU is
             up to torch.
-
-    Returns:
-        a problem, or none.
     """
     if job.parallel.device == "auto":
         from torch import cuda
@@ -72,14 +55,7 @@ def fused_problems(job: Job) -> Iterator[Problem]:
 
 
 def is_listed(model: ModelConfig) -> bool:
-    """Say whether the parameters of a model are known without building it.
-
-    Arguments:
-        model: its section.
-
-    Returns:
-        True for Setpoint's own with norms of its own.
-    """
+    """Say whether the parameters of a model are known without building it."""
     return isinstance(model, Transformer) and unknown_size(model) is None
 
 
@@ -87,7 +63,6 @@ def trained(job: Job, vocabulary: int) -> Sequence[Parameter]:
     """List the parameters that a job will train, without their values.
 
     Arguments:
-        job: the resolved configuration.
         vocabulary: how many tokens there are.
 
     Returns:
@@ -104,7 +79,6 @@ def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], 
     """List the parameters that a job will train, and count the numbers in its others.
 
     Arguments:
-        job: the resolved configuration.
         vocabulary: how many tokens there are.
 
     Returns:
@@ -148,14 +122,7 @@ def _can_be_searched(config: OptimizerConfig) -> bool:
 
 
 def within_optimizer(problem: Problem) -> Problem:
-    """Turn a problem of the section into one of the job.
-
-    Arguments:
-        problem: with paths relative to the section.
-
-    Returns:
-        the same, with paths from the root.
-    """
+    """Turn a problem of the section into one of the job."""
     return Problem(
         f"optimizer.{problem.path}",
         problem.message,

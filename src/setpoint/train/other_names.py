@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
-from setpoint.config import Duration
-from setpoint.config.other_names import Converter, Given, Ours, in_shell
+from setpoint.config import Converter, Given, Ours, in_shell
+from setpoint.units import Duration
 
 PEAK = ("lr", "learning_rate", "base_lr", "max_lr", "peak_lr")
 EPOCHS = ("num_train_epochs", "num_epochs", "max_epochs", "epochs", "n_epochs")
@@ -197,7 +197,7 @@ def _pretrained(given: Given) -> Ours | str | None:
         f"`setpoint import {in_shell(source)} --output model.toml` writes the configuration of "
         f"these weights, and `setpoint train model.toml` starts from them"
     )
-    from setpoint.config.registry import preset_named
+    from setpoint.config import preset_named
 
     if preset_named(name):
         text += f"; the same model with random weights is --model {in_shell('@' + name)}"
@@ -336,7 +336,7 @@ def _text_value(field: str) -> Converter:
             return Ours({field: texts[0]}, "a list of sources")
         if texts and all("." in each or "*" in each or os.path.exists(each) for each in texts):
             return files(given)
-        from setpoint.config.registry import preset_named
+        from setpoint.config import preset_named
 
         if given.name.isdecimal() or preset_named(given.text):
             return None  # the name of a kind of sources

@@ -12,9 +12,6 @@ from setpoint.config import SetpointError
 def newest_whole(root: Path) -> int | None:
     """Find the newest checkpoint whose files are there in full length; no checksum is computed.
 
-    Arguments:
-        root: the directory of the checkpoints, which need not exist.
-
     Returns:
         its step; None if there is none.
     """
@@ -29,14 +26,7 @@ def newest_whole(root: Path) -> int | None:
 
 
 def newest_in_words(root: Path) -> str:
-    """Name the newest whole checkpoint, for those who leave in a hurry.
-
-    Arguments:
-        root: the directory of the checkpoints.
-
-    Returns:
-        a sentence without its full stop.
-    """
+    """Name the newest whole checkpoint, for those who leave in a hurry."""
     step = newest_whole(root)
     if step is None:
         return "There is no checkpoint yet"
@@ -47,11 +37,7 @@ def outlook(root: Path, since: int | None = None) -> str:
     """Say what a stop means where everything that was trained is saved.
 
     Arguments:
-        root: the directory of the checkpoints.
         since: the step at which this session went on; None before it has.
-
-    Returns:
-        what was trained, and what the same command does.
     """
     step = newest_whole(root)
     if step is None:

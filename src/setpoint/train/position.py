@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from setpoint.config import Duration, Period
+from setpoint.units import Duration, Period
 
 # Far above the rounding of a quotient, and far below a step's share of anything.
 TOLERANCE = 1e-12
@@ -17,7 +17,6 @@ class Position:
     """How far a run has come.
 
     Arguments:
-        step: optimizer updates done.
         tokens: tokens trained on, without padding.
         epochs: passes over the training data, a fraction inside one.
         seconds: time spent training, over all sessions of the run.
@@ -33,9 +32,6 @@ class Position:
 
         Arguments:
             unit: `"steps"`, `"tokens"`, `"epochs"` or `"seconds"`.
-
-        Returns:
-            the distance from the start of the run.
         """
         return {
             "steps": self.step,
@@ -46,39 +42,17 @@ class Position:
 
 
 def is_over(duration: Duration, at: Position) -> bool:
-    """Whether one of the limits has been reached.
-
-    Arguments:
-        duration: the limits.
-        at: the position.
-
-    Returns:
-        True from the first limit on.
-    """
+    """Whether one of the limits has been reached."""
     return any(at.in_unit(limit.unit) >= limit.count for limit in duration.limits)
 
 
 def share_done(duration: Duration, at: Position) -> float:
-    """How much of the run is done, by the limit that is nearest.
-
-    Arguments:
-        duration: the limits.
-        at: the position.
-
-    Returns:
-        between 0 and 1.
-    """
+    """How much of the run is done, by the limit that is nearest."""
     return min(1.0, max(at.in_unit(limit.unit) / limit.count for limit in duration.limits))
 
 
 def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:
     """Whether a multiple of the period lies in the step that was just taken.
-
-    Arguments:
-        period: how often.
-        before: the position before the step.
-        now: the position after it.
-        last: whether this was the last step.
 
     Returns:
         True if it is due; `"last_step"` is due once, at the end, and `"never"` is not.

@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 def precision_problems(job: Job) -> Iterator[Problem]:
-    """Look for what the number formats cannot do with this job.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for what the number formats cannot do with this job."""
     yield from fp16_problems("precision.compute", job.precision.compute, job.parallel.device)
     yield from _state_problems(job)
     if job.precision.float8 is not None:
@@ -32,9 +25,6 @@ def precision_problems(job: Job) -> Iterator[Problem]:
 def updated_format(job: Job) -> str:
     """The format of the weights that the optimizer updates.
 
-    Arguments:
-        job: the configuration.
-
     Returns:
         that of the masters, or else of the model's own weights.
     """
@@ -43,9 +33,6 @@ def updated_format(job: Job) -> str:
 
 def idle_rounding(job: Job) -> str | None:
     """Why it does not matter how an optimizer rounds.
-
-    Arguments:
-        job: the configuration, whose optimizer is anyprecision_adamw.
 
     Returns:
         the reason; None if it does.
@@ -58,9 +45,6 @@ def idle_rounding(job: Job) -> str | None:
 
 def idle_reduction(job: Job) -> str | None:
     """Why it does not matter in which format gradients are added up.
-
-    Arguments:
-        job: the configuration.
 
     Returns:
         the reason; None if it does.
@@ -75,9 +59,6 @@ def idle_reduction(job: Job) -> str | None:
 
 def idle_state(job: Job) -> str | None:
     """Why it does not matter that the format of the optimizer's state is given.
-
-    Arguments:
-        job: the configuration.
 
     Returns:
         the reason; None if it does, or if the optimizer has no such state at all.
@@ -165,9 +146,6 @@ def _float8_problems(job: Job) -> Iterator[Problem]:
 def float8_device_problems(job: Job) -> Iterator[Problem]:
     """Look whether the device that is here computes in float8.
 
-    Arguments:
-        job: the configuration, with float8.
-
     Returns:
         a problem, or none; none either where the device is missing, which is one of its own.
     """
@@ -183,9 +161,6 @@ def float8_device_problems(job: Job) -> Iterator[Problem]:
 
 def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
     """List the linear layers of a transformer without building it.
-
-    Arguments:
-        model: the resolved section.
 
     Returns:
         (out, in) features by qualified name; none where only an imported norm itself knows what

@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 
 def profile_problems(job: Job) -> Iterator[Problem]:
-    """Look for what the profiler cannot do with this job.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for what the profiler cannot do with this job."""
     section = job.profiling
     if section is None:
         return
@@ -34,9 +27,6 @@ def profile_problems(job: Job) -> Iterator[Problem]:
 
 def snapshot_problems(job: Job) -> Iterator[Problem]:
     """Look for a snapshot of a GPU's memory on a machine without one.
-
-    Arguments:
-        job: the configuration, with every value determined.
 
     Returns:
         the problems; none where the device itself is one.

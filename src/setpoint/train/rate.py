@@ -22,7 +22,6 @@ class LearningRate:
     is not known before it, and counts as 0.
 
     Arguments:
-        section: of the schedule, resolved.
         tokens_per_step: tokens in a full batch.
         epochs_per_step: the share of an epoch that a full batch is.
     """
@@ -42,9 +41,6 @@ class LearningRate:
 
         Arguments:
             position: not before the one of the last call.
-
-        Returns:
-            The factor.
         """
         return self.curve(self._place(position))
 
@@ -60,11 +56,7 @@ class LearningRate:
         return Place(begin, self.extent)
 
     def observe(self, scores: Mapping[str, Score]) -> None:
-        """Take notice of an evaluation that was due; only a plateau asks for any.
-
-        Arguments:
-            scores: by data set.
-        """
+        """Take notice of an evaluation that was due; only a plateau asks for any."""
         if isinstance(self.curve, PlateauCurve):
             data, _, metric = self.curve.monitor.rpartition(".")
             self.curve.observe(scores[data].metric(metric))

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from setpoint import __version__
-from setpoint.config import SetpointError
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.overridden import overridden
-from setpoint.config.record import record_files
-from setpoint.config.verify import cautions_of
-from setpoint.config.walk import dropped, within
+from setpoint.config import (
+    SetpointError,
+    cautions_of,
+    dropped_values,
+    fingerprint,
+    overridden,
+    record_files,
+    within,
+)
 from setpoint.data.corpus import Corpus
 from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
@@ -44,13 +47,10 @@ class Beginning:
     """How a session begins.
 
     Arguments:
-        job: what the run is of.
         today: the job as it was given; another one where nothing is left to train.
         known: what `compare_with_record` returned; None for a new run.
         resumed_at: the step of the checkpoint; None without one.
         over: whether nothing is left to train, so that what is accepted has no effect.
-        ended: why, where the duration is not over.
-        use: what MFU is computed from.
     """
 
     job: Job
@@ -67,13 +67,6 @@ def keep_record(
 ) -> None:
     """Write the record of a new run, or the event of a session more.
 
-    Arguments:
-        run: the directory, locked.
-        parts: for what the configuration does not say.
-        events: receives the start or the resume.
-        progress: shows what people should know of it.
-        begun: how the session begins.
-
     Raises:
         RunError: if it cannot be written.
     """
@@ -81,7 +74,7 @@ def keep_record(
     for line in _notes(begun):
         progress.note(line)
     if begun.known is None:
-        for value in dropped(begun.today):
+        for value in dropped_values(begun.today):
             progress.note(f"dropped: {value}")
         events.write("start", step=0, **start)
         write_environment(run, parts)
@@ -145,10 +138,6 @@ def _finished(run: RunDirectory, accepted: Accepted, begun: Beginning) -> str:
 def write_data(run: RunDirectory, parts: Parts) -> None:
     """Bring the record of the data up to the documents that are trained on now.
 
-    Arguments:
-        run: its directory, locked.
-        parts: for the list of the data's files.
-
     Raises:
         RunError: if it cannot be written.
     """
@@ -158,10 +147,6 @@ def write_data(run: RunDirectory, parts: Parts) -> None:
 
 def write_environment(run: RunDirectory, parts: Parts) -> None:
     """Write down where, with what and on what data a run began.
-
-    Arguments:
-        run: its directory, locked.
-        parts: for the list of the data's files.
 
     Raises:
         RunError: if it cannot be written.
@@ -180,13 +165,7 @@ def compare_with_record(
     event of the resume.
 
     Arguments:
-        run: the directory, locked.
-        job: today's resolved configuration.
-        parts: for today's data.
         accept: see `check_contract`.
-
-    Returns:
-        the accepted differences, and what the environment differs in.
 
     Raises:
         SetpointError: if what is learned differs, or the data does.
@@ -214,7 +193,6 @@ def keep_diffs(run: RunDirectory, changed: Mapping[str, Any]) -> dict[str, Any]:
 
     Arguments:
         run: the directory, locked; the files are `logs/code-DIGEST.diff`.
-        changed: what the environment differs in.
 
     Returns:
         the same with digests in the place of the differences of the code; those of the first
@@ -243,12 +221,7 @@ def _digest(text: str) -> str:
 
 
 def write_config(run: RunDirectory, job: Job) -> None:
-    """Write the record of the configuration; see `RunDirectory.write_record`.
-
-    Arguments:
-        run: the directory, locked.
-        job: the resolved configuration.
-    """
+    """Write the record of the configuration; see `RunDirectory.write_record`."""
     run.write_record(record_files(job), type(job).__setpoint__.schema)
 
 
@@ -260,14 +233,7 @@ def _sides(parts: Parts) -> Iterator[tuple[str, Corpus]]:
 
 
 def describe(corpus: Corpus) -> dict[str, Any]:
-    """A side of the data as the record has it.
-
-    Arguments:
-        corpus: the side.
-
-    Returns:
-        sizes, digest, and the list of files with their hashes.
-    """
+    """A side of the data as the record has it."""
     return {
         "bytes": corpus.byte_count,
         "tokens": len(corpus.tokens),
@@ -278,10 +244,6 @@ def describe(corpus: Corpus) -> dict[str, Any]:
 
 def compare_data(recorded: Mapping[str, Any], parts: Parts) -> list[dict[str, Any]]:
     """Compare today's documents with those that a run was trained on.
-
-    Arguments:
-        recorded: the data's part of the environment's record.
-        parts: with today's data.
 
     Returns:
         an entry for each side that differs: `side`, and the names of the documents that are
@@ -310,7 +272,6 @@ def refuse_data(folder: str, found: Sequence[Mapping[str, Any]]) -> None:
     """Refuse to go on with other documents, naming them.
 
     Arguments:
-        folder: the run directory, for the message.
         found: what `compare_data` returned.
 
     Raises:
@@ -328,7 +289,6 @@ def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:
     """Refuse paths to accept that have no effect and never had one.
 
     Arguments:
-        run: the directory, locked.
         accepted: what `check_contract` returned.
 
     Raises:

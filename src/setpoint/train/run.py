@@ -8,10 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.hooks import NEEDS
-from setpoint.config.record import CONFIG
-from setpoint.config.verify import verify
+from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, verify
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build import build_parts, data_line
@@ -42,14 +39,9 @@ def train(
     """Train a job, or go on with it where its newest whole checkpoint is.
 
     Arguments:
-        job: a resolved configuration.
         directory: the run directory; workspace/experiment/name-fingerprint if None.
-        accept: fields and sections of what is learned that may differ from the run's record.
         stop: its `request` ends the run after the present step, from any thread; None where
             signals alone do.
-
-    Returns:
-        how it ended.
 
     Raises:
         SetpointError: if the configuration and the record contradict each other, the data cannot
@@ -78,12 +70,6 @@ def rehearse(
     """Do what `train` does before its first write, refuse what it refuses, and write nothing.
 
     The data is read and the model built, and the newest checkpoint of a run is loaded into it.
-
-    Arguments:
-        job, directory, accept: as for `train`.
-
-    Returns:
-        what would happen, as rows for people.
 
     Raises:
         SetpointError: as `train` does.

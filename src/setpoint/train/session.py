@@ -12,8 +12,7 @@ from typing import Any
 
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import RunError, SetpointError, resolve
-from setpoint.config.record import read_record
+from setpoint.config import RunError, SetpointError, read_record, resolve
 from setpoint.resilience.signals import StopRequest, named
 from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
@@ -51,14 +50,11 @@ class Outcome:
     """How a run ended.
 
     Arguments:
-        directory: where its record lies.
         status: the exit status: 0 done, 75 preempted, 130 interrupted.
         job: what the run is of: the job as it was given, or that of the record where nothing was
             left to train and so nothing accepted.
-        started, ended: the positions at the beginning and the end of this session.
         scores: of the last evaluation by the name of the data set; empty if there was none.
         reason: why training ended before its duration was over; None if it did not.
-        parts: the objects at the end.
     """
 
     directory: Path
@@ -78,10 +74,6 @@ class Outcome:
 
 def check_resume(job: Job, path: Path) -> None:
     """Hold a run directory against `checkpoint.resume`.
-
-    Arguments:
-        job: the resolved configuration.
-        path: the directory, which need not exist.
 
     Raises:
         SetpointError: if there are checkpoints and must be none, or the other way round; or if
@@ -107,9 +99,6 @@ def check_resume(job: Job, path: Path) -> None:
 def what_is_gone(path: Path) -> str | None:
     """Whether a run without checkpoints has trained what is not to be overwritten.
 
-    Arguments:
-        path: its directory, which need not exist.
-
     Returns:
         what it had come to, in words; None for a run that never saved anything on its way: it was
         killed before its first checkpoint, and starts again.
@@ -131,9 +120,6 @@ def what_is_gone(path: Path) -> str | None:
 def total_steps(job: Job) -> int | None:
     """After how many steps a run ends.
 
-    Arguments:
-        job: the resolved configuration.
-
     Returns:
         the number; None if something else ends it.
     """
@@ -142,14 +128,7 @@ def total_steps(job: Job) -> int | None:
 
 
 def progress_of(job: Job) -> Progress:
-    """Choose how a run is shown.
-
-    Arguments:
-        job: the resolved configuration.
-
-    Returns:
-        the progress, not yet started.
-    """
+    """Choose how a run is shown."""
     return make_progress(job.tracking.progress, total_steps=total_steps(job))
 
 
@@ -157,10 +136,6 @@ class Session:
     """Prepares, runs and closes a loop in a run directory.
 
     Arguments:
-        job: the resolved configuration.
-        parts: the objects to train with, at the start of the run.
-        run: the directory, locked.
-        stop: whether somebody has asked to stop.
         accept: fields and sections of what is learned that may differ from the record.
         shown: shows the run to people; None: as the job says.
     """
@@ -192,9 +167,6 @@ class Session:
 
     def run(self) -> Outcome:
         """Train until the end or a request to stop.
-
-        Returns:
-            how it ended.
 
         Raises:
             SetpointError: if the record or the checkpoint does not belong to this job.
@@ -324,18 +296,7 @@ class Session:
         ending: ExitStack,
         use: Utilization,
     ) -> Surroundings:
-        """Gather what callbacks have to do with, and open the trackers.
-
-        Arguments:
-            position: where the loop goes on.
-            state: what the checkpoint says.
-            standing: what the evaluations of the run have come to.
-            ending: closes what is put on it when the session ends.
-            use: what MFU is computed from.
-
-        Returns:
-            it all.
-        """
+        """Gather what callbacks have to do with, and open the trackers."""
         trackers = self.trackers(position, state.get("metrics_offset", 0))
         for tracker in trackers:
             close = getattr(tracker, "close", None)
@@ -355,11 +316,7 @@ class Session:
         )
 
     def train(self, loop: Loop) -> None:
-        """Run the loop, and record what ends it by force.
-
-        Arguments:
-            loop: at its beginning.
-        """
+        """Run the loop, and record what ends it by force."""
         try:
             with self.progress, enough_memory(self.job):
                 loop.run()
@@ -372,15 +329,7 @@ class Session:
             raise
 
     def status_of(self, loop: Loop, standing: Standing) -> int:
-        """Record how the session ended.
-
-        Arguments:
-            loop: at its end.
-            standing: what the evaluations of the run have come to.
-
-        Returns:
-            the exit status.
-        """
+        """Record how the session ended."""
         over = loop.ended is not None or is_over(self.job.duration, loop.position)
         # A run whose last evaluation was cut short is not finished.
         status = 0 if over and standing.due is None else self.stop.status
@@ -422,7 +371,6 @@ class Session:
         Arguments:
             anew: whether today's metric cannot be compared with that of the best checkpoint; the
                 next evaluation is the best then.
-            data: whether other documents were accepted.
         """
         if anew:
             self.store.forget_best()
@@ -434,11 +382,7 @@ class Session:
         """Build the trackers, and drop the rows of steps that were lost with a process.
 
         Arguments:
-            position: where the loop goes on.
             offset: how long `metrics.jsonl` was when the checkpoint was saved.
-
-        Returns:
-            the trackers.
         """
         built = [
             tracker.build(run_directory=self.directory) for tracker in self.job.tracking.trackers
@@ -454,9 +398,6 @@ class Session:
 
     def scores_at(self, step: int) -> Scores:
         """Look up an evaluation of the sessions before, for a run that is finished already.
-
-        Arguments:
-            step: where the run stands.
 
         Returns:
             the scores; none if nothing was evaluated or logged there.

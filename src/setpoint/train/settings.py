@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 def settings_of(job: Job) -> Iterator[None]:
     """Set what a job is built and trained under.
 
-    Arguments:
-        job: the resolved configuration.
-
     Returns:
         a context, after which all is as it was before, however it was left.
 

@@ -32,8 +32,6 @@ def capture(
     """Take all that the rest of the run depends on.
 
     Arguments:
-        parts: the objects of the job.
-        position: how far the run has come.
         training: what `evaluation_point` gives, within which this is called.
 
     Returns:
@@ -66,15 +64,6 @@ def restore(job: Job, parts: Parts, checkpoint: Checkpoint, other_data: bool = F
     """Bring the objects of a job to where they were when a checkpoint was saved.
 
     Options and formats are those of the configuration: the checkpoint gives what was counted.
-
-    Arguments:
-        job: the resolved configuration.
-        parts: freshly built objects.
-        checkpoint: as loaded, with its checksums verified.
-        other_data: whether the documents may be others than those of the checkpoint.
-
-    Returns:
-        the position to go on from.
 
     Raises:
         SetpointError: if the checkpoint belongs to another model, optimizer or data.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from setpoint.config.fingerprint import SHORT, fingerprint
+from setpoint.config import SHORT, fingerprint
 from setpoint.data.ngram import ngram_baselines
 from setpoint.model.count import count_parameters
 from setpoint.track.console import short_time
@@ -22,13 +22,7 @@ ENDINGS = {
 
 
 def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> None:
-    """Print what was trained, how well, how fast, and where the record lies.
-
-    Arguments:
-        job: the resolved configuration.
-        outcome: how the run ended.
-        stream: standard output if None.
-    """
+    """Print what was trained, how well, how fast, and where the record lies."""
     at, before = outcome.ended, outcome.started
     state = ENDINGS[outcome.status]
     rows = [

@@ -68,14 +68,7 @@ MOST_LION_RATE = 1e-3
 
 
 def suspicious(job: Job) -> Iterator[Caution]:
-    """Look for what is seldom meant.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the findings.
-    """
+    """Look for what is seldom meant."""
     updates = job.updates()
     if job.optimizer.lr > UNUSUAL_RATE:
         yield Caution(
@@ -250,9 +243,6 @@ def _suspicious_muon(optimizer: Muon) -> Iterator[Caution]:
 
 def least_weights(job: Job) -> int | None:
     """Count what a job keeps for its weights from step to step, at least.
-
-    Arguments:
-        job: the configuration, with every value determined.
 
     Returns:
         bytes of parameters, gradients and, of optimizers that keep any, one number of state for

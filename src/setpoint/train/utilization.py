@@ -23,14 +23,8 @@ class Utilization:
     """How the model FLOPs utilization of a run is computed.
 
     Arguments:
-        formula: the name of the formula of a token's operations.
-        text: the formula.
-        meaning: what its letters are.
         flops_per_token: what it gives; None where it cannot be computed.
-        unknown: why not.
         peak: operations per second of one device; None where nobody promises any.
-        source: where that number is from.
-        ranks: how many devices train.
     """
 
     formula: str
@@ -69,17 +63,7 @@ class Utilization:
 def utilization_of(
     job: Job, model: nn.Module, vocab_size: int, device: torch.device
 ) -> Utilization:
-    """Find what MFU is computed from.
-
-    Arguments:
-        job: the resolved configuration.
-        model: what is trained.
-        vocab_size: of the tokenizer.
-        device: where the model lies.
-
-    Returns:
-        all of it, with reasons for what is not known.
-    """
+    """Find what MFU is computed from."""
     name = job.tracking.flops
     text, meaning = FORMULAS[name]
     flops, unknown = None, None

@@ -24,9 +24,6 @@ def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
 
     Arguments:
         tokenizer: its section; of one in files these are read, if they are here.
-
-    Returns:
-        the number; None where it is not known.
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
@@ -36,14 +33,7 @@ def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
 
 
 def vocabulary_problems(job: Job) -> Iterator[Problem]:
-    """Compare the model's vocabulary with the tokenizer's.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems and cautions.
-    """
+    """Compare the model's vocabulary with the tokenizer's."""
     model = job.model
     if not isinstance(model, Transformer):
         return

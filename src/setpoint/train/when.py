@@ -11,14 +11,7 @@ if TYPE_CHECKING:
 
 
 def unlisted(job: Job) -> bool:
-    """Say whether only the built model tells what patterns of the optimizer match.
-
-    Arguments:
-        job: the configuration.
-
-    Returns:
-        False for models that are known without building them, and where there are no patterns.
-    """
+    """Say whether only the built model tells what patterns of the optimizer match."""
     if not job.optimizer.has_patterns:
         return False
     from setpoint.train.optimizer_fit import is_listed
@@ -28,9 +21,6 @@ def unlisted(job: Job) -> bool:
 
 def fused(job: Job) -> bool:
     """Say whether PyTorch's fused SGD may be to update weights in bf16 on a CPU, which it cannot.
-
-    Arguments:
-        job: the configuration.
 
     Returns:
         True where it is demanded and the device may be a CPU; auto takes another implementation.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from setpoint.cli.sources.offer import offer
-from setpoint.config.registry import presets
+from setpoint.config.layers.presets import presets
 
 from ..conftest import CommandLine
 from ..test_complete import complete

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+import setpoint
+import setpoint.config
 from setpoint.cli.sources.replay import ERROR, FAILED, main
 
 from ..conftest import CommandLine
@@ -44,21 +47,24 @@ def test_words_instead_of_a_record(
     assert (folder / ERROR).read_text() == expected
 
 
-def test_a_revision_that_can_do_neither(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+def _forget_records(patch: pytest.MonkeyPatch) -> None:
+    """Make the package one that has no records."""
+    for module in (setpoint, setpoint.config):
+        patch.delitem(vars(module), "record_files", raising=False)
+    patch.setitem(sys.modules, "setpoint.config.record.writer", None)
 
-    for name in ("setpoint.config.record", "setpoint.cli.main"):
-        monkeypatch.setitem(sys.modules, name, None)
+
+def test_a_revision_that_can_do_neither(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    _forget_records(monkeypatch)
+    monkeypatch.setitem(sys.modules, "setpoint.cli.main", None)
     folder = cli.folder / "out"
     assert replay(folder, "small.toml") == FAILED
     assert (folder / ERROR).read_text() == "it can neither record a configuration nor show one"
 
 
 def test_a_revision_that_can_only_show(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "setpoint.config.record", None)
+        _forget_records(patch)
         folder = cli.folder / "out"
         assert replay(folder, "small.toml") == 0
         chains = json.loads((folder / "origins.json").read_text())

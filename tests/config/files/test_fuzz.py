@@ -7,11 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from setpoint.config.files.decode import decode
-from setpoint.config.files.error import FileError
-from setpoint.config.files.json_scan import scan_json
-from setpoint.config.files.read import parse
-from setpoint.config.files.toml_scan import scan_toml
+from setpoint.config.files.document import FileError
+from setpoint.config.files.json import scan_json
+from setpoint.config.files.read import decode, parse
+from setpoint.config.files.toml import scan_toml
 
 SETTINGS = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

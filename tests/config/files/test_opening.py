@@ -5,9 +5,8 @@ import socket
 
 import pytest
 
-from setpoint.config.files.error import FileError
-from setpoint.config.files.opening import read_plain_file
-from setpoint.config.files.read import read
+from setpoint.config.files.document import FileError
+from setpoint.config.files.read import read_file, read_plain_file
 
 
 def refusal(path, limit=10):
@@ -35,7 +34,7 @@ def test_what_is_no_plain_file(tmp_path, monkeypatch):
         assert refusal(path) == "expected a file; this is not a regular file", path
     (tmp_path / "zero.toml").symlink_to("/dev/zero")
     with pytest.raises(FileError, match="not a regular file"):
-        read("zero.toml")
+        read_file("zero.toml")
     assert refusal("none") == "not there"
     os.symlink("loop", "loop")
     assert refusal("loop") == "cannot be read: Too many levels of symbolic links"
@@ -64,4 +63,4 @@ def test_a_file_of_the_kernel_does_not_wait():
 
 def test_devices_get_a_hint():
     with pytest.raises(FileError, match="--config-from-stdin reads standard input"):
-        read("/dev/stdin")
+        read_file("/dev/stdin")

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from setpoint.config.errors import SetpointError
-from setpoint.config.files.plain import PlainScalar, guess
+from setpoint.config.words.errors import SetpointError
+from setpoint.config.words.texts import PlainScalar, guess
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from setpoint.config.errors import SetpointError
-from setpoint.config.files.error import FileError
-from setpoint.config.files.read import parse, read
+from setpoint.config.files.document import FileError
+from setpoint.config.files.read import parse, read_file
+from setpoint.config.words.errors import SetpointError
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
 
 def refusal(path):
     with pytest.raises(FileError) as caught:
-        read(path)
+        read_file(path)
     assert isinstance(caught.value, SetpointError)
     return str(caught.value)
 
@@ -37,7 +37,7 @@ def refusal(path):
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_suffix_says_the_format(folder, name, text, format, mark):
     (folder / name).write_text(mark + text, encoding="utf-8")
-    document = read(name)
+    document = read_file(name)
     assert (document.name, document.format, document.text) == (name, format, text)
     assert document.data == {"a": "é"}
     assert document.locate(("a",)) == (1, 2 if format == "json" else 1)
@@ -131,9 +131,9 @@ def test_each_format_imports_only_its_own(folder):
     (folder / "a.json").write_text('{"a": 1}')
     code = (
         "import sys\n"
-        "from setpoint.config.files.read import read\n"
+        "from setpoint.config.files.read import read_file\n"
         "had = set(sys.modules)\n"
-        "read({!r}).locate(('a',))\n"
+        "read_file({!r}).locate(('a',))\n"
         "print(sorted({{'json', 'tomllib', 'ruamel.yaml', 'difflib'}} & (set(sys.modules) - had)))"
     )
     for name, expected in (("a.toml", "['tomllib']"), ("a.json", "['json']")):
@@ -145,7 +145,7 @@ def test_each_format_imports_only_its_own(folder):
 def test_a_link_to_nothing(folder):
     (folder / "exp.toml").symlink_to("gone.toml")
     with pytest.raises(SetpointError) as caught:
-        read("exp.toml")
+        read_file("exp.toml")
     assert str(caught.value) == (
         "exp.toml: no such file: it is a link to 'gone.toml', where there is nothing"
     )

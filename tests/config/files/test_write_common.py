@@ -6,10 +6,12 @@ import math
 import numpy
 import pytest
 
-from setpoint.config.errors import SetpointError
 from setpoint.config.files import write_json, write_toml, write_yaml
-from setpoint.config.files.plain import PlainScalar
 from setpoint.config.files.write_common import plain_data, quoted, remark
+from setpoint.config.words.errors import SetpointError
+from setpoint.config.words.texts import PlainScalar
+
+WRITERS = (write_toml.write_toml, write_yaml.write_yaml, write_json.write_json)
 
 
 class Color(enum.StrEnum):
@@ -30,7 +32,7 @@ def test_subclasses_become_what_they_stand_for():
     assert repr(data) == "{'red': 'red', 'f': 0.5, 'p': '1', 't': [1, 2]}"
 
 
-@pytest.mark.parametrize("module", [write_toml, write_yaml, write_json])
+@pytest.mark.parametrize("write", WRITERS)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -48,25 +50,25 @@ def test_subclasses_become_what_they_stand_for():
         (nested(65), ".".join("a" * 64) + ": nested deeper than 64 levels"),
     ],
 )
-def test_refusals(module, data, message):
+def test_refusals(write, data, message):
     with pytest.raises(SetpointError) as caught:
-        module.write(data)
+        write(data)
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("module", [write_toml, write_yaml, write_json])
-def test_what_contains_itself_is_refused(module):
+@pytest.mark.parametrize("write", WRITERS)
+def test_what_contains_itself_is_refused(write):
     data = {}
     data["a"] = data
     with pytest.raises(SetpointError, match="nested deeper than 64 levels"):
-        module.write(data)
+        write(data)
 
 
 def test_the_deepest_that_is_written_is_read():
     from setpoint.config.files.read import parse
 
-    for format, module in (("toml", write_toml), ("yaml", write_yaml), ("json", write_json)):
-        assert parse(module.write(nested(64)), format, "f").data == nested(64)
+    for format, write in zip(("toml", "yaml", "json"), WRITERS, strict=True):
+        assert parse(write(nested(64)), format, "f").data == nested(64)
 
 
 def test_quoted():
@@ -81,5 +83,5 @@ def test_remark():
 
 
 def test_floats_keep_their_kind():
-    text = write_toml.write({"a": 1e16, "b": -0.0, "c": 5e-324, "d": math.nan})
+    text = write_toml.write_toml({"a": 1e16, "b": -0.0, "c": 5e-324, "d": math.nan})
     assert text == "a = 1e+16\nb = -0.0\nc = 5e-324\nd = nan\n"

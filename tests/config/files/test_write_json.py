@@ -6,7 +6,7 @@ import math
 from hypothesis import given
 
 from setpoint.config.files.read import parse
-from setpoint.config.files.write_json import write
+from setpoint.config.files.write_json import write_json
 
 from .strategies import DATA, canonical
 
@@ -46,16 +46,16 @@ def test_layout():
         "grid": [[1, 2], [], {"a": 1}],
         "words": ["a long word number " + str(i) for i in range(5)],
     }
-    assert write(data, {("name",): "left out"}) == WRITTEN
+    assert write_json(data, {("name",): "left out"}) == WRITTEN
 
 
 def test_nothing():
-    assert write({}) == "{}\n"
+    assert write_json({}) == "{}\n"
 
 
 @given(DATA)
 def test_every_reader_reads_it_back(data):
-    text = write(data)
+    text = write_json(data)
     assert canonical(json.loads(text)) == canonical(data, special=True)
     assert canonical(parse(text, "json", "f").data) == canonical(data, special=True)
-    assert write(data) == text
+    assert write_json(data) == text

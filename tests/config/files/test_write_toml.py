@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config.files.read import parse
-from setpoint.config.files.write_toml import write
+from setpoint.config.files.write_toml import write_toml
 
 from .strategies import COMMENTS, DATA, canonical, paths
 
@@ -79,7 +79,7 @@ NOTES = {
 
 
 def test_layout():
-    assert write(EXAMPLE, NOTES) == WRITTEN
+    assert write_toml(EXAMPLE, NOTES) == WRITTEN
 
 
 def test_example_is_read_back():
@@ -95,18 +95,18 @@ def test_positions_of_what_was_written():
 
 
 def test_nothing():
-    assert write({}) == ""
+    assert write_toml({}) == ""
 
 
 @given(DATA, st.data())
 def test_every_reader_reads_it_back(data, draw):
     known = list(paths(data))
     notes = draw.draw(st.dictionaries(st.sampled_from(known), COMMENTS)) if known else {}
-    text = write(data, notes)
+    text = write_toml(data, notes)
     expected = canonical(data, null="null")
     assert canonical(tomllib.loads(text)) == expected
     document = parse(text, "toml", "f")
     assert canonical(document.data) == expected
     for path in known:
         assert document.locate(path) is not None
-    assert write(data, notes) == text
+    assert write_toml(data, notes) == text

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from setpoint.config.files.plain import PlainScalar, guess
 from setpoint.config.files.read import parse
-from setpoint.config.files.write_yaml import write
+from setpoint.config.files.write_yaml import write_yaml
+from setpoint.config.words.texts import PlainScalar, guess
 
 from .strategies import COMMENTS, DATA, canonical, paths
 
@@ -84,7 +84,7 @@ def independent(text):
 
 
 def test_layout():
-    assert write(EXAMPLE, NOTES) == WRITTEN
+    assert write_yaml(EXAMPLE, NOTES) == WRITTEN
 
 
 def test_example_is_read_back():
@@ -93,7 +93,7 @@ def test_example_is_read_back():
 
 
 def test_nothing():
-    assert write({}) == "{}\n"
+    assert write_yaml({}) == "{}\n"
 
 
 @settings(max_examples=80)
@@ -101,10 +101,10 @@ def test_nothing():
 def test_every_reader_reads_it_back(data, draw):
     known = list(paths(data))
     notes = draw.draw(st.dictionaries(st.sampled_from(known), COMMENTS)) if known else {}
-    text = write(data, notes)
+    text = write_yaml(data, notes)
     assert canonical(independent(text)) == canonical(data)
     document = parse(text, "yaml", "f")
     assert canonical(guessed(document.data)) == canonical(data)
     for path in known:
         assert document.locate(path) is not None
-    assert write(data, notes) == text
+    assert write_yaml(data, notes) == text

@@ -2,9 +2,9 @@
 
 import pytest
 
-from setpoint.config.files.error import FileError
-from setpoint.config.files.plain import PlainScalar
+from setpoint.config.files.document import FileError
 from setpoint.config.files.read import parse
+from setpoint.config.words.texts import PlainScalar
 
 TEXT = """\
 %YAML 1.2

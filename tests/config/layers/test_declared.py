@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from setpoint.cli.list import field_rows
-from setpoint.config import Config, ConfigError, Secret, field, modifier, registry
-from setpoint.config.base import chain_of
-from setpoint.config.compose import compose
-from setpoint.config.errors import DeclarationError
-from setpoint.config.json_schema.document import json_schema
-from setpoint.config.record import record_files
+from setpoint.config import Config, ConfigError, Secret, field, modifier
+from setpoint.config.composition import compose
+from setpoint.config.layers import presets as registry
+from setpoint.config.record.writer import record_files
+from setpoint.config.values.node import chain_of
+from setpoint.config.words.errors import DeclarationError
+from setpoint.editor_schema.document import json_schema
 
 from ..helpers import problems_of
 

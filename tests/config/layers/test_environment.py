@@ -1,5 +1,5 @@
 from setpoint.config import Config, Free, field
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.config.layers.environment import variables
 
 from ..helpers import problems_of

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, field
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.config.layers.flags import Flag, in_order, parse_flags
 
 from ..helpers import flag_problems, resolved

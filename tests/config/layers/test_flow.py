@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Invalid
-from setpoint.config.files.plain import PlainScalar, guess
-from setpoint.config.layers.flow import parse_flow, parse_list
+from setpoint.config.words.inline import parse_flow, parse_list
+from setpoint.config.words.texts import PlainScalar, guess
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config.layers.flags import Flag
-from setpoint.config.layers.order import in_order
+from setpoint.config.layers.flags import Flag, in_order
 
 NAMES = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map(tuple)
 FLAGS = st.lists(st.tuples(NAMES, st.sampled_from(["chooses", "spreads", ""])), max_size=8)

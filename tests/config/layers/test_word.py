@@ -1,4 +1,4 @@
-from setpoint.config.layers.word import Word, label_of
+from setpoint.config.layers.flags import Word, label_of
 
 
 def test_a_word_knows_its_place() -> None:

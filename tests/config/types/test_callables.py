@@ -1,10 +1,10 @@
 import pytest
 
 from setpoint.config import ImportPath, Invalid
-from setpoint.config.origin import PROGRAM, Origin
-from setpoint.config.types.callables import ImportPathType
+from setpoint.config.types.special import ImportPathType
+from setpoint.config.values.origin import PROGRAM, Origin
 
-from ..foreign import targets
+from ..components import targets
 
 HERE = Origin(PROGRAM)
 

@@ -5,12 +5,13 @@ from typing import Annotated, Any, NewType, Optional, TypeVar, Union
 
 import pytest
 
-from setpoint.config import Config, Free, Period, SetpointError, resolve
+from setpoint.config import Config, Free, SetpointError, resolve
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.types.containers import AnyOfType, OptionalType
 from setpoint.config.types.scalars import IntType, LiteralType, StrType
 from setpoint.config.types.sections import SectionType
 from setpoint.config.types.special import AnyType, FreeType, ScalarType
+from setpoint.units import Period
 
 from ...snapshots import compare
 from ..sample import AdamW, Batch, Experts, Sgd

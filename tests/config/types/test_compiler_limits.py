@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import ByteSize, Period, SetpointError, resolve
+from setpoint.config import SetpointError, resolve
+from setpoint.units import ByteSize, Period
 
 from .test_default import wrong
 

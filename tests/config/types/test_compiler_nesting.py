@@ -11,25 +11,16 @@ from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import (
-    ByteSize,
-    Config,
-    DType,
-    Duration,
-    ImportPath,
-    Period,
-    Secret,
-    field,
-    resolve,
-)
-from setpoint.config.compose import compose
+from setpoint.config import Config, ImportPath, Secret, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.draft.plain import to_minimal, to_plain
 from setpoint.config.files import write_json, write_toml, write_yaml
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.plain import to_minimal, to_plain
-from setpoint.config.record import record_files
-from setpoint.config.write_python import to_python
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.python_source import to_python
+from setpoint.config.record.writer import record_files
+from setpoint.units import ByteSize, DType, Duration, Period
 
-from ..foreign.targets import Part, double
+from ..components.targets import Part, double
 
 
 class Leaf(Config):
@@ -161,7 +152,11 @@ def everything() -> Root:
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize(
     ("suffix", "write"),
-    [("toml", write_toml.write), ("yaml", write_yaml.write), ("json", write_json.write)],
+    [
+        ("toml", write_toml.write_toml),
+        ("yaml", write_yaml.write_yaml),
+        ("json", write_json.write_json),
+    ],
 )
 def test_files_give_it_back(
     tmp_path: Path, suffix: str, write: Callable[[dict[str, Any]], str], complete: bool

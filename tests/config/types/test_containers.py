@@ -3,13 +3,14 @@ from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import Config, Duration, Invalid, Period, Secret, field, resolve
-from setpoint.config.compose import compose
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.origin import PROGRAM, Origin
-from setpoint.config.plain import to_plain
+from setpoint.config import Config, Invalid, Secret, field, resolve
+from setpoint.config.composition import compose
+from setpoint.config.draft.plain import to_plain
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.types.containers import items_of, kind_at
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.texts import PlainScalar
+from setpoint.units import Duration, Period
 
 from ..sample import Batch
 

@@ -4,7 +4,13 @@ import pickle
 import pytest
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.types.held import CheckedDict, CheckedList, FrozenDict, FrozenList, last_change
+from setpoint.config.values.containers import (
+    CheckedDict,
+    CheckedList,
+    FrozenDict,
+    FrozenList,
+    last_change,
+)
 
 from ..sample import Batch, Job
 

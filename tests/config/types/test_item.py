@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 
 from setpoint.config import Invalid, Secret, ref
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.origin import PROGRAM, Origin
-from setpoint.config.reference import Reference
+from setpoint.config.types.base import dump_item, map_item, read_item
 from setpoint.config.types.compiler import compile_annotation
-from setpoint.config.types.item import dump_item, map_item, read_item
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.values.reference import Reference
+from setpoint.config.words.texts import PlainScalar
 
 from ..sample import Batch
 
@@ -45,4 +45,3 @@ def test_a_reference_stays_as_it_is() -> None:
     reference = Reference("${a}")
     assert dump_item(kind, reference) == "${a}"
     assert map_item(kind, reference, lambda section: section, True) is reference
-    assert dump_item(kind, Batch()) == {"size": 32, "sequence_length": 256}

@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from setpoint.config import Config, ConfigError, Invalid, resolve
-from setpoint.config.compose import compose
-from setpoint.config.literal import unescaped
-from setpoint.config.origin import PROGRAM, Origin
-from setpoint.config.types.pattern import PatternType
-from setpoint.config.write_python import to_python
+from setpoint.config.composition import compose
+from setpoint.config.record.python_source import to_python
+from setpoint.config.types.special import PatternType
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.texts import unescaped
 
 from ...snapshots import compare
 

@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Invalid
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.origin import PROGRAM, Origin
 from setpoint.config.types.base import FieldType
 from setpoint.config.types.scalars import (
     BoolType,
@@ -19,6 +17,8 @@ from setpoint.config.types.scalars import (
     PathType,
     StrType,
 )
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.texts import PlainScalar
 
 from ..sample import Mode
 

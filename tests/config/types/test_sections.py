@@ -1,9 +1,9 @@
 import pytest
 
 from setpoint.config import Config, ConfigError, Invalid
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.origin import PROGRAM, Origin
 from setpoint.config.types.sections import SectionType
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.texts import PlainScalar
 
 from ..sample import AdamW, Batch, ModelConfig, OptimizerConfig, Recurrent, Sgd, Transformer
 

@@ -1,10 +1,11 @@
 import pytest
 
-from setpoint.config import Config, Duration, Invalid, Period, Secret, resolve
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.origin import PROGRAM, Origin
-from setpoint.config.plain import to_plain
+from setpoint.config import Config, Invalid, Secret, resolve
+from setpoint.config.draft.plain import to_plain
 from setpoint.config.types.special import AnyType, FreeType, ScalarType
+from setpoint.config.values.origin import PROGRAM, Origin
+from setpoint.config.words.texts import PlainScalar
+from setpoint.units import Duration, Period
 
 ORIGIN = Origin(PROGRAM)
 

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from setpoint.config import Invalid
-from setpoint.config.files.plain import PlainScalar
-from setpoint.config.types.base import FieldType, shown, shown_part
+from setpoint.config.types.base import FieldType
+from setpoint.config.words.shown import shown, shown_part
+from setpoint.config.words.texts import PlainScalar
 
 
 @pytest.mark.parametrize(

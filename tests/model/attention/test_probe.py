@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from setpoint.config import resolve
-from setpoint.config.foreign.allow import allow_imports
-from setpoint.config.verify import verify
+from setpoint.config.resolving.verify import verify
+from setpoint.config.values.user_code import allow_imports
 from setpoint.model.attention.probe import device_problems
 from setpoint.model.config import ImportedModel
 from setpoint.presets.tiny import tiny

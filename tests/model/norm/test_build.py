@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.config.foreign.partial import partial
+from setpoint.config.components.partial import partial
 from setpoint.model.norm.build import build_norm
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 

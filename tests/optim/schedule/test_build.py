@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
-from setpoint.config import Length, resolve
+from setpoint.config import resolve
 from setpoint.optim.config import (
     Constant,
     Cosine,
@@ -29,6 +29,7 @@ from setpoint.optim.config import (
     ScheduleConfig,
     Wsd,
 )
+from setpoint.units import Length
 
 W, T, D, M, A = 7, 60, 20, 0.1, 0.2
 """Updates of the warm-up, of the run and of the last decay; the floor; where the warm-up begins."""
@@ -100,7 +101,7 @@ def test_against_the_closed_formula(name: str) -> None:
 
 
 def test_every_variant_is_held_against_its_formula() -> None:
-    from setpoint.config.suggest import section_classes
+    from setpoint.config.schema.tree import section_classes
     from setpoint.train.config import Job
 
     variants = set(section_classes(Job.__setpoint__.fields["schedule"].type))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import Config, ConfigError, Duration, Length, resolve
-from setpoint.config.compose import compose
+from setpoint.config import Config, ConfigError, resolve
+from setpoint.config.composition import compose
 from setpoint.optim.config import (
     Constant,
     Cosine,
@@ -23,6 +23,7 @@ from setpoint.optim.config import (
     Wsd,
 )
 from setpoint.train.config import Job
+from setpoint.units import Duration, Length
 
 from ...snapshots import compare
 

@@ -11,9 +11,10 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR
 
-from setpoint.config import Duration, resolve
+from setpoint.config import resolve
 from setpoint.optim.config import Cosine, Linear, Phase, Piecewise
 from setpoint.optim.schedule.piecewise import Curve, Stretch, between, piecewise_factor, spans
+from setpoint.units import Duration
 
 CURVES: tuple[Curve, ...] = ("linear", "cosine", "polynomial", "exponential")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.config import Duration, resolve
+from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
@@ -20,6 +20,7 @@ from setpoint.train.config import Job
 from setpoint.train.loop import Loop, Update
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.units import Duration
 
 from ..small import rows, small_job
 

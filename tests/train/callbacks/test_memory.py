@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.config import Period
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build import build_parts
 from setpoint.train.callbacks.memory import EmptyCacheCallback
 from setpoint.train.loop import Loop
 from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.units import Period
 
 from ..small import events, small_job
 

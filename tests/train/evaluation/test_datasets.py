@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.hooks import NEEDS
-from setpoint.config.verify import verify
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.resolving.verify import verify
+from setpoint.config.schema.hooks import NEEDS
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.train.build import build_parts
 from setpoint.train.evaluation.datasets import build_datasets, trained_on

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from setpoint.config.foreign.allow import allow_imports
+from setpoint.config.values.user_code import allow_imports
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_batches
 from setpoint.resilience.signals import StopRequest

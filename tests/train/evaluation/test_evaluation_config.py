@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.config.compose import compose
+from setpoint.config.composition import compose
 from setpoint.train.config import Job
 
 from ...snapshots import compare

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.config.fingerprint import fingerprint
-from setpoint.config.verify import verify
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.resolving.verify import verify
 from setpoint.train.evaluation.fit import hopeless_patience, hopeless_plateau, judged_on
 from setpoint.train.run import train
 

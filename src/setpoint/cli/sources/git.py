@@ -14,9 +14,6 @@ TIMEOUT = 60.0  # seconds for one answer
 def repository_of(folder: str) -> str | None:
     """The repository that a folder lies in.
 
-    Arguments:
-        folder: an existing folder.
-
     Returns:
         the top folder of its working tree, or None.
 
@@ -36,7 +33,6 @@ def commit_of(repository: str, revision: str) -> str | None:
     """The commit that a revision names.
 
     Arguments:
-        repository: its top folder.
         revision: a branch, a tag, a hash, or anything else that git understands.
 
     Returns:
@@ -50,29 +46,14 @@ def commit_of(repository: str, revision: str) -> str | None:
 
 
 def branches_and_tags(repository: str) -> list[str]:
-    """The names that people give to revisions.
-
-    Arguments:
-        repository: its top folder.
-
-    Returns:
-        short names, of branches first.
-    """
+    """The names that people give to revisions."""
     names = ("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
     done = _git(repository, *names)
     return _text(done.stdout).splitlines() if done.returncode == 0 else []
 
 
 def files_at(repository: str, commit: str) -> list[str]:
-    """The files of a commit.
-
-    Arguments:
-        repository: its top folder.
-        commit: a hash.
-
-    Returns:
-        paths from the top folder.
-    """
+    """The files of a commit."""
     done = _git(repository, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
     _expect(done, f"list the files of {commit}")
     return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
@@ -80,11 +61,6 @@ def files_at(repository: str, commit: str) -> list[str]:
 
 def extract(repository: str, commit: str, folder: str) -> None:
     """Write the files of a commit into a folder of its own.
-
-    Arguments:
-        repository: its top folder.
-        commit: a hash.
-        folder: an existing, empty folder.
 
     Raises:
         SetpointError: if git or the disk refuses.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from setpoint.config.compose import SUFFIXES
-from setpoint.config.registry import preset_named
+from setpoint.config import SUFFIXES, preset_named
 
 RUN, CHECKPOINT, REVISION, OTHER = "run", "checkpoint", "revision", "other"
 RECORDED = (RUN, CHECKPOINT, REVISION)
@@ -21,9 +20,6 @@ def kind_of(source: str) -> str:
 
     A preset's name is the preset, whatever lies about; `./tiny` is the folder of that name. What
     exists as a file or folder is that. Of `A:B`, see `is_revision`.
-
-    Arguments:
-        source: as typed.
 
     Returns:
         `RUN` for a folder, `CHECKPOINT`, `REVISION`, or `OTHER`: a preset, a file or a function.
@@ -45,9 +41,6 @@ def kind_of(source: str) -> str:
 def is_hugging_face_directory(source: str) -> bool:
     """Whether a directory holds a model in the format of Hugging Face, and no record of ours.
 
-    Arguments:
-        source: as typed.
-
     Returns:
         True for a folder with a config.json that has nothing of a run or a checkpoint beside it.
     """
@@ -62,9 +55,6 @@ def is_hugging_face_directory(source: str) -> bool:
 
 def split_revision(source: str) -> tuple[str, str] | None:
     """The two sides of `REV:WHAT`; git's own `HEAD^{/fix: this}` and `main@{10:30}` are heeded.
-
-    Arguments:
-        source: as typed.
 
     Returns:
         the revision and what follows the colon; None if there is no colon between two texts.
@@ -84,12 +74,6 @@ def is_revision(source: str) -> bool:
 
     It is one where it cannot be `module:function`: B is a path, A is no module's name, or there is
     no module A. Where a branch has the name of a module, `heads/A:B` is the branch.
-
-    Arguments:
-        source: as typed.
-
-    Returns:
-        True for a revision, whether or not git knows it.
     """
     parts = split_revision(source)
     if parts is None:

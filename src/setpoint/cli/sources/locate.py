@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from setpoint.config import SetpointError
-from setpoint.config.compose import SUFFIXES
-from setpoint.config.registry import presets
+from setpoint.config import SUFFIXES, SetpointError, presets
 
 from . import git
 from .kind import split_revision
@@ -19,11 +17,8 @@ class Revision:
     """One commit of one repository, and what is asked of it.
 
     Arguments:
-        repository: its top folder.
-        commit: the whole hash.
         below: the working folder as a path from the top folder; empty at the top, and in another
             repository.
-        what: what stands behind the colon.
     """
 
     def __init__(self, repository: str, commit: str, below: str, what: str) -> None:
@@ -44,10 +39,6 @@ def find_revision(source: str, imports: Sequence[str]) -> Revision:
 
     Arguments:
         source: `REV:WHAT`.
-        imports: modules of the user's, which may make presets known.
-
-    Returns:
-        the commit.
 
     Raises:
         SetpointError: if no repository has it, in words that say what was tried.
@@ -97,7 +88,7 @@ def _is_ours(what: str, imports: Sequence[str]) -> bool:
 
 def _unknown(source: str, name: str, here: str | None, own: str | None) -> str:
     """Why there is no such revision, and what else was tried."""
-    from setpoint.config.suggest import nearest
+    from setpoint.config import nearest
 
     tried: list[str] = []
     if all(word.isidentifier() for word in name.split(".")):
@@ -122,14 +113,6 @@ def _sources_of_setpoint(files: Sequence[str]) -> bool:
 def place_in(tree: str, found: Revision, source: str) -> tuple[str, str]:
     """Where to work inside the files of a commit.
 
-    Arguments:
-        tree: the folder that they were written to.
-        found: the commit, and what is asked of it.
-        source: as typed, for errors.
-
-    Returns:
-        the folder to work in, and what is asked as seen from there.
-
     Raises:
         SetpointError: if it is a path that the commit does not have.
     """
@@ -153,7 +136,7 @@ def _is_there(tree: str, start: str, what: str) -> bool:
 
 
 def _no_file(found: Revision, source: str) -> str:
-    from setpoint.config.suggest import nearest
+    from setpoint.config import nearest
 
     every = git.files_at(found.repository, found.commit)
     files = [name for name in every if name.endswith(SUFFIXES)]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from setpoint.config import SetpointError
-from setpoint.config.compose import SUFFIXES
-from setpoint.config.registry import presets
+from setpoint.config import SUFFIXES, SetpointError, presets
 
 from .kind import split_revision
 
@@ -16,9 +14,6 @@ CHECKPOINTS = "checkpoints"
 
 def offer(current: str) -> Iterator[str]:
     """Sources that may be meant, beside presets.
-
-    Arguments:
-        current: what is typed so far.
 
     Returns:
         files, run directories, checkpoints of a run that is typed, branches and tags with a colon,
@@ -39,11 +34,7 @@ def offer(current: str) -> Iterator[str]:
 
 
 def sweeps() -> Iterator[str]:
-    """Folders of sweeps, which `compare` takes.
-
-    Returns:
-        their paths.
-    """
+    """Folders of sweeps, which `compare` takes."""
     for folder, folders, names in os.walk("runs"):
         if "sweep.json" in names:
             folders.clear()
@@ -53,11 +44,7 @@ def sweeps() -> Iterator[str]:
 
 
 def files() -> Iterator[str]:
-    """Configuration files in the working folder; the shells complete those further away.
-
-    Returns:
-        their names, sorted.
-    """
+    """Configuration files in the working folder; the shells complete those further away."""
     try:
         names = sorted(os.listdir("."))
     except OSError:  # the working folder is gone: there is nothing to offer

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from setpoint.cli.command import Arguments
-from setpoint.config import SetpointError
-from setpoint.config.record import is_record
+from setpoint.config import SetpointError, is_record
 
 from .kind import CHECKPOINT, REVISION
 
@@ -16,11 +15,6 @@ from .kind import CHECKPOINT, REVISION
 @contextmanager
 def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[tuple[str, list[str]]]:
     """The folder with the record of a source.
-
-    Arguments:
-        source: as typed.
-        kind: one of `RECORDED`.
-        arguments: of the call, for the modules to import and the root class.
 
     Returns:
         the folder, which for a revision is gone when the context ends; and what is to be told.

@@ -50,8 +50,9 @@ def _record(source: str) -> dict[str, str]:
     try:
         import_module("setpoint.presets")
         root = import_module("setpoint.train.config").Job
-        compose = import_module("setpoint.config.compose").compose
-        record_files = import_module("setpoint.config.record").record_files
+        # By the names that users import, which lie where they do in every revision.
+        package = import_module("setpoint")
+        compose, record_files = package.compose, package.record_files
     except (ImportError, AttributeError):
         # There were no records yet, or they were made otherwise.
         return _shown(source)

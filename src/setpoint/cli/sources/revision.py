@@ -16,9 +16,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from setpoint.config import Config, ConfigError, SetpointError
-from setpoint.config.integrity import recorded_fingerprint
-from setpoint.config.recorded import CONFIG, HEADER, ORIGINS
+from setpoint.config import (
+    CONFIG,
+    HEADER,
+    ORIGINS,
+    Config,
+    ConfigError,
+    SetpointError,
+    recorded_fingerprint,
+)
 
 from . import git, replay
 from .locate import SHORT, Revision, find_revision, place_in
@@ -34,11 +40,6 @@ def record_at_revision(source: str, root: type[Config], imports: Sequence[str]) 
 
     Arguments:
         source: `REV:WHAT`.
-        root: the class of the configuration.
-        imports: modules of the user's to import first, from that revision where it has them.
-
-    Returns:
-        a folder with the record, while the context lasts.
 
     Raises:
         SetpointError: if there is no such repository, revision or file, or the code of that
@@ -156,11 +157,9 @@ def _dump(path: str, data: object) -> None:
 
 def _role_of(root: type[Config], key: str) -> str:
     """The role that a path has today; identity for what there is no longer."""
-    from setpoint.config.role import IDENTITY
-    from setpoint.config.suggest import schema
-    from setpoint.config.walk import narrower
+    from setpoint.config import IDENTITY, all_fields, narrower
 
-    known = dict(schema(root))
+    known = dict(all_fields(root))
     role, path = IDENTITY, ""
     for part in key.split("."):
         if part.isdecimal():

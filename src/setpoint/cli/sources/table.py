@@ -6,8 +6,7 @@ import os
 
 from setpoint.cli.command import Arguments
 from setpoint.cli.source import open_source, prepare, root_of
-from setpoint.config.layers.environment import prefix_of
-from setpoint.config.table import Table, leaf_table, recorded_table
+from setpoint.config import Table, leaf_table, prefix_of, recorded_table
 
 from .kind import RECORDED, kind_of
 
@@ -18,13 +17,8 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
     """The values of a source: of a record as they were written, of others as they resolve today.
 
     Arguments:
-        source: as typed.
-        arguments: the options and overrides of the call.
         overrides: whether they, and the environment, apply to this source; a record that they
             change is resolved anew.
-
-    Returns:
-        the table.
 
     Raises:
         SetpointError: if the source cannot be read or resolved.

@@ -1,1 +1,4 @@
-"""Configuration files: readers with exact positions, and writers; TOML, YAML 1.2 and JSON."""
+"""Files as plain data with a place for each key: TOML, YAML and JSON, read and written.
+
+It knows neither fields nor sections, and uses `values` and `words` only.
+"""

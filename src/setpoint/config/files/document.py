@@ -6,32 +6,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Literal, TypeGuard
+    from typing import TypeGuard
 
-    Format = Literal["toml", "yaml", "json"]
+    from ..words.texts import Format
+from ..words.errors import SetpointError
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
-    """Whether a value that a reader made is a mapping.
-
-    Arguments:
-        value: what the reader of a format returned, whose keys are always text.
-
-    Returns:
-        True for a dict.
-    """
+    """Whether a value that a reader made is a mapping."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[object]]:
-    """Whether a value that a reader made is a list.
-
-    Arguments:
-        value: what the reader of a format returned.
-
-    Returns:
-        True for a list.
-    """
+    """Whether a value that a reader made is a list."""
     return isinstance(value, list)
 
 
@@ -49,15 +36,7 @@ class Place:
         self.children: dict[str | int, Place] = {}
 
     def add(self, key: str | int, offset: int) -> Place:
-        """The place of a child; one that is already known keeps its first offset.
-
-        Arguments:
-            key: the key, or the index of a list item.
-            offset: the first character of it.
-
-        Returns:
-            the child's place.
-        """
+        """The place of a child; one that is already known keeps its first offset."""
         child = self.children.get(key)
         if child is None:
             child = self.children[key] = Place(offset)
@@ -68,7 +47,6 @@ class Document:
     """The data of one file, with the position of every key.
 
     Arguments:
-        name: the file as it is shown to people.
         format: `"toml"`, `"yaml"` or `"json"`.
         data: the top level mapping, of plain dicts, lists and scalars.
         text: the whole text, without a byte order mark.
@@ -96,9 +74,6 @@ class Document:
     def locate(self, path: tuple[str | int, ...]) -> tuple[int, int] | None:
         """Where a value's key stands; for an item of a list, where the item stands.
 
-        Arguments:
-            path: keys and indices from the top level down.
-
         Returns:
             line and column, both counted from 1, the column in characters; those of the nearest
             ancestor where the path leads deeper than the file; None if its first key is not there.
@@ -116,9 +91,6 @@ class Document:
     def where(self, path: tuple[str | int, ...]) -> str:
         """Where a value's key stands, in words.
 
-        Arguments:
-            path: keys and indices from the top level down.
-
         Returns:
             `file:line:column`; the name of the file alone for what is not there.
         """
@@ -135,3 +107,59 @@ class Document:
                 start = self.text.find("\n", start) + 1 or -1
         line = bisect_right(self._lines, offset)
         return line, offset - self._lines[line - 1] + 1
+
+
+class FileError(SetpointError):
+    """A file that cannot be read, and where in it the trouble lies.
+
+    Arguments:
+        line: the line, counted from 1, or None where the trouble is the file as a whole.
+        column: the column in characters, counted from 1, or None.
+    """
+
+    def __init__(self, name: str, line: int | None, column: int | None, message: str) -> None:
+        place = name if line is None else f"{name}:{line}:{1 if column is None else column}"
+        super().__init__(f"{place}: {message}")
+        self.name = name
+        self.line = line
+        self.column = column
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[FileError], tuple[str, int | None, int | None, str]]:
+        # `Exception` would call the class with the finished text alone, in another process too.
+        return type(self), (self.name, self.line, self.column, self.message)
+
+
+def error_at(name: str, text: str, offset: int, message: str) -> FileError:
+    """The error for one character of a text.
+
+    Arguments:
+        offset: the character, counted from 0; the length of the text means its end.
+    """
+    line = text.count("\n", 0, offset) + 1
+    return FileError(name, line, offset - text.rfind("\n", 0, offset), message)
+
+
+def describe(text: str, offset: int) -> str:
+    """What stands at one place of a text, in words for an error.
+
+    Returns:
+        for instance `'='`, `'NaN'`, `the end of the line` or `the end of the file`.
+    """
+    if offset >= len(text):
+        return "the end of the file"
+    end = offset
+    while end < len(text) and end - offset < 20 and (text[end].isalnum() or text[end] in "_-"):
+        end += 1
+    found = text[offset : max(end, offset + 1)]
+    if found in "\r\n":
+        return "the end of the line"
+    if found == "'":
+        return '"\'"'
+    return f"'{found}'" if found.isprintable() else f"the character U+{ord(found[0]):04X}"
+
+
+def named(key: str) -> str:
+    """A key as an error shows it: one line, in quotes, no longer than a person reads."""
+    short = key if len(key) <= 60 else key[:57] + "..."
+    return f"'{short}'" if short.isprintable() else repr(short)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from .document import Document, Place, is_mapping
-from .error import FileError, error_at
-from .limits import MAX_DEPTH, MAX_NODES, TOO_BIG, TOO_DEEP, TOO_MANY, has_long_number
+import re
+
+from ..words.texts import (
+    HALF_PAIR,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_NODES,
+    TOO_BIG,
+    TOO_DEEP,
+    TOO_LONG,
+    TOO_MANY,
+    has_long_number,
+    is_text,
+)
+from .document import Document, FileError, Place, describe, error_at, is_mapping, named
 
 
 def parse_json(text: str, name: str) -> Document:
@@ -12,7 +24,6 @@ def parse_json(text: str, name: str) -> Document:
 
     Arguments:
         text: the file, without a byte order mark.
-        name: the file as it is shown to people.
 
     Returns:
         the document; empty text is an empty mapping.
@@ -23,7 +34,7 @@ def parse_json(text: str, name: str) -> Document:
     import json
 
     def scan() -> Place:
-        from .json_scan import scan_json
+        pass
 
         return scan_json(text, name)
 
@@ -87,3 +98,170 @@ def _refuse_extremes(text: str, name: str) -> None:
             raise error_at(name, text, match.start(), TOO_DEEP)
         if nodes > most:
             raise error_at(name, text, match.start(), TOO_MANY.format(most))
+
+
+_SPACE = re.compile(r"[ \t\r\n]*+")
+
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
+
+
+_STRING_BODY = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+
+
+def scan_json(text: str, name: str) -> Place:
+    """Find where each key and each list item of a JSON text stands.
+
+    Raises:
+        FileError: the text is not JSON, a key is given twice, or a number or a text is refused.
+    """
+    return _Scanner(text, name).document()
+
+
+class _Scanner:
+    __slots__ = ("name", "offset", "text")
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text = text
+        self.name = name
+        self.offset: int = 0
+
+    def document(self) -> Place:
+        place = Place(0)
+        self._value(place)
+        if self._next():
+            raise self._expected("the end of the file")
+        return place
+
+    def _next(self) -> str:
+        """Skip white space; the next character, or the empty string at the end."""
+        match = _SPACE.match(self.text, self.offset)
+        self.offset = match.end() if match else self.offset
+        return self.text[self.offset : self.offset + 1]
+
+    def _error(self, message: str, offset: int | None = None) -> FileError:
+        return error_at(self.name, self.text, self.offset if offset is None else offset, message)
+
+    def _expected(self, what: str, hint: str = "") -> FileError:
+        found = describe(self.text, self.offset)
+        if found in ("'/'", "'#'"):
+            hint = "; JSON has no comments"
+        elif found == '"\'"':
+            hint = "; JSON puts text in double quotes"
+        return self._error(f"expected {what}, found {found}{hint}")
+
+    def _value(self, place: Place) -> None:
+        first = self._next()
+        if first == "{":
+            self._object(place)
+        elif first == "[":
+            self._array(place)
+        elif first == '"':
+            self._string()
+        elif first and first in "-0123456789":
+            self._number()
+        else:
+            for literal in ("true", "false", "null"):
+                if describe(self.text, self.offset) == f"'{literal}'":
+                    self.offset += len(literal)
+                    return
+            raise self._expected("a value", self._literal_hint())
+
+    def _literal_hint(self) -> str:
+        word = describe(self.text, self.offset).strip("'")
+        if word == "NaN":
+            return "; no field takes it"
+        if word == "Infinity":
+            return '; write "inf" in quotes'
+        if word.lower() in ("true", "false", "null", "none"):
+            return f"; write {word.lower().replace('none', 'null')}"
+        return "; text needs double quotes" if word[:1].isalpha() and " " not in word else ""
+
+    def _object(self, place: Place) -> None:
+        self.offset += 1
+        if self._next() == "}":
+            self.offset += 1
+            return
+        while True:
+            if self._next() != '"':
+                raise self._expected("a key in double quotes")
+            start = self.offset
+            key = self._string()
+            known = place.children.get(key)
+            if known is not None:
+                line = self.text.count("\n", 0, known.offset) + 1
+                raise self._error(
+                    f"the key {named(key)} is given twice; first on line {line}", start
+                )
+            if self._next() != ":":
+                raise self._expected(f"':' after the key {named(key)}")
+            self.offset += 1
+            self._value(place.add(key, start))
+            if self._end_of_item("}"):
+                return
+
+    def _array(self, place: Place) -> None:
+        self.offset += 1
+        if self._next() == "]":
+            self.offset += 1
+            return
+        index = 0
+        while True:
+            self._next()
+            self._value(place.add(index, self.offset))
+            index += 1
+            if self._end_of_item("]"):
+                return
+
+    def _end_of_item(self, closing: str) -> bool:
+        """Step over a comma or the closing bracket; True for the latter."""
+        found = self._next()
+        if found not in (",", closing):
+            raise self._expected(f"',' or '{closing}'")
+        comma = self.offset
+        self.offset += 1
+        if found == "," and self._next() == closing:
+            raise self._error(f"expected no comma before '{closing}'", comma)
+        return found == closing
+
+    def _number(self) -> None:
+        match = _NUMBER.match(self.text, self.offset)
+        if match is None:
+            if self.text.startswith("-Infinity", self.offset):
+                raise self._expected("a value", '; write "-inf" in quotes')
+            raise self._expected("a number")
+        if len(match[0]) > MAX_DIGITS and len(match[0].lstrip("-")) > MAX_DIGITS:
+            raise self._error(TOO_LONG.format(len(match[0].lstrip("-"))))
+        if not match[0].lstrip("-").isdigit() and abs(float(match[0])) == float("inf"):
+            raise self._error(f"{describe(self.text, self.offset)} {TOO_BIG}")
+        self.offset = match.end()
+
+    def _string(self) -> str:
+        start = self.offset
+        match = _STRING_BODY.match(self.text, start)
+        self.offset = match.end() if match else start
+        stop = self.text[self.offset : self.offset + 1]
+        if stop == "\\":
+            escape = self.text[self.offset : self.offset + 2]
+            if escape == "\\u":
+                raise self._error("expected four hexadecimal digits after '\\u'")
+            raise self._error(
+                'expected one of \\" \\\\ \\/ \\b \\f \\n \\r \\t \\u after a backslash, '
+                f"found {describe(self.text, self.offset + 1)}"
+            )
+        if stop in ("", "\n", "\r"):
+            raise self._error("expected a closing '\"' for the text that begins here", start)
+        if stop != '"':
+            raise self._error(
+                f"the control character U+{ord(stop):04X} must be written as an escape"
+            )
+        self.offset += 1
+        token = self.text[start : self.offset]
+        if "\\" not in token:
+            return token[1:-1]
+        import json
+
+        value: str = json.loads(token)
+        if not is_text(value):
+            raise self._error(HALF_PAIR, start)
+        return value

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .decode import check_text, decode
-from .document import Document
-from .error import FileError
-from .limits import MAX_BYTES, too_large
-from .opening import read_plain_file
+from ..words.texts import MAX_BYTES, too_large
+from .document import Document, FileError
 
 if TYPE_CHECKING:
-    from .document import Format
+    from ..words.texts import Format
+from typing import cast
+
+from ..words.texts import HALF_PAIR, is_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 _MAX_LISTED = 10_000  # names of a directory that are looked at for a suggestion
 
 
-def read(path: str) -> Document:
+def read_file(path: str) -> Document:
     """Read a file; its suffix says the format.
 
     Arguments:
         path: the file; the errors show it as given here.
-
-    Returns:
-        the document.
 
     Raises:
         FileError: it is not there, not a file, not readable, or not what its suffix says.
@@ -46,12 +46,7 @@ def parse_bytes(data: bytes, format: Format, name: str) -> Document:
     """Read what came from elsewhere than a file, standard input for instance.
 
     Arguments:
-        data: all of it.
         format: `"toml"`, `"yaml"` or `"json"`.
-        name: what errors call it.
-
-    Returns:
-        the document.
 
     Raises:
         FileError: it is not UTF-8 or not of that format, or breaks one of the limits.
@@ -63,12 +58,7 @@ def parse(text: str, format: Format, name: str) -> Document:
     """Read a text that does not come from a file.
 
     Arguments:
-        text: the whole text.
         format: `"toml"`, `"yaml"` or `"json"`.
-        name: what errors call it.
-
-    Returns:
-        the document.
 
     Raises:
         FileError: the text is not of that format, or breaks one of the limits.
@@ -111,3 +101,94 @@ def _missing(path: str) -> str:
     return (
         f"no such file; did you mean '{os.path.join(folder, near[0])}'?" if near else "no such file"
     )
+
+
+def read_plain_file(
+    path: str, limit: int, too_large: Callable[[int], str], missing: Callable[[str], str]
+) -> bytes:
+    """Read a file that is no directory, pipe, socket or device, and not too large.
+
+    Arguments:
+        path: the file; the errors show it as given here.
+        too_large: why a file of so many bytes is refused.
+
+    Raises:
+        FileError: it is not there, not a plain file, too large, or cannot be read.
+    """
+    import os
+
+    try:
+        _refuse_special(path, os.stat(path).st_mode)
+        with open(path, "rb", opener=_open_at_once) as file:
+            facts = os.fstat(file.fileno())
+            _refuse_special(path, facts.st_mode)  # it may have been replaced since
+            data = cast("bytes | None", file.read(limit + 1))
+    except FileNotFoundError:
+        raise FileError(path, None, None, missing(path)) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise FileError(path, None, None, f"cannot be read: {reason}") from None
+    except ValueError:  # a NUL character, or what the file system's encoding cannot express
+        raise FileError(repr(path), None, None, "no file can have this name") from None
+    if data is None:
+        raise FileError(path, None, None, "cannot be read: it holds nothing yet")
+    if len(data) > limit:
+        raise FileError(path, None, None, too_large(max(facts.st_size, len(data))))
+    return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting, as a pipe makes one wait, or a file of the kernel's (/proc/kmsg)."""
+    import os
+
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
+
+
+def _refuse_special(path: str, mode: int) -> None:
+    import stat
+
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise FileError(path, None, None, f"expected a file; this is {kind}")
+
+
+def decode(data: bytes, format: Format, name: str) -> str:
+    """Decode UTF-8, with or without a byte order mark.
+
+    Returns:
+        the text, without the byte order mark; line ends stay as they are.
+
+    Raises:
+        FileError: too many bytes, or bytes that are not UTF-8.
+    """
+    if len(data) > MAX_BYTES[format]:
+        raise FileError(name, None, None, too_large(len(data), format))
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        start = error.start
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        message = "the file is UTF-16; save it as UTF-8"
+        raise FileError(name, 1, 1, message)
+    line_start = data.rfind(b"\n", 0, start) + 1
+    column = len(data[line_start:start].decode("utf-8").removeprefix("\ufeff")) + 1
+    message = f"the byte 0x{data[start]:02x} at offset {start} is not UTF-8; save the file as UTF-8"
+    raise FileError(name, data.count(b"\n", 0, start) + 1, column, message)
+
+
+def check_text(text: str, format: Format, name: str) -> str:
+    """Hold a text that did not come from bytes to the same rules.
+
+    Returns:
+        the text, without a byte order mark.
+
+    Raises:
+        FileError: too long, or it holds what UTF-8 cannot.
+    """
+    if not is_text(text):
+        raise FileError(name, None, None, HALF_PAIR)
+    # A character takes one to four bytes, so most texts need no counting.
+    limit = MAX_BYTES[format]
+    if len(text) * 4 > limit and len(text.encode()) > limit:
+        raise FileError(name, None, None, too_large(len(text.encode()), format))
+    return text.removeprefix("\ufeff")

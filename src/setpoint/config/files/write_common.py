@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import SetpointError
-from .limits import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, TOO_DEEP, is_text
+from ..words.errors import SetpointError
+from ..words.texts import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, TOO_DEEP, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,9 +70,6 @@ def plain_data(data: Mapping[str, object]) -> dict[str, object]:
 
     Arguments:
         data: the top level mapping; below it dicts, lists, tuples, text, numbers, bools and None.
-
-    Returns:
-        a copy of dicts, lists, and scalars of exactly these types.
 
     Raises:
         SetpointError: a value or key that no file can hold, named with its path.

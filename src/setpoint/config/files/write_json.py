@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _STEP = "  "
 
 
-def write(
+def write_json(
     data: Mapping[str, object], comments: Mapping[tuple[str | int, ...], str] | None = None
 ) -> str:
     """Write data as JSON, two spaces a level, with lists of scalars on one line where they fit.
@@ -21,11 +21,7 @@ def write(
     Infinities and NaN, which JSON has not, become the text `"inf"`, `"-inf"` or `"nan"`.
 
     Arguments:
-        data: the top level mapping, of dicts, lists, text, numbers, bools and None.
         comments: taken like those of the other writers and left out, since JSON has none.
-
-    Returns:
-        the text, the same for the same data, ending in a line break.
 
     Raises:
         SetpointError: a value that no file can hold.

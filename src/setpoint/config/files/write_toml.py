@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Comments = Mapping[Path, str]
 
 
-def write(
+def write_toml(
     data: Mapping[str, object], comments: Mapping[tuple[str | int, ...], str] | None = None
 ) -> str:
     """Write data as TOML: scalars and lists first, then `[tables]` and `[[lists of tables]]`.

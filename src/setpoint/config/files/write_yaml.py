@@ -21,7 +21,7 @@ _NUMBERS = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
 _MAX_KEY = 1000  # characters; longer keys need the form `? key`
 
 
-def write(
+def write_yaml(
     data: Mapping[str, object], comments: Mapping[tuple[str | int, ...], str] | None = None
 ) -> str:
     """Write data as YAML 1.2, two spaces a level, with lists of scalars on one line where they fit.
@@ -29,11 +29,7 @@ def write(
     Text stands without quotes only where every reader takes it for text.
 
     Arguments:
-        data: the top level mapping, of dicts, lists, text, numbers, bools and None.
         comments: by path; written at the end of the line on which the value begins.
-
-    Returns:
-        the text, the same for the same data, ending in a line break.
 
     Raises:
         SetpointError: a value that no file can hold.

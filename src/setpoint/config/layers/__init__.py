@@ -1,1 +1,4 @@
-"""The sources of values above a preset: files, environment, command line."""
+"""How a layer puts values onto a draft: files, presets, modifiers, the environment and flags.
+
+It uses `draft`, `files` and what is below them.
+"""

@@ -6,30 +6,27 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from ..base import Config, chain_of, value_or_missing
-from ..edit import EXTENDS, Editor
-from ..errors import Invalid
-from ..files.plain import PlainScalar
-from ..items import EDITS, names_of, unwrapped
-from ..meta import environmental
-from ..origin import ENVIRONMENT, RECORD, Origin, Recorded
-from ..reference import may_refer
-from ..sharing import bind
-from ..suggest import section_classes
-from ..tags import TAG
+from ..draft.shared_sections import bind
+from ..draft.walk import TAG, sections
+from ..schema.class_info import environmental
+from ..schema.tree import section_classes
 from ..types.base import FieldType
-from ..types.containers import REMOVE, MappingType, SequenceType, TupleType
+from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
 from ..types.sections import SectionType
-from ..walk import dotted, sections
+from ..values.node import Node, chain_of, value_or_missing
+from ..values.origin import ENVIRONMENT, RECORD, Origin, Recorded
+from ..values.reference import may_refer
+from ..words.errors import Invalid
+from ..words.names import dotted
+from ..words.texts import PlainScalar
+from .editor import EXTENDS, Editor
+from .list_edits import EDITS, names_of
 
 Declared = Mapping[str, Origin]  # the variables that fields declare, as layers
 
 
-def prefix_of(root: type[Config]) -> str:
+def prefix_of(root: type[Node]) -> str:
     """What the variables of a root begin with.
-
-    Arguments:
-        root: the class of the configuration.
 
     Returns:
         `SETPOINT__`, or that of `environment_prefix=` with two underscores.
@@ -42,9 +39,6 @@ def declared_in(environ: Mapping[str, str]) -> Declared:
 
     Arguments:
         environ: usually `os.environ`.
-
-    Returns:
-        an origin for each that is not empty.
     """
     names = sorted(environmental & environ.keys())
     return {name: Origin(ENVIRONMENT, name) for name in names if environ[name]}
@@ -60,7 +54,6 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
     Arguments:
         editor: the draft; a value that does not fit becomes a problem.
         environ: usually `os.environ`.
-        declared: from `declared_in`.
     """
     if not declared:
         return
@@ -129,7 +122,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
             _refuse_single_underscores(editor, name, prefix)
 
 
-def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
+def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
     """A path as the fields along it are spelled, and with its other keys as they are written."""
     if written[0].lower() == TAG and TAG not in type(root).__setpoint__.fields:
         return tuple(map(str.lower, written))
@@ -138,9 +131,9 @@ def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
     kind: FieldType | None = None  # what stands here, where nothing does yet
     lost = False  # below a name that no field has, case means nothing
     for part in written:
-        if isinstance(node, Config) or isinstance(kind, SectionType):
-            here: Sequence[type[Config]] = section_classes(kind) if kind is not None else ()
-            classes = [type(node)] if isinstance(node, Config) else here
+        if isinstance(node, Node) or isinstance(kind, SectionType):
+            here: Sequence[type[Node]] = section_classes(kind) if kind is not None else ()
+            classes = [type(node)] if isinstance(node, Node) else here
             fields = [info for cls in classes for info in cls.__setpoint__.fields.values()]
             key = _one_of(part, ["type", EXTENDS, *(info.name for info in fields)])
             if key is None:  # an argument of what is imported, or a mistake
@@ -148,7 +141,7 @@ def _spelled(root: Config, written: tuple[str, ...]) -> tuple[str, ...]:
             found = next((info for info in fields if info.name == key), None)
             lost = found is None and key == part.lower()
             kind = unwrapped(found.type) if found is not None else None
-            node = value_or_missing(node, key) if found and isinstance(node, Config) else None
+            node = value_or_missing(node, key) if found and isinstance(node, Node) else None
         elif isinstance(kind, SequenceType | TupleType):
             items = cast(Sequence[Any], node) if isinstance(node, tuple | list) else ()
             names = [name for item in items for name in names_of(item) if name]
@@ -207,7 +200,7 @@ def _refuse_single_underscores(editor: Editor, name: str, prefix: str) -> None:
         editor.report(path, None, Origin(ENVIRONMENT, name), error)
 
 
-def _meant(cls: type[Config], words: Sequence[str]) -> tuple[str, ...] | None:
+def _meant(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:
     """The field that words would name if the underscores between them were right."""
     words = [word for word in words if word]
     for count in range(len(words), 0, -1):
@@ -230,10 +223,6 @@ def variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, tu
 
     Arguments:
         environ: usually `os.environ`.
-        prefix: what they begin with.
-
-    Returns:
-        pairs of the variable's name and the path it stands for, as it is written.
     """
     names = [name for name in environ if name.upper().startswith(prefix)]
     paths = {name: tuple(name[len(prefix) :].split("__")) for name in names}

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 
-from ..base import Config
-from ..edit import EXTENDS, Editor
-from ..errors import SetpointError
-from ..files.plain import PlainScalar
-from ..origin import COMMAND_LINE, Origin
-from ..suggest import classes_at, field_of, former, known_elsewhere
-from ..tags import TAG
+from ..draft.unknown_keys import former, known_elsewhere
+from ..draft.walk import TAG
+from ..files.document import FileError
+from ..files.read import read_plain_file
+from ..schema.tree import classes_at, field_of
 from ..types.base import FieldType
 from ..types.containers import AnyOfType, OptionalType
 from ..types.scalars import BoolType
 from ..types.sections import SectionType
-from .order import in_order
-from .word import label_of
+from ..values.node import Node
+from ..values.origin import COMMAND_LINE, Origin, short_name
+from ..words.errors import SetpointError
+from ..words.texts import MAX_DEPTH, PlainScalar, can_be_named
+from .editor import EXTENDS, Editor
 
 CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 
 
 def deletes(token: str) -> bool:
     """Whether a word is Hydra's way to delete a key, such as `~evaluation`.
-
-    Arguments:
-        token: as typed.
 
     Returns:
         True for `~` and a dotted name; a home folder has a slash behind its name.
@@ -36,14 +35,7 @@ def deletes(token: str) -> bool:
 
 
 def unexpected(token: str) -> str:
-    """What is said of a word that is no override.
-
-    Arguments:
-        token: as typed.
-
-    Returns:
-        the message.
-    """
+    """What is said of a word that is no override."""
     if deletes(token):
         name = token[1:].partition("=")[0]
         head, _, last = name.rpartition(".")
@@ -61,11 +53,7 @@ class Flag:
     """One override.
 
     Arguments:
-        path: the names as written.
-        text: the value's text.
-        label: the flag as typed, for origins.
         origin: where it comes from, if it is not the command line itself.
-        value: what is set, if it is not the text as it stands.
     """
 
     __slots__ = ("label", "origin", "path", "text", "value")
@@ -100,13 +88,7 @@ def parse_flags(
     """Read overrides.
 
     Arguments:
-        tokens: the arguments that follow the source.
-        is_switch: whether a path names a true-or-false field, which needs no value.
         gone: what became of a path that older schemas had, or the empty text.
-        is_foreign: whether a path is what other systems call a field.
-
-    Returns:
-        the overrides in order.
 
     Raises:
         SetpointError: for an argument that is no override, or lacks its value.
@@ -156,13 +138,8 @@ def parse_flags(
     return flags
 
 
-def takes_next(cls: type[Config], token: str, word: str) -> bool:
+def takes_next(cls: type[Node], token: str, word: str) -> bool:
     """Whether a word is the value of the flag before it, and not an argument of its own.
-
-    Arguments:
-        cls: the class of the root.
-        token: the flag, such as `--seed`.
-        word: what follows it.
 
     Returns:
         False after a flag that has its value or takes none; after a switch if the word is no value
@@ -180,11 +157,7 @@ def takes_next(cls: type[Config], token: str, word: str) -> bool:
 
 
 def _is_value(kinds: Sequence[FieldType], word: str) -> bool:
-    """Whether a word is a value of one of the types, a reference, or the values of a sweep."""
-    if "(" in word:
-        from ..sweep.distribution import is_call
-
-        return is_call(word)
+    """Whether a word is a value of one of the types, or a reference."""
     if "${" in word:
         return True
 
@@ -206,25 +179,14 @@ def apply_flags(editor: Editor, tokens: Sequence[str]) -> None:
     A later flag beats an earlier one, except that a flag that chooses a variant acts before those
     that set the variant's fields, wherever it stands.
 
-    Arguments:
-        editor: the draft.
-        tokens: the arguments.
-
     Raises:
         SetpointError: for an argument that is no override.
     """
     put_flags(editor, read_flags(type(editor.root), tokens))
 
 
-def read_flags(cls: type[Config], tokens: Sequence[str]) -> list[Flag]:
+def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
     """Read overrides for a root class, which knows what is a switch.
-
-    Arguments:
-        cls: the class of the root.
-        tokens: the arguments.
-
-    Returns:
-        the overrides in order.
 
     Raises:
         SetpointError: for an argument that is no override.
@@ -239,17 +201,12 @@ def read_flags(cls: type[Config], tokens: Sequence[str]) -> list[Flag]:
     )
 
 
-def _is_unknown(cls: type[Config], path: tuple[str, ...]) -> bool:
+def _is_unknown(cls: type[Node], path: tuple[str, ...]) -> bool:
     return len(path) == 1 and path[0] not in cls.__setpoint__.fields
 
 
 def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
-    """Put overrides onto a draft, in the order of `in_order`.
-
-    Arguments:
-        editor: the draft.
-        flags: the overrides as given.
-    """
+    """Put overrides onto a draft, in the order of `in_order`."""
     cls = type(editor.root)
     order = in_order(flags, lambda flag: _chooses(cls, flag), lambda flag: flag.path[0] == TAG)
     for flag in order:
@@ -257,12 +214,8 @@ def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:
         editor.set(flag.path, flag.value, flag.origin.applied())
 
 
-def is_section(cls: type[Config], path: tuple[str, ...]) -> bool:
+def is_section(cls: type[Node], path: tuple[str, ...]) -> bool:
     """Whether a path names a section, or one that may stand there.
-
-    Arguments:
-        cls: the class of the root.
-        path: the names in one spelling.
 
     Returns:
         True for `("model",)`.
@@ -274,17 +227,17 @@ def _path(name: str) -> tuple[str, ...]:
     return tuple(name.split("."))
 
 
-def _kinds(cls: type[Config], path: tuple[str, ...]) -> list[FieldType]:
+def _kinds(cls: type[Node], path: tuple[str, ...]) -> list[FieldType]:
     """The types that a path can have in any of the variants along it."""
     owners = classes_at(cls, path[:-1])
     return [info.type for owner in owners if (info := field_of(owner, path[-1])) is not None]
 
 
-def _is_switch(cls: type[Config], path: tuple[str, ...]) -> bool:
+def _is_switch(cls: type[Node], path: tuple[str, ...]) -> bool:
     return any(_holds(kind, BoolType) for kind in _kinds(cls, path))
 
 
-def _chooses(cls: type[Config], flag: Flag) -> bool:
+def _chooses(cls: type[Node], flag: Flag) -> bool:
     if flag.path[-1] in CHOOSING:
         return True
     if flag.text == "null" or flag.text.startswith("{") or "${" in flag.text:
@@ -297,3 +250,262 @@ def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
     if isinstance(kind, OptionalType | AnyOfType):
         return any(_holds(part, wanted) for part in kind.parts())
     return isinstance(kind, wanted)
+
+
+# A flag's place among the others. Appended flags have (index, END). What goes right before a flag
+# takes its key with a further number before END: later than what was put there already, and
+# earlier than the flag.
+Key = tuple[float, ...]
+
+
+END = float("inf")
+
+
+START: Key = (-1.0,)
+
+
+def in_order(
+    flags: Sequence[Flag],
+    chooses: Callable[[Flag], bool],
+    spreads: Callable[[Flag], bool] = lambda flag: False,
+) -> list[Flag]:
+    """The order in which overrides apply: as given, but a variant before its fields.
+
+    Returns:
+        the same overrides; one that chooses stands before those for fields of its section, though
+        not before a flag that sets the section as a whole, such as `null`, or what holds it.
+    """
+    order = _Order()
+    keys = [order.place(flag.section[:MAX_DEPTH], chooses(flag), spreads(flag)) for flag in flags]
+    return [flags[at] for at in sorted(range(len(flags)), key=keys.__getitem__)]
+
+
+class _Order:
+    """The keys of the flags so far; the time for each is that of the depth of its path."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._inserted: dict[Key, int] = {}  # how many were put right before a flag
+        self._last: dict[tuple[str, ...], Key] = {}  # the last flag that sets a path as a whole
+        self._first: dict[tuple[str, ...], Key] = {}  # the first one below a path, after that
+        self._spread: list[Key] = []  # those that may be below any path, in order
+
+    def place(self, section: tuple[str, ...], chooses: bool, spreads: bool) -> Key:
+        """The key of the next flag."""
+        key: Key = (self._count, END)
+        self._count += 1
+        # What sets a path as a whole, or what holds it, must stay before what follows it.
+        barrier = START
+        barriers: list[Key] = []
+        for depth in range(len(section) + 1):
+            barrier = max(barrier, self._last.get(section[:depth], START))
+            barriers.append(barrier)
+        follower = self._follower(section, barrier) if chooses else None
+        if follower is not None:
+            number = self._inserted[follower] = self._inserted.get(follower, 0) + 1
+            key = (*follower[:-1], number, END)
+        for depth in range(len(section)):
+            first = self._first.get(section[:depth], START)
+            if first < barriers[depth] or first == START or key < first:
+                self._first[section[:depth]] = key
+        self._last[section] = max(key, self._last.get(section, START))
+        if spreads:
+            self._spread.append(key)
+        return key
+
+    def _follower(self, section: tuple[str, ...], barrier: Key) -> Key | None:
+        """The first flag behind the barrier that sets something in the section."""
+        below = self._first.get(section, START)
+        found = [below] if below > barrier else []
+        if self._spread:
+            from bisect import bisect_right
+
+            at = bisect_right(self._spread, barrier)
+            found += self._spread[at : at + 1]
+        return min(found, default=None)
+
+
+MAX_BYTES = 1024 * 1024  # of one file
+
+
+MAX_FILES = 100  # named by one command line, counted each time
+
+
+MAX_NESTING = 8  # files that name one another
+
+
+MAX_WORDS = 100_000  # in all
+
+
+def expand_responses(
+    words: Sequence[str], takes_section: Callable[[str], bool] = lambda word: False
+) -> list[str]:
+    """Put the words of response files in the place of their names.
+
+    Arguments:
+        words: of a command line. One that begins with `@` names a file; in `name=@text` it does
+            not begin the word, and nothing is read.
+        takes_section: whether a word is a flag of a section, so that `@NAME` behind it is a preset.
+
+    Raises:
+        SetpointError: for a file that cannot be read, names itself, or breaks a limit.
+    """
+    return list(_Expansion(takes_section).words(words, (), os.curdir))
+
+
+class _Expansion:
+    def __init__(self, takes_section: Callable[[str], bool]) -> None:
+        self.takes_section = takes_section
+        self.files = 0
+        self.count = 0
+
+    def words(self, words: Sequence[str], above: tuple[str, ...], folder: str) -> Iterator[str]:
+        before = ""
+        for word in words:
+            flag, before = before, word
+            if word.startswith("@") and not (len(word) > 1 and self.takes_section(flag)):
+                yield from self.file(word, above, folder)
+                continue
+            self.count += 1
+            if self.count > MAX_WORDS:
+                raise SetpointError(f"{_where(word)}more than {MAX_WORDS} words are not read")
+            yield word
+
+    def file(self, word: str, above: tuple[str, ...], folder: str) -> Iterator[str]:
+        """The words of one file; a relative name is looked for beside the file that names it."""
+        if not can_be_named(word):
+            raise SetpointError(f"{_where(word)}{word!r}: no file can have this name")
+        name = os.path.normpath(os.path.join(folder, os.path.expanduser(word[1:])))
+        if word == "@":
+            raise SetpointError(f"{_where(word)}'@' names no file; expected @FILE")
+        self.files += 1
+        if self.files > MAX_FILES:
+            raise SetpointError(f"{_where(word)}more than {MAX_FILES} response files are not read")
+        real = os.path.realpath(name)
+        if real in above:
+            chain = " -> ".join(short_name(file) for file in (*above, real))
+            raise SetpointError(f"{_where(word)}the response file {name} names itself: {chain}")
+        if len(above) >= MAX_NESTING:
+            message = f"response files inside one another are read {MAX_NESTING} levels deep"
+            raise SetpointError(f"{_where(word)}{message}")
+        try:
+            data = read_plain_file(name, MAX_BYTES, _too_large, lambda _: _missing(word))
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SetpointError(f"{_where(word)}{name}: not UTF-8: {error.reason}") from None
+        except FileError as error:
+            raise SetpointError(f"{_where(word)}{error}") from None
+        yield from self.words(split(text, name), (*above, real), os.path.dirname(name))
+
+
+def _where(word: str) -> str:
+    return f"{word.place}: " if isinstance(word, Word) else ""
+
+
+def _too_large(size: int) -> str:
+    return f"the response file holds {size} bytes; at most 1 MiB is read"
+
+
+def _missing(word: str) -> str:
+    return (
+        f"there is no such response file; a value that begins with '@' is written after an equals "
+        f"sign, as in --section.field={word}"
+    )
+
+
+def split(text: str, name: str) -> list[Word]:
+    """Split a text into words as a POSIX shell does; nothing in it is expanded or run.
+
+    Quotes of both kinds group, a backslash takes the next sign as it is, and `#` at the beginning
+    of a word makes the rest of the line a comment.
+
+    Raises:
+        SetpointError: for a quote that is not closed, or a backslash at the very end.
+    """
+    return list(_Splitter(text, name).words())
+
+
+class _Splitter:
+    def __init__(self, text: str, name: str) -> None:
+        # A backslash before the end of a line joins the lines, also on Windows.
+        self.text = text.replace("\r\n", "\n")
+        self.name = name
+        self.at = 0
+        self.line = 1
+
+    def words(self) -> Iterator[Word]:
+        while self.at < len(self.text):
+            sign = self.text[self.at]
+            if sign in " \t\n":
+                self._step()
+            elif sign == "#":
+                end = self.text.find("\n", self.at)
+                self.at = end if end >= 0 else len(self.text)
+            elif self.text.startswith("\\\n", self.at):
+                self._step(2)
+            else:
+                place = f"{self.name}:{self.line}"
+                yield Word(self._word(place), place)
+
+    def _step(self, count: int = 1) -> str:
+        passed = self.text[self.at : self.at + count]
+        self.at += len(passed)
+        self.line += passed.count("\n")
+        return passed
+
+    def _word(self, place: str) -> str:
+        parts: list[str] = []
+        while self.at < len(self.text) and self.text[self.at] not in " \t\n":
+            sign = self._step()
+            if sign == "\\":
+                parts.append(self._escaped(place))
+            elif sign in "\"'":
+                parts.append(self._quoted(sign, place))
+            else:
+                parts.append(sign)
+        return "".join(parts)
+
+    def _escaped(self, place: str) -> str:
+        sign = self._step()
+        if not sign:
+            raise SetpointError(f"{place}: the backslash at the end of the file escapes nothing")
+        return "" if sign == "\n" else sign
+
+    def _quoted(self, quote: str, place: str) -> str:
+        parts: list[str] = []
+        while self.at < len(self.text):
+            sign = self._step()
+            if sign == quote:
+                return "".join(parts)
+            # Between double quotes a backslash escapes only these; elsewhere it is itself.
+            if (
+                sign == "\\"
+                and quote == '"'
+                and self.text[self.at : self.at + 1] in tuple('"\\$`\n')
+            ):
+                sign = self._escaped(place)
+            parts.append(sign)
+        raise SetpointError(f"{place}: the word that begins here is not closed by {quote}")
+
+
+class Word(str):
+    """A word of a response file.
+
+    Arguments:
+        place: `file:line`.
+    """
+
+    __slots__ = ("place",)
+
+    place: str
+
+    def __new__(cls, text: str, place: str) -> Word:
+        """See the class."""
+        word = super().__new__(cls, text)
+        word.place = place
+        return word
+
+
+def label_of(word: str, name: str) -> str:
+    """What origins call an override."""
+    return f"{name} ({word.place})" if isinstance(word, Word) else name

@@ -1,1 +1,4 @@
-"""How the values of fields are read, stored, shown and written."""
+"""What a field can hold: a class for each kind of annotation, which reads and writes values.
+
+It uses `values` and `words`; it knows sections only as nodes.
+"""

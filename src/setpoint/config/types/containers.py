@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..credentials import refuse_credentials
-from ..errors import Invalid, several
-from ..files.limits import is_text
-from ..files.plain import PlainScalar
-from ..reference import Reference
-from .base import FieldType, shown
-from .held import CheckedDict, CheckedList, FrozenDict, FrozenList
-from .item import dump_item, map_item, read_item
+from ..values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
+from ..values.node import Node
+from ..values.origin import DEFAULT, Origin
+from ..values.reference import Reference
+from ..words.errors import Invalid, several
+from ..words.inline import parse_flow, parse_list
+from ..words.shown import shown
+from ..words.texts import PlainScalar, is_text, refuse_credentials
+from .base import FieldType, dump_item, map_item, read_item
 
 if TYPE_CHECKING:
-    from ..base import Config
-    from ..origin import Origin
+    from ..values.origin import Origin
+    from ..words.names import Path
 
 # The word that takes items out of a list or a mapping; a mapping can therefore not hold it.
 REMOVE = "remove"
 
 
 class OptionalType(FieldType):
-    """A value or null. The text `null` means null wherever null is allowed, in every format.
-
-    Arguments:
-        inner: the type of the value.
-    """
+    """A value or null. The text `null` means null wherever null is allowed, in every format."""
 
     __slots__ = ("inner", "nested", "takes_text")
 
@@ -62,11 +59,11 @@ class OptionalType(FieldType):
         """See `FieldType.dump`."""
         return None if value is None else self.inner.dump(value)
 
-    def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
+    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         """See `FieldType.map`."""
         return None if value is None else self.inner.map(value, function, frozen)
 
-    def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
+    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """See `FieldType.sections`."""
         return iter(()) if value is None else self.inner.sections(value)
 
@@ -114,13 +111,11 @@ class AnyOfType(FieldType):
         """See `FieldType.adopt`."""
         return self._owner(value).adopt(value)
 
-    def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
+    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         """See `FieldType.map`."""
         return self._owner(value).map(value, function, frozen)
 
     def _owner(self, value: Any) -> FieldType:
-        from ..origin import DEFAULT, Origin
-
         for option in self.options:
             try:
                 if option.read(value, Origin(DEFAULT)) == value:
@@ -134,7 +129,6 @@ class SequenceType(FieldType):
     """Tuples of one item type and any length, and lists.
 
     Arguments:
-        item: the type of the items.
         mutable: True for `list[...]`, whose drafts can be changed in place.
     """
 
@@ -164,6 +158,18 @@ class SequenceType(FieldType):
         items = read_items(self, value)
         return self.adopt(each(items, lambda _, item: read_item(self.item, item, origin)))
 
+    def read_one(self, item: object, origin: Origin) -> Any:
+        """See `ItemType.read_one`."""
+        return read_item(self.item, item, origin)
+
+    def check_key(self, key: object) -> str:
+        """See `ItemType.check_key`.
+
+        Raises:
+            Invalid: always, since a list has no keys.
+        """
+        raise Invalid(f"has no item {shown(key)}")
+
     def adopt(self, value: Any) -> Any:
         """See `FieldType.adopt`."""
         return CheckedList(value, self) if self.mutable else tuple(value)
@@ -172,14 +178,14 @@ class SequenceType(FieldType):
         """See `FieldType.dump`."""
         return [dump_item(self.item, item) for item in value]
 
-    def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
+    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         """See `FieldType.map`."""
         items = [map_item(self.item, item, function, frozen) for item in value]
         if not self.mutable:
             return tuple(items)
         return FrozenList(items, self.title) if frozen else CheckedList(items, self)
 
-    def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
+    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """See `FieldType.sections`."""
         for index, item in enumerate(value):
             if not isinstance(item, Reference):
@@ -188,11 +194,7 @@ class SequenceType(FieldType):
 
 
 class TupleType(FieldType):
-    """Tuples of a fixed length with a type for each place.
-
-    Arguments:
-        items: the types, one for each place.
-    """
+    """Tuples of a fixed length with a type for each place."""
 
     __slots__ = ("items", "nested")
 
@@ -229,12 +231,12 @@ class TupleType(FieldType):
         """See `FieldType.dump`."""
         return [dump_item(kind, item) for kind, item in zip(self.items, value, strict=True)]
 
-    def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
+    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         """See `FieldType.map`."""
         pairs = zip(self.items, value, strict=True)
         return tuple(map_item(kind, item, function, frozen) for kind, item in pairs)
 
-    def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
+    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """See `FieldType.sections`."""
         for index, item in enumerate(value):
             if not isinstance(item, Reference):
@@ -243,11 +245,7 @@ class TupleType(FieldType):
 
 
 class MappingType(FieldType):
-    """Mappings from texts to values of one type.
-
-    Arguments:
-        item: the type of the values.
-    """
+    """Mappings from texts to values of one type."""
 
     __slots__ = ("item", "nested", "title")
 
@@ -271,12 +269,6 @@ class MappingType(FieldType):
     def check_key(self, key: object) -> str:
         """Refuse a key that cannot be written in a file, or that makes a path ambiguous.
 
-        Arguments:
-            key: the key as it came.
-
-        Returns:
-            the key.
-
         Raises:
             Invalid: if it is no text, or the key of a section has a dot.
         """
@@ -294,8 +286,6 @@ class MappingType(FieldType):
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
         if isinstance(value, PlainScalar):
-            from ..layers.flow import parse_flow
-
             value = parse_flow(value)
         if not isinstance(value, Mapping):
             raise self.refuse(value)
@@ -315,6 +305,10 @@ class MappingType(FieldType):
             raise several(errors)
         return CheckedDict(result, self)
 
+    def read_one(self, item: object, origin: Origin) -> Any:
+        """See `ItemType.read_one`."""
+        return read_item(self.item, item, origin)
+
     def adopt(self, value: Any) -> Any:
         """See `FieldType.adopt`."""
         return CheckedDict(value, self)
@@ -323,12 +317,12 @@ class MappingType(FieldType):
         """See `FieldType.dump`."""
         return {key: dump_item(self.item, item) for key, item in value.items()}
 
-    def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
+    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         """See `FieldType.map`."""
         items = {key: map_item(self.item, v, function, frozen) for key, v in value.items()}
         return FrozenDict(items, self.title) if frozen else CheckedDict(items, self)
 
-    def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
+    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """See `FieldType.sections`."""
         for key in sorted(value):  # so that the order of keys means nothing
             item = value[key]
@@ -338,12 +332,7 @@ class MappingType(FieldType):
 
 
 def name_containers(kind: FieldType, title: str) -> None:
-    """Tell the lists and mappings of a field whose they are.
-
-    Arguments:
-        kind: the field's type.
-        title: the class and the field.
-    """
+    """Tell the lists and mappings of a field whose they are."""
     inner = title
     if isinstance(kind, SequenceType | MappingType):
         kind.title, inner = title, f"{title}.(item)"
@@ -354,19 +343,10 @@ def name_containers(kind: FieldType, title: str) -> None:
 def read_items(kind: FieldType, value: object) -> Iterable[object]:
     """The items of a sequence given as a list, a tuple or a text such as `1,2` or `[1, 2]`.
 
-    Arguments:
-        kind: the type that reads them, for its error.
-        value: the value as it came.
-
-    Returns:
-        the items, unread.
-
     Raises:
         Invalid: if the value is not a sequence.
     """
     if isinstance(value, PlainScalar):
-        from ..layers.flow import parse_list
-
         return parse_list(value)
     if isinstance(value, list | tuple):
         return cast(Iterable[object], value)
@@ -375,13 +355,6 @@ def read_items(kind: FieldType, value: object) -> Iterable[object]:
 
 def each(items: Iterable[object], read: Callable[[int, object], Any]) -> list[Any]:
     """Read every item and gather what is wrong with all of them.
-
-    Arguments:
-        items: the items.
-        read: reads one, given its index.
-
-    Returns:
-        the read items.
 
     Raises:
         Invalid: for all items that do not fit, each with its index.
@@ -399,15 +372,7 @@ def each(items: Iterable[object], read: Callable[[int, object], Any]) -> list[An
 
 
 def items_of(kind: FieldType, value: Any) -> Iterator[tuple[str | int, Any, FieldType]]:
-    """The items of a list, tuple or mapping with their types.
-
-    Arguments:
-        kind: the type of the whole, perhaps an optional one.
-        value: a stored value.
-
-    Returns:
-        triples of index or key, item and the item's type.
-    """
+    """The items of a list, tuple or mapping with their types."""
     while isinstance(kind, OptionalType):
         kind = kind.inner
     if isinstance(kind, MappingType):
@@ -424,10 +389,6 @@ def items_of(kind: FieldType, value: Any) -> Iterator[tuple[str | int, Any, Fiel
 def kind_at(kind: FieldType, inside: tuple[str | int, ...]) -> FieldType | None:
     """The type of an item, at any depth.
 
-    Arguments:
-        kind: the type of the whole.
-        inside: indices and keys that lead to the item.
-
     Returns:
         the type; None where it depends on the value.
     """
@@ -440,4 +401,11 @@ def kind_at(kind: FieldType, inside: tuple[str | int, ...]) -> FieldType | None:
             kind = kind.items[part]
         else:
             return None
+    return kind
+
+
+def unwrapped(kind: FieldType) -> FieldType:
+    """The type inside an optional one."""
+    while isinstance(kind, OptionalType):
+        kind = kind.inner
     return kind

@@ -5,15 +5,22 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any
 
-from ..credentials import refuse_credentials
-from ..errors import Invalid
-from ..files.limits import TOO_BIG, is_text
-from ..files.plain import PlainScalar
-from ..literal import LiteralText, escaped, literal
-from .base import MAX_BITS, FieldType, plain_number, shown
+from ..words.errors import Invalid
+from ..words.names import did_you_mean
+from ..words.shown import MAX_BITS, plain_number, shown
+from ..words.texts import (
+    TOO_BIG,
+    LiteralText,
+    PlainScalar,
+    escaped,
+    is_text,
+    literal,
+    refuse_credentials,
+)
+from .base import FieldType
 
 if TYPE_CHECKING:
-    from ..origin import Origin
+    from ..values.origin import Origin
 
 INFINITIES = (float("inf"), float("-inf"))
 TRUTH = {
@@ -134,8 +141,6 @@ class BoolType(FieldType):
             return value.lower() == "true"
         error = self.refuse(value)
         if isinstance(value, str):
-            from ..suggest import did_you_mean
-
             word = value.lower()
             error.hint = did_you_mean(TRUTH.get(word, word), self.candidates())
         raise error
@@ -201,11 +206,7 @@ class PathType(FieldType):
 
 
 class LiteralType(FieldType):
-    """A closed vocabulary of texts, numbers and truth values.
-
-    Arguments:
-        choices: the values, in the order of the annotation.
-    """
+    """A closed vocabulary of texts, numbers and truth values."""
 
     __slots__ = ("choices",)
 
@@ -237,11 +238,7 @@ class LiteralType(FieldType):
 
 
 class EnumType(FieldType):
-    """The members of an enum, by name.
-
-    Arguments:
-        cls: the enum class.
-    """
+    """The members of an enum, by name."""
 
     __slots__ = ("cls",)
 
@@ -273,9 +270,6 @@ class EnumType(FieldType):
 def plain_text(value: object) -> str:
     """A scalar as the command line writes it.
 
-    Arguments:
-        value: a text, number, truth value or None.
-
     Returns:
         `true`, `null`, `0.1`, or the text itself.
     """
@@ -285,17 +279,7 @@ def plain_text(value: object) -> str:
 
 
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
-    """The error for a value outside a closed vocabulary, with the nearest word.
-
-    Arguments:
-        value: what was given.
-        choices: what would be valid.
-
-    Returns:
-        the error, to be raised by the caller.
-    """
-    from ..suggest import did_you_mean
-
+    """The error for a value outside a closed vocabulary, with the nearest word."""
     hint = did_you_mean(str(value), choices) if isinstance(value, str) else ""
     return Invalid(f"is not one of the known values: got {shown(value)}", choices, hint=hint)
 

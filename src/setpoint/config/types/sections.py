@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import Invalid, several
-from ..files.plain import PlainScalar
-from ..origin import RECORD
+from ..values.node import Node
+from ..values.origin import RECORD
+from ..words.errors import Invalid, several
+from ..words.inline import parse_flow
+from ..words.names import FORGOTTEN
+from ..words.texts import PlainScalar
 from .base import FieldType
+from .containers import REMOVE
 from .scalars import refuse_choice
 
 if TYPE_CHECKING:
-    from ..base import Config
-    from ..foreign.section import Foreign
-    from ..origin import Origin
+    from ..values.origin import Origin
+    from ..words.names import Path
 
 
 class SectionType(FieldType):
@@ -27,10 +30,10 @@ class SectionType(FieldType):
     __slots__ = ("classes",)
     nested = True
 
-    def __init__(self, classes: tuple[type[Config], ...]) -> None:
+    def __init__(self, classes: tuple[type[Node], ...]) -> None:
         self.classes = classes
 
-    def variants(self) -> dict[str, type[Config]]:
+    def variants(self) -> dict[str, type[Node]]:
         """The classes that can stand here, by tag; subclasses made later are included.
 
         Returns:
@@ -52,14 +55,8 @@ class SectionType(FieldType):
         """See `FieldType.candidates`."""
         return tuple(self.variants())
 
-    def find(self, tag: object) -> type[Config]:
+    def find(self, tag: object) -> type[Node]:
         """The class that a tag selects.
-
-        Arguments:
-            tag: the value of `type`.
-
-        Returns:
-            the variant.
 
         Raises:
             Invalid: if there is no such variant.
@@ -73,17 +70,11 @@ class SectionType(FieldType):
         if isinstance(tag, str) and "." in tag and "import" in variants:
             refused.hint = f'A callable is given as {{type = "import", target = "{tag}"}}.'
         elif isinstance(tag, str) and tag != "null" and not refused.hint:
-            from ..suggest import FORGOTTEN
-
             refused.hint = f"{FORGOTTEN}."
         raise refused
 
-    def only(self) -> type[Config] | None:
-        """The class of a field that needs no `type`.
-
-        Returns:
-            the class, or None where a type must be chosen.
-        """
+    def only(self) -> type[Node] | None:
+        """The class of a field that needs no `type`."""
         if len(self.classes) != 1:
             return None
         cls = self.classes[0]
@@ -102,11 +93,9 @@ class SectionType(FieldType):
                 raise self._untagged(type(value))
             return value
         if hasattr(value, "__setpoint_open__"):
-            return self._foreign(cast(Any, value))
+            return self._foreign(value)
         if isinstance(value, PlainScalar):
             if value.startswith("{"):
-                from ..layers.flow import parse_flow
-
                 value = parse_flow(value)
             elif self.variants():
                 return self.find(value)()
@@ -116,7 +105,7 @@ class SectionType(FieldType):
             return self.find(value)()
         raise self.refuse(value)
 
-    def _untagged(self, cls: type[Config]) -> Invalid:
+    def _untagged(self, cls: type[Node]) -> Invalid:
         """The error for a section of a class that nothing tells apart from the others."""
         if cls.__setpoint__.variants:
             return Invalid(
@@ -129,17 +118,15 @@ class SectionType(FieldType):
             hint=f'Declare it as class {cls.__name__}(..., type="{tag}").',
         )
 
-    def _foreign(self, value: Foreign) -> Config:
+    def _foreign(self, value: Any) -> Any:
         """A component made by `setpoint.partial`, as this family's variant for such components."""
-        from ..foreign.section import Foreign, become
-
-        tag = type(value).__setpoint__.tag
+        tag: str | None = value.__setpoint__.tag
         cls = self.variants().get(tag or "")
-        if cls is None or not issubclass(cls, Foreign):
+        if cls is None or not hasattr(cls, "__setpoint_open__"):
             raise Invalid("takes no components that are imported by a path", self.candidates())
-        return become(value, cls)
+        return value.__setpoint_variant__(cls)
 
-    def _from_mapping(self, values: Mapping[str, object], origin: Origin) -> Config:
+    def _from_mapping(self, values: Mapping[str, object], origin: Origin) -> Any:
         cls = self.only()
         tag = tag_of(values)
         if tag is not None or cls is None:
@@ -153,33 +140,25 @@ class SectionType(FieldType):
         read_all(section, values, origin)
         return section
 
-    def dump(self, value: Any) -> Any:
-        """See `FieldType.dump`."""
-        from ..plain import to_plain
-
-        return to_plain(value)
-
-    def map(self, value: Any, function: Callable[[Config], Config], frozen: bool) -> Any:
+    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         """See `FieldType.map`."""
         return function(value)
 
-    def sections(self, value: Any) -> Iterator[tuple[tuple[str | int, ...], Config]]:
+    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """See `FieldType.sections`."""
         yield (), value
 
 
-def _package(cls: type[Config]) -> str:
+def _package(cls: type[Node]) -> str:
     """The package that a class is part of, or the script."""
     return cls.__module__.partition(".")[0]
 
 
-def read_all(section: Config, values: Mapping[str, object], origin: Origin) -> None:
+def read_all(section: Node, values: Mapping[str, object], origin: Origin) -> None:
     """Set the fields of a section that is being read from a mapping.
 
     Arguments:
-        section: the draft.
         values: its fields; the type has been seen to.
-        origin: where they come from.
 
     Raises:
         Invalid: for everything that does not fit.
@@ -196,23 +175,16 @@ def read_all(section: Config, values: Mapping[str, object], origin: Origin) -> N
         raise several(errors)
 
 
-def read_into(section: Config, key: str, value: object, origin: Origin) -> None:
+def read_into(section: Node, key: str, value: object, origin: Origin) -> None:
     """Set one field of a section that is being read from a mapping.
-
-    Arguments:
-        section: the draft.
-        key: the field's name as written.
-        value: the value as it came.
-        origin: where it comes from.
 
     Raises:
         Invalid: if there is no such field, or it cannot take the value.
     """
-    from ..suggest import settable, unknown_key
-
-    info = settable(type(section), key)
+    known = type(section).__setpoint__
+    info = known.find(key)
     if info is None:
-        raise unknown_key(type(section), key)
+        raise known.unknown(key)
     if isinstance(value, Mapping):
         # As in the sections of a file: what is given adds to the default that stands here.
         entries = cast(Mapping[str, object], value)
@@ -220,16 +192,13 @@ def read_into(section: Config, key: str, value: object, origin: Origin) -> None:
         if isinstance(usual, dict) and origin.layer != RECORD:  # which holds whole values
             value = _added_to(cast(dict[str, object], usual), entries)
         elif _is_of(usual, entries.get("type")):
-            read_all(cast("Config", usual), entries, origin)
+            read_all(cast("Node", usual), entries, origin)
             value = cast(object, usual)
     section.store(info.name, info.read(cast(object, value), origin), origin)
 
 
 def tag_of(values: Mapping[str, object]) -> object:
     """The variant that a mapping chooses for the section that it stands for.
-
-    Arguments:
-        values: the mapping.
 
     Returns:
         the value of `type`; None where there is none.
@@ -251,8 +220,6 @@ def _is_of(usual: Any, tag: object) -> bool:
 
 def _added_to(usual: dict[str, object], entries: Mapping[str, object]) -> dict[str, object]:
     """A mapping as it is with its default, without the keys that are taken out of that."""
-    from .containers import REMOVE
-
     gone = entries.get(REMOVE, ())
     names = cast(list[object], gone) if isinstance(gone, list | tuple) else [gone]
     for name in names:
@@ -260,3 +227,14 @@ def _added_to(usual: dict[str, object], entries: Mapping[str, object]) -> dict[s
             raise Invalid(f"has no item {str(name)!r} to remove", tuple(usual)).inside(REMOVE)
     rest = {key: item for key, item in entries.items() if key != REMOVE}
     return {**{key: item for key, item in usual.items() if key not in names}, **rest}
+
+
+def section_classes(kind: FieldType) -> list[type[Node]]:
+    """The config classes that can stand in a field, through options, lists and mappings."""
+    if not kind.nested:
+        return []
+    if isinstance(kind, SectionType):
+        only = kind.only()
+        return [only] if only else list(kind.variants().values())
+    found = [cls for inner in kind.parts() for cls in section_classes(inner)]
+    return list(dict.fromkeys(found))

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from ..values.free import Free, listed, plain_value
+from ..words.texts import escaped, literal
 from .base import FieldType
 
 if TYPE_CHECKING:
-    from ..origin import Origin
+    from ..values.origin import Origin
+import re
+import warnings
+from typing import cast
+
+from ..values.import_path import ImportPath
+from ..words.errors import Invalid
+from ..words.shown import shown
+from ..words.texts import is_text
+from .scalars import NOT_TEXT
 
 
 class Scalar(Protocol):
@@ -22,12 +33,6 @@ class Scalar(Protocol):
     @classmethod
     def read(cls, value: object) -> Self:
         """Make a value from what a layer holds.
-
-        Arguments:
-            value: an instance, a text, a number or a list.
-
-        Returns:
-            the value.
 
         Raises:
             Invalid: if it cannot be read.
@@ -87,8 +92,6 @@ class FreeType(FieldType):
 
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
-        from ..free import Free
-
         return Free.read(value, origin)
 
     def dump(self, value: Any) -> Any:
@@ -111,16 +114,119 @@ class AnyType(FieldType):
 
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
-        from ..free import plain_value
-        from ..literal import literal
-
         plain = plain_value(value)
         return literal(plain) if isinstance(plain, str) else plain
 
     def dump(self, value: Any) -> Any:
         """See `FieldType.dump`."""
-        from ..free import listed
-        from ..literal import escaped
-
         # Texts inside a list or mapping are taken as they are.
         return escaped(value) if isinstance(value, str) else listed(value)
+
+
+class ImportPathType(FieldType):
+    """A callable or a class by its import path.
+
+    Arguments:
+        base: for `type[X]` the class that it must be or derive from; None for any callable.
+        trusted: the modules that the declaring class trusts: its own package.
+    """
+
+    __slots__ = ("base", "trusted")
+
+    def __init__(self, base: type | None = None, trusted: tuple[str, ...] = ()) -> None:
+        self.base = base
+        self.trusted = trusted
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        if self.base is None:
+            return "an import path such as 'package.module.name'"
+        return f"the import path of a class that is a {self.base.__name__}"
+
+    def read(self, value: object, origin: Origin) -> ImportPath:
+        """See `FieldType.read`."""
+        wanted = self.base
+        if isinstance(value, str | ImportPath):
+            return ImportPath.read(value).trusting(self.trusted, wanted)
+        if not callable(value):
+            raise self.refuse(value)
+        if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
+            raise Invalid(f"is not a class that is a {wanted.__name__}: got {shown(value)}")
+        return ImportPath.read(value).trusting(self.trusted, wanted)
+
+    def dump(self, value: ImportPath) -> str:
+        """See `FieldType.dump`."""
+        return value.text
+
+
+LENGTH = 1000  # a longer expression is a mistake, and compiling it may take long
+
+
+# Python's flags as they are written inside an expression; all texts are Unicode anyway.
+FLAGS = (
+    (re.ASCII, "a"),
+    (re.IGNORECASE, "i"),
+    (re.MULTILINE, "m"),
+    (re.DOTALL, "s"),
+    (re.VERBOSE, "x"),
+)
+
+
+class PatternType(FieldType):
+    """A regular expression of Python's `re`; flags are part of its text, as in `(?i)warmup`."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """See `FieldType.describe`."""
+        return "a regular expression"
+
+    def read(self, value: object, origin: Origin) -> re.Pattern[str]:
+        """See `FieldType.read`."""
+        if isinstance(value, re.Pattern):
+            return _from_python(cast(re.Pattern[Any], value))
+        if not isinstance(value, str):
+            raise self.refuse(value)
+        return _compiled(str(value))
+
+    def dump(self, value: re.Pattern[str]) -> str:
+        """See `FieldType.dump`."""
+        return escaped(value.pattern)
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    if len(text) > LENGTH:
+        raise Invalid(f"is too long for an expression: {len(text)} of at most {LENGTH} signs")
+    if not is_text(text):
+        raise Invalid(NOT_TEXT)
+    if text == "null":  # read back from a file, it would mean something else
+        raise Invalid("would be read as no expression", hint="Write (?:null).")
+    try:
+        with warnings.catch_warnings():
+            # What Python warns about today means something else tomorrow.
+            warnings.simplefilter("error")
+            return re.compile(text)
+    except re.error as error:
+        place = "" if error.pos is None else f" at position {error.pos + 1}"
+        raise Invalid(f"is not a regular expression: {error.msg}{place}") from None
+    except (OverflowError, RecursionError, MemoryError) as error:
+        raise Invalid(f"is not a regular expression that can be compiled: {error}") from None
+    except Warning as warning:
+        raise Invalid(f"is not a clear regular expression: {warning}") from None
+
+
+def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
+    """The same expression with its flags inside its text, where a record keeps them."""
+    text = pattern.pattern
+    if not isinstance(text, str):
+        raise Invalid("is an expression over bytes; configurations hold expressions over texts")
+    compiled = _compiled(text)
+    missing = pattern.flags & ~compiled.flags
+    if not missing:
+        return compiled
+    letters = "".join(letter for flag, letter in FLAGS if missing & flag)
+    if not letters:
+        raise Invalid("has flags that cannot be written inside an expression")
+    # Flags stand at the very beginning, and in one group.
+    rest = f"{letters}{text[2:]}" if re.match(r"\(\?[aimsxLu]+\)", text) else f"{letters}){text}"
+    return _compiled(f"(?{rest}")

@@ -28,14 +28,7 @@ INSTEAD = {
 
 
 def record_files(source: Text) -> Iterator[Caution]:
-    """Look for files that hold records, by their names and by the start of the first one.
-
-    Arguments:
-        source: the section.
-
-    Returns:
-        a finding for each format.
-    """
+    """Look for files that hold records, by their names and by the start of the first one."""
     try:
         files = list(TextSource(source).files().values())
     except (OSError, SetpointError):

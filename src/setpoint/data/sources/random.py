@@ -24,7 +24,6 @@ class RandomSource:
     learnable from the byte before. See `entropy`.
 
     Arguments:
-        config: how many documents, how long, drawn how.
         where: the path of `config` in the job, for messages.
     """
 

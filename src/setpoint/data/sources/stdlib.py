@@ -26,7 +26,6 @@ class StdlibSource:
     caches and installed packages are skipped. Files which are not UTF-8 are skipped too.
 
     Arguments:
-        config: which files to take.
         where: the path of `config` in the job, for messages.
         root: folder of the standard library; unset, that of the running Python. Inside a virtual
             environment this is the library of the Python it was made from.
@@ -93,14 +92,7 @@ class StdlibSource:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Whether bytes are valid UTF-8.
-
-    Arguments:
-        data: any bytes.
-
-    Returns:
-        True if they decode.
-    """
+    """Whether bytes are valid UTF-8."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:

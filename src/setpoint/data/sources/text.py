@@ -21,7 +21,6 @@ class TextSource:
     wildcard, so the names, and with them the split, do not depend on where the data is mounted.
 
     Arguments:
-        config: the paths and how a file divides into documents.
         where: the path of `config` in the job, for messages.
     """
 

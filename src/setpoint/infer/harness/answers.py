@@ -25,7 +25,6 @@ class Likelihood(NamedTuple):
 
     Arguments:
         log_probability: the sum over its tokens, in nats.
-        is_greedy: whether each of its tokens is the likeliest one.
     """
 
     log_probability: float
@@ -33,13 +32,7 @@ class Likelihood(NamedTuple):
 
 
 class Answers:
-    """Answers of one model.
-
-    Arguments:
-        loaded: the model.
-        micro_size: sequences side by side.
-        seed: start of the random numbers of what is drawn.
-    """
+    """Answers of one model."""
 
     def __init__(self, loaded: Loaded, micro_size: int, seed: int) -> None:
         self.loaded = loaded
@@ -47,14 +40,7 @@ class Answers:
         self.seed = seed
 
     def loglikelihood(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
-        """How likely each continuation is after its context.
-
-        Arguments:
-            pairs: context, which may be empty, and continuation.
-
-        Returns:
-            the answers, in the same order.
-        """
+        """How likely each continuation is after its context."""
         return self._likelihoods([self._split(*pair) for pair in pairs])
 
     def loglikelihood_rolling(self, texts: Sequence[str]) -> list[float]:
@@ -62,9 +48,6 @@ class Answers:
 
         A text longer than the context is read in windows that do not overlap, as the held-out
         text of a run is.
-
-        Arguments:
-            texts: of any length.
 
         Returns:
             the sum over the tokens of each, in nats.
@@ -92,9 +75,6 @@ class Answers:
         Arguments:
             requests: the context, and the settings as tasks write them: `until`, `max_gen_toks`,
                 `temperature`, `do_sample`, `top_k`, `top_p`, `min_p`, `repetition_penalty`.
-
-        Returns:
-            the continuations, cut where the stop text begins.
 
         Raises:
             SetpointError: a setting that is not known here.
@@ -173,12 +153,6 @@ class Answers:
 
 def section_of(settings: Mapping[str, Any]) -> Generation:
     """The settings of a task as a section of ours, with its prompts left open.
-
-    Arguments:
-        settings: as tasks write them.
-
-    Returns:
-        the resolved section.
 
     Raises:
         SetpointError: a setting that is not known here.

@@ -17,12 +17,6 @@ Metrics = dict[str, dict[str, Any]]
 def open_harness(section: Harness) -> Callable[[Loaded, Inference], Metrics]:
     """Import the harness and find its tasks, before any weights are read.
 
-    Arguments:
-        section: which tasks.
-
-    Returns:
-        what runs them: from the model and the job to the metrics by task.
-
     Raises:
         SetpointError: the package is missing, or it has no such task.
     """
@@ -36,7 +30,7 @@ def open_harness(section: Harness) -> Callable[[Loaded, Inference], Metrics]:
     manager = TaskManager(include_path=path)
     unknown = [task for task in section.tasks if task not in manager.all_tasks]
     if unknown:
-        from setpoint.config.suggest import did_you_mean
+        from setpoint.config import did_you_mean
 
         meant = did_you_mean(unknown[0], manager.all_tasks, " ")
         raise SetpointError(

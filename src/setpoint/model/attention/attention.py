@@ -28,7 +28,6 @@ class Attention(nn.Module):
     normalized in each head (Henry et al., 2020) and are then rotated by their positions.
 
     Arguments:
-        config: the model's configuration.
         layer: the index of the layer in the whole model, from 0; decides what it attends to.
     """
 
@@ -57,11 +56,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(query_dim, config.dim, bias=config.attention_output_bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts; norms speak for themselves.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return how each projection starts; norms speak for themselves."""
         rules: dict[str, Initializer] = {}
         for name, part in self.named_children():
             if isinstance(part, nn.Linear):
@@ -72,15 +67,7 @@ class Attention(nn.Module):
         return rules
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Mix information between positions.
-
-        Arguments:
-            x: (B, S, dim) normalized hidden states.
-            context: of this forward pass.
-
-        Returns:
-            (B, S, dim), to be added to the residual stream.
-        """
+        """Mix information between positions."""
         query, key, value = self._project(cast_once(x))
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)

@@ -14,7 +14,6 @@ class Backend(Protocol):
         """Prepare what is visible, once for all layers of a kind.
 
         Arguments:
-            layout: where queries and keys lie.
             window: positions that one sees, itself included; None: all before it.
 
         Returns:
@@ -36,15 +35,10 @@ class Backend(Protocol):
         """Mix the values that each query sees.
 
         Arguments:
-            query: (B, S, H, D).
             key: (B, L, K, D); each key-value head serves H / K query heads in a row.
             value: (B, L, K, V); V may differ from D where the backend takes that.
             seen: what `see` prepared.
             scale: of the products; None: 1 / sqrt(D).
             soft_cap: scaled products x become soft_cap * tanh(x / soft_cap); None: they stay.
-            dropout: probability to drop a weight.
-
-        Returns:
-            (B, S, H, V).
         """
         ...

@@ -15,7 +15,6 @@ def build_attention(config: TransformerConfig, layer: int) -> Attention | Latent
     """Make the attention of a layer.
 
     Arguments:
-        config: the resolved configuration of the model.
         layer: the index of the layer in the whole model, from 0.
 
     Returns:

@@ -43,13 +43,8 @@ class KeyValueCache:
         """Take up the places of new tokens, before the layers append to their part.
 
         Arguments:
-            shape: (B, S) of the new tokens.
-            device: of the tokens.
             positions: (S,) or (B, S), negative for padding; None: they count on.
             documents: (B, S); None: each row is one document.
-
-        Returns:
-            the layout of the new tokens among all.
 
         Raises:
             ValueError: the rows are others than before, or documents came and now do not.
@@ -84,10 +79,6 @@ class KeyValueCache:
 
         Arguments:
             layout: of the new tokens among all.
-            window: positions that one sees, itself included.
-
-        Returns:
-            how many slots from the first on may be dropped.
 
         Raises:
             ValueError: positions went back to what is forgotten already.
@@ -108,12 +99,7 @@ class KeyValueCache:
         """Add what one layer computed for the new tokens.
 
         Arguments:
-            layer: its index in the model.
-            tensors: (B, S, ...) each.
             first: slots before this one are dropped.
-
-        Returns:
-            (B, L - first, ...) each: of all tokens from that slot on.
 
         Raises:
             ValueError: gradients are recorded, which could not reach earlier calls.
@@ -127,11 +113,7 @@ class KeyValueCache:
         return self.layers[layer].append(tensors, first)
 
     def select(self, rows: Tensor) -> None:
-        """Keep some rows of the batch, in the order given.
-
-        Arguments:
-            rows: (rows,) indices, or (B,) bool.
-        """
+        """Keep some rows of the batch, in the order given."""
         if self._positions is not None and self._positions.shape[0] > 1:
             self._positions = self._positions[rows]
         if self._documents is not None and self._documents.shape[0] > 1:
@@ -160,15 +142,7 @@ class LayerCache:
         return self._memory[0].shape[1] if self._memory else 0
 
     def append(self, tensors: tuple[Tensor, ...], first: int) -> tuple[Tensor, ...]:
-        """Drop what lies before a slot, and add new places.
-
-        Arguments:
-            tensors: (B, S, ...) each.
-            first: slots before this one are dropped.
-
-        Returns:
-            (B, kept + S, ...) each, views of the memory.
-        """
+        """Drop what lies before a slot, and add new places."""
         self._begin += first - self._first
         self._first = first
         count = tensors[0].shape[1]
@@ -180,11 +154,7 @@ class LayerCache:
         return tuple(memory[:, self._begin : self._end] for memory in self._memory)
 
     def select(self, rows: Tensor) -> None:
-        """Keep some rows of the batch.
-
-        Arguments:
-            rows: (rows,) indices, or (B,) bool.
-        """
+        """Keep some rows of the batch."""
         self._memory = tuple(memory[rows] for memory in self._memory)
 
     def _move(self, like: tuple[Tensor, ...], count: int) -> None:

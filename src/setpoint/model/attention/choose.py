@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 def choose_backend(config: TransformerConfig, device: torch.device) -> Backend:
     """Find the backend of a model on a device.
 
-    Arguments:
-        config: the resolved configuration of the model.
-        device: where it runs.
-
-    Returns:
-        the backend.
-
     Raises:
         SetpointError: it does not run on that device, or its package is missing.
     """
@@ -60,10 +53,6 @@ def _backend(name: BackendName) -> Backend:
 
 def missing(name: BackendName, device: str) -> str | None:
     """Find what a backend lacks on a kind of device.
-
-    Arguments:
-        name: of the backend.
-        device: "cpu", "cuda" and the like.
 
     Returns:
         what is missing, in words; None if nothing is.

@@ -28,7 +28,6 @@ class View:
 
     Arguments:
         rotation: of the new positions; None: positions are not rotated.
-        seen: what the backend prepared.
         first: slots of the cache before this one are seen by nobody.
     """
 
@@ -42,9 +41,6 @@ class AttentionContext:
     """Made once for each forward pass, and handed to every layer.
 
     Arguments:
-        positions: (S,) or (B, S) of the new tokens.
-        backend: computes attention.
-        views: by the kind of layer, for the kinds that the model has.
         cache: where keys and values of the tokens before lie; None: nowhere.
     """
 
@@ -56,10 +52,6 @@ class AttentionContext:
     def turn(self, x: Tensor, kind: Kind) -> Tensor:
         """Rotate queries or keys by their positions, if the model does.
 
-        Arguments:
-            x: (B, S, heads, head_dim).
-            kind: of the layer.
-
         Returns:
             the same shape and dtype.
         """
@@ -68,11 +60,6 @@ class AttentionContext:
 
     def remember(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Append what a layer keeps of the new tokens to the cache, if there is one.
-
-        Arguments:
-            layer: its index in the model.
-            kind: of the layer.
-            tensors: (B, S, ...) each.
 
         Returns:
             (B, L, ...) each: of all tokens that the layer's queries may see.
@@ -92,16 +79,12 @@ def attention_context(
     """Prepare one forward pass.
 
     Arguments:
-        config: the resolved configuration of the model.
         x: (B, S, ...) tokens or hidden states, for their shape and device.
         positions: (S,), the same in each row and without padding; or (B, S), negative where there
             is padding. None: they count up from 0, or go on where the cache ends.
         documents: (B, S) integers: tokens see those of their own document only. None: each row is
             one document.
         cache: of the tokens before; it takes up the new ones.
-
-    Returns:
-        the context.
 
     Raises:
         ValueError: positions or documents have another shape than the tokens, or positions for

@@ -16,11 +16,7 @@ class Eager:
         """Make the mask.
 
         Arguments:
-            layout: where queries and keys lie.
             window: positions that one sees, itself included; None: all before it.
-
-        Returns:
-            (1, 1, S, L) or (B, 1, S, L) bool.
         """
         return visible(layout, window)
 
@@ -38,16 +34,8 @@ class Eager:
         """Mix the values that each query sees: softmax(scale * Q K^T) V (Vaswani et al., 2017).
 
         Arguments:
-            query: (B, S, H, D).
-            key: (B, L, K, D).
-            value: (B, L, K, V).
-            seen: the mask.
             scale: of the products; None: 1 / sqrt(D).
             soft_cap: scaled products x become soft_cap * tanh(x / soft_cap) (Gemma 2).
-            dropout: probability to drop a weight.
-
-        Returns:
-            (B, S, H, V).
         """
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         # A key-value head meets the heads that it serves by broadcasting: (B, K, H/K, S, D).

@@ -29,11 +29,7 @@ class Flash:
         """Find the sequences.
 
         Arguments:
-            layout: where queries and keys lie.
             window: positions that one sees, itself included; None: all before it.
-
-        Returns:
-            the sequences.
         """
         return pack(layout, window)
 
@@ -51,15 +47,7 @@ class Flash:
         """Mix the values that each query sees.
 
         Arguments:
-            query: (B, S, H, D).
-            key, value: (B, L, K, D).
-            seen: the sequences.
             scale: of the products; None: 1 / sqrt(D).
-            soft_cap: scaled products x become soft_cap * tanh(x / soft_cap).
-            dropout: probability to drop a weight.
-
-        Returns:
-            (B, S, H, D).
         """
 
         def kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -25,11 +25,7 @@ class Flex:
         """Find the blocks that are seen whole, in part and not at all.
 
         Arguments:
-            layout: where queries and keys lie.
             window: positions that one sees, itself included; None: all before it.
-
-        Returns:
-            the mask.
         """
         if layout.positions is None and layout.documents is None:
             return _plain_blocks(layout.queries, layout.keys, window, layout.device)
@@ -51,16 +47,7 @@ class Flex:
         """Mix the values that each query sees.
 
         Arguments:
-            query: (B, S, H, D).
-            key: (B, L, K, D).
-            value: (B, L, K, V).
-            seen: the mask.
             scale: of the products; None: 1 / sqrt(D).
-            soft_cap: scaled products x become soft_cap * tanh(x / soft_cap).
-            dropout: must be 0.
-
-        Returns:
-            (B, S, H, V).
 
         Raises:
             SetpointError: gradients are wanted on a CPU.
@@ -88,11 +75,7 @@ def sees_where(layout: Layout, window: int | None) -> Callable[..., Tensor]:
     """Say who sees whom, as a function of indices; the rule of `layout.visible`.
 
     Arguments:
-        layout: where queries and keys lie.
         window: positions that one sees, itself included; None: all before it.
-
-    Returns:
-        maps batch, head, query and key indices to a bool.
     """
     first = layout.keys - layout.queries
     positions, documents, padded = layout.positions, layout.documents, layout.padded
@@ -119,14 +102,7 @@ def sees_where(layout: Layout, window: int | None) -> Callable[..., Tensor]:
 
 @cache
 def capping(soft_cap: float) -> Callable[..., Tensor]:
-    """Make the function that caps scores; one for each cap, so that it is compiled once.
-
-    Arguments:
-        soft_cap: the cap.
-
-    Returns:
-        maps a score and its indices to the capped score.
-    """
+    """Make the function that caps scores; one for each cap, so that it is compiled once."""
 
     def cap(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         del row, head, query, key

@@ -72,11 +72,7 @@ class LatentAttention(nn.Module):
         self.output = nn.Linear(config.heads * mla.value_head_dim, config.dim, bias=bias)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts; norms speak for themselves.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return how each projection starts; norms speak for themselves."""
         rules: dict[str, Initializer] = {
             f"{name}.weight": Normal(self.hidden_std)
             for name, part in self.named_children()
@@ -88,15 +84,7 @@ class LatentAttention(nn.Module):
         return rules
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
-        """Mix information between positions.
-
-        Arguments:
-            x: (B, S, dim) normalized hidden states.
-            context: of this forward pass.
-
-        Returns:
-            (B, S, dim), to be added to the residual stream.
-        """
+        """Mix information between positions."""
         x = cast_once(x)
         if self.has_query_latent:
             query = self.query_up(self.query_down_norm(self.query_down(x)))

@@ -13,10 +13,7 @@ class Layout:
     """The places of queries and keys; the queries are the last of the keys.
 
     Arguments:
-        queries: S, new positions in each row.
         keys: L, positions in each row, those in the cache included.
-        batch: B, rows.
-        device: of the tensors.
         positions: (1, L) or (B, L) integers of the keys; None: they count up, slot by slot.
         padded: whether positions may be negative, which marks padding.
         documents: (1, L) or (B, L) integers; None: each row is one document.
@@ -33,9 +30,6 @@ class Layout:
     def is_causal(self, window: int | None) -> bool:
         """Whether each position sees itself and all before it, in rows of queries alone.
 
-        Arguments:
-            window: positions that one sees; None: all before it.
-
         Returns:
             True if nothing else restricts what is seen.
         """
@@ -46,9 +40,6 @@ class Layout:
 
         Arguments:
             window: positions that one sees; None: all before it.
-
-        Returns:
-            True if no mask is needed.
         """
         return self.queries == 1 and self._is_open(window)
 
@@ -57,14 +48,7 @@ class Layout:
         return not (narrow or self.padded or self.documents is not None)
 
     def without_first(self, count: int) -> Layout:
-        """Leave out the first keys, which no query sees any more.
-
-        Arguments:
-            count: how many.
-
-        Returns:
-            the layout of the others.
-        """
+        """Leave out the first keys, which no query sees any more."""
         if count == 0:
             return self
         return replace(
@@ -85,11 +69,7 @@ def visible(layout: Layout, window: int | None) -> Tensor:
     too: a row without a key would have no softmax.
 
     Arguments:
-        layout: of queries and keys.
         window: positions that one sees, itself included; None: all before it.
-
-    Returns:
-        (1, 1, S, L) or (B, 1, S, L) bool.
     """
     slots = torch.arange(layout.keys, device=layout.device)[None]
     first = layout.keys - layout.queries

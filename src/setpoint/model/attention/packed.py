@@ -21,7 +21,6 @@ class Packed(NamedTuple):
         queries, keys: (T,) int64 places in the flattened batch that count; None: all.
         query_starts, key_starts: (sequences + 1,) int32 of the first token of each sequence, and
             the number of all.
-        longest_query, longest_key: tokens in the longest sequence.
         window: how many tokens back and ahead one sees, beside itself; -1: all.
     """
 
@@ -38,11 +37,7 @@ def pack(layout: Layout, window: int | None) -> Packed:
     """Find the sequences in a batch: rows, or the documents in them.
 
     Arguments:
-        layout: where queries and keys lie.
         window: positions that one sees, itself included; None: all before it.
-
-    Returns:
-        the sequences.
 
     Raises:
         SetpointError: a document is in pieces, or positions in a window have gaps.
@@ -98,17 +93,7 @@ def attend_packed(
     value: Tensor,
     packed: Packed,
 ) -> Tensor:
-    """Run a kernel on the tokens that count.
-
-    Arguments:
-        kernel: maps (T, H, D) queries and (T, K, D) keys and values to (T, H, D).
-        query: (B, S, H, D).
-        key, value: (B, L, K, D).
-        packed: the sequences.
-
-    Returns:
-        (B, S, H, D), zero where nothing counts.
-    """
+    """Run a kernel on the tokens that count."""
     flat = [x.flatten(0, 1) for x in (query, key, value)]
     if packed.queries is None or packed.keys is None:
         return kernel(*flat).unflatten(0, query.shape[:2])

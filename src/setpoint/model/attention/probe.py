@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import torch
 
 from setpoint.config import Problem, SetpointError
-from setpoint.config.dtype import DType
 from setpoint.model.attention.choose import choose_backend, missing
 from setpoint.model.attention.layout import Layout
 from setpoint.model.attention.scale import query_size
 from setpoint.model.attention.support import EVERYWHERE, able, chosen, placement_problems
 from setpoint.model.config import ModelConfig, Transformer
+from setpoint.units.dtype import DType
 
 LENGTH = 16
 
@@ -27,10 +27,7 @@ def device_problems(
     dtypes, masks), so they are tried on a few positions, forward and backward.
 
     Arguments:
-        config: the resolved configuration of the model.
-        device: where it is to run: "cpu", "cuda", or "auto" for a GPU if there is one.
         compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
-        training: whether gradients and dropout are needed.
 
     Returns:
         a problem of model.attention_backend, or none; none either where the device is missing,

@@ -15,9 +15,6 @@ def attention_scale(config: TransformerConfig) -> float | None:
     Under muP products of queries and keys, which are correlated after training, are scaled by
     sqrt(base_head_dim) / head_dim (Yang et al., 2022).
 
-    Arguments:
-        config: the resolved configuration of the model.
-
     Returns:
         the factor; None for 1 / sqrt(size of queries and keys).
     """
@@ -29,14 +26,7 @@ def attention_scale(config: TransformerConfig) -> float | None:
 
 
 def query_size(config: TransformerConfig) -> int:
-    """Count the components of one head of queries and keys.
-
-    Arguments:
-        config: the resolved configuration of the model.
-
-    Returns:
-        the size.
-    """
+    """Count the components of one head of queries and keys."""
     if config.mla is not None:
         return config.mla.nope_head_dim + config.mla.rope_head_dim
     return config.head_dim

@@ -33,11 +33,7 @@ class Seen(NamedTuple):
 
 
 class SDPA:
-    """`torch.nn.functional.scaled_dot_product_attention`.
-
-    Arguments:
-        name: of the backend, a key of KERNELS.
-    """
+    """`torch.nn.functional.scaled_dot_product_attention`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,11 +43,7 @@ class SDPA:
         """Make a mask, where causality alone does not say it.
 
         Arguments:
-            layout: where queries and keys lie.
             window: positions that one sees, itself included; None: all before it.
-
-        Returns:
-            causality, or the mask.
 
         Raises:
             SetpointError: the kernel takes no mask.
@@ -81,16 +73,7 @@ class SDPA:
         """Mix the values that each query sees.
 
         Arguments:
-            query: (B, S, H, D).
-            key: (B, L, K, D).
-            value: (B, L, K, V).
-            seen: causality, or the mask.
             scale: of the products; None: 1 / sqrt(D).
-            soft_cap: must be None.
-            dropout: probability to drop a weight.
-
-        Returns:
-            (B, S, H, V).
         """
         assert soft_cap is None
         if self._needs_equal_heads(query, seen):
@@ -121,10 +104,6 @@ class SDPA:
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
     """Give each query head a key-value head of its own.
-
-    Arguments:
-        x: (B, L, K, D) keys or values.
-        times: query heads that each serves.
 
     Returns:
         (B, L, K * times, D), each head `times` in a row.

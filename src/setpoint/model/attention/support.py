@@ -21,9 +21,6 @@ EVERYWHERE: tuple[Backend, ...] = ("sdpa", "eager")
 def chosen(config: Transformer) -> Backend:
     """Find the backend that auto stands for.
 
-    Arguments:
-        config: a resolved configuration.
-
     Returns:
         the backend; sdpa for auto, or eager where scores are capped, which sdpa cannot.
     """
@@ -33,14 +30,7 @@ def chosen(config: Transformer) -> Backend:
 
 
 def backend_problems(config: Transformer) -> Iterator[Problem]:
-    """Find what the model needs and its backend cannot do on any device.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        problems of attention_backend, with the backends that can.
-    """
+    """Find what the model needs and its backend cannot do on any device."""
     for what, field in _lacking(config, config.attention_backend):
         yield Problem(
             "attention_backend",
@@ -56,13 +46,8 @@ def placement_problems(
     """Find what the backend of a model cannot do on a kind of device, wherever that is.
 
     Arguments:
-        config: a resolved configuration.
         device: "cpu" or "cuda"; "auto" leaves open which, and with it what needs a GPU.
         compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
-        training: whether gradients are needed.
-
-    Returns:
-        a problem of model.attention_backend, or none.
     """
     reason = unplaced(chosen(config), device, compute, training)
     if reason is not None:
@@ -74,7 +59,6 @@ def unplaced(name: Backend, device: str, compute: str, training: bool) -> str | 
     """Find why a backend does not run on a kind of device.
 
     Arguments:
-        name: of the backend.
         device, compute, training: as for `placement_problems`.
 
     Returns:
@@ -95,12 +79,6 @@ def determinism_problems(config: Transformer) -> Iterator[Problem]:
     The flash and memory-efficient kernels and the package flash-attn have deterministic backward
     passes, which are taken then; those of eager, sdpa_math and flex are so by themselves, and sdpa
     leaves cuDNN's kernel out.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        a problem of model.attention_backend, or none.
     """
     if config.attention_backend == "sdpa_cudnn":
         yield Problem(
@@ -112,15 +90,7 @@ def determinism_problems(config: Transformer) -> Iterator[Problem]:
 
 
 def able(config: Transformer, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:
-    """Find the backends that can do what a model needs, on some device.
-
-    Arguments:
-        config: a resolved configuration.
-        among: the backends to look at.
-
-    Returns:
-        their names.
-    """
+    """Find the backends that can do what a model needs, on some device."""
     return [name for name in among if not any(_lacking(config, name))]
 
 

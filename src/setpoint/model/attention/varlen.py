@@ -30,11 +30,7 @@ class Varlen:
         """Find the sequences.
 
         Arguments:
-            layout: where queries and keys lie.
             window: positions that one sees, itself included; None: all before it.
-
-        Returns:
-            the sequences.
         """
         return pack(layout, window)
 
@@ -52,15 +48,7 @@ class Varlen:
         """Mix the values that each query sees.
 
         Arguments:
-            query: (B, S, H, D).
-            key, value: (B, L, K, D).
-            seen: the sequences.
             scale: of the products; None: 1 / sqrt(D).
-            soft_cap: must be None.
-            dropout: must be 0.
-
-        Returns:
-            (B, S, H, D).
         """
         assert soft_cap is None
         assert dropout == 0.0

@@ -13,7 +13,6 @@ class Assignments(NamedTuple):
     Arguments:
         slots: (R,) where each row stands in the flattened (T, k) choices; within an expert in the
             order of the tokens.
-        ends: (E,) int64 where the rows of each expert end.
         chosen: (E,) int64 how often each expert was chosen, also where it takes no more.
         taken: (E,) int64 how many of these choices it takes.
     """
@@ -36,14 +35,9 @@ def assign(
     layer does, so that all shapes are known and nothing waits for the device.
 
     Arguments:
-        experts: (T, k) int64 choices, different ones for each token.
-        count: number of experts, E.
         capacity_factor: each expert takes ceil(T k / E * capacity_factor) choices, those of the
             earliest tokens, where T counts the tokens that are no padding; None: all.
         valid: (T,) False for padding; None: there is none.
-
-    Returns:
-        the rows of each expert.
     """
     top_k = experts.shape[1]
     # Stable, so that the earliest tokens come first, and every run sorts alike.
@@ -73,8 +67,6 @@ def capacity(tokens: int | Tensor, top_k: int, experts: int, factor: float) -> i
 
     Arguments:
         tokens: how many there are; a tensor where only the device knows.
-        top_k: choices of each.
-        experts: that they are shared among.
         factor: 1.0 is just enough for an even load.
 
     Returns:

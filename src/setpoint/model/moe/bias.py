@@ -20,8 +20,6 @@ def update_biases(model: nn.Module, counts: Tensor, schedule_at: float) -> None:
     once for each update of the weights, with the counts of its whole global batch.
 
     Arguments:
-        model: the routers of its layers are moved, those that have a bias and a rate.
-        counts: (layers with experts, E) how often each expert was chosen.
         schedule_at: how much of the horizon is over, from 0 to 1.
     """
     routers = [layer.router for layer in model.modules() if isinstance(layer, MoELayer)]
@@ -38,7 +36,6 @@ def bias_factor(schedule: str, at: float) -> float:
     """Compute what a schedule multiplies the rate by.
 
     Arguments:
-        schedule: a value of `bias_schedule`.
         at: how much of the horizon is over, from 0 to 1.
 
     Returns:

@@ -15,14 +15,7 @@ GROUPED_MULTIPLE = 4
 
 
 def expert_problems(c: Transformer) -> Iterator[Problem]:
-    """Find what a model cannot do with its experts.
-
-    Arguments:
-        c: the configuration, with every value determined.
-
-    Returns:
-        the problems, with paths from the model.
-    """
+    """Find what a model cannot do with its experts."""
     moe = c.moe
     if moe is None:
         return

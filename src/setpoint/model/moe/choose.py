@@ -10,16 +10,6 @@ def choose(scores: Tensor, top_k: int, groups: int, top_groups: int, rank_by: in
     With groups, the experts lie in `groups` equal parts, one after the other. A token first takes
     the `top_groups` groups whose `rank_by` best experts have the highest sum of scores, then the
     best experts in these (group-limited routing, DeepSeek-V2 and V3).
-
-    Arguments:
-        scores: (T, E).
-        top_k: experts to choose.
-        groups: number of groups, a divisor of E.
-        top_groups: groups to choose from.
-        rank_by: how many experts speak for their group.
-
-    Returns:
-        (T, top_k) int64, the best first.
     """
     scores = scores.detach()
     if top_groups < groups:

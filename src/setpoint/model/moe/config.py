@@ -138,37 +138,16 @@ class MoE(Config):
     auto: grouped where PyTorch has it for the device and the format, as it is the faster one."""
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer has experts.
-
-        Arguments:
-            layer: its number, from 0.
-
-        Returns:
-            False for the dense ones.
-        """
+        """Whether a layer has experts."""
         return layer >= self.first_dense and (layer + 1) % self.every == 0
 
     def layers_with_experts(self, layers: int) -> int:
-        """Count the layers that have experts.
-
-        Arguments:
-            layers: how many the model has.
-
-        Returns:
-            how many of them.
-        """
+        """Count the layers that have experts."""
         first = min(self.first_dense, layers)
         return layers // self.every - first // self.every
 
     def width(self, model: Transformer) -> int:
-        """The inner width of an expert.
-
-        Arguments:
-            model: the configuration of the model.
-
-        Returns:
-            expert_dim, or the model's ffn_dim.
-        """
+        """The inner width of an expert."""
         return model.ffn_dim if self.expert_dim is None else self.expert_dim
 
     @check

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class PackedExperts(nn.Module):
-    """All experts in one tensor for each projection, (E, in, out); without biases.
-
-    Arguments:
-        config: the configuration of the model, with experts.
-    """
+    """All experts in one tensor for each projection, (E, in, out); without biases."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -42,11 +38,7 @@ class PackedExperts(nn.Module):
         self.down = nn.Parameter(torch.empty(count, inner, dim))
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how each projection starts: each expert as if it were a module by itself.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return how each projection starts: each expert as if it were a module by itself."""
         return {
             name: PerExpert(Normal(self.down_std if name == "down" else self.std))
             for name, _ in self.named_parameters()
@@ -58,13 +50,7 @@ class PackedExperts(nn.Module):
         """Add up what the chosen experts make of each token.
 
         Arguments:
-            x: (T, dim).
-            weights: (T, k) of the choices.
-            assigned: which of them each expert works on.
             factors: (R,) what gradients through each row are multiplied by; None: nothing.
-
-        Returns:
-            (T, dim).
 
         Raises:
             SetpointError: the grouped matrix product is demanded where there is none.
@@ -99,11 +85,7 @@ class PackedExperts(nn.Module):
 
 
 class UnpackedExperts(nn.ModuleDict):
-    """A feed-forward network for each expert, by its number; without biases.
-
-    Arguments:
-        config: the configuration of the model, with experts.
-    """
+    """A feed-forward network for each expert, by its number; without biases."""
 
     def __init__(self, config: TransformerConfig) -> None:
         assert config.moe is not None
@@ -121,13 +103,7 @@ class UnpackedExperts(nn.ModuleDict):
         """Add up what the chosen experts make of each token.
 
         Arguments:
-            x: (T, dim).
-            weights: (T, k) of the choices.
-            assigned: which of them each expert works on.
             factors: (R,) what gradients through each row are multiplied by; None: nothing.
-
-        Returns:
-            (T, dim).
         """
         rows = gather(cast_once(x), assigned.slots, weights.shape[1])
         ends = assigned.ends

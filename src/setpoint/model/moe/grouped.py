@@ -12,9 +12,6 @@ _CPU_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 def why_not_grouped(matrices: Tensor) -> str | None:
     """Say why PyTorch has no grouped matrix product for some matrices.
 
-    Arguments:
-        matrices: (E, in, out).
-
     Returns:
         the reason; None if there is one that works, forward and backward.
     """
@@ -48,12 +45,7 @@ def grouped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Multiply the rows of each group with its own matrix.
 
     Arguments:
-        rows: (R, in), group after group.
-        matrices: (E, in, out).
         ends: (E,) int32 where the rows of each group end; the last one is R.
-
-    Returns:
-        (R, out).
     """
     return F.grouped_mm(rows, matrices, offs=ends)
 
@@ -62,12 +54,7 @@ def grouped_gradient(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
     """Compute the gradient of the matrices of `grouped_product`.
 
     Arguments:
-        rows: (R, in), group after group.
-        gradient: (R, out) that of the product.
         ends: (E,) int32 where the rows of each group end; the last one is R.
-
-    Returns:
-        (E, in, out), zero for a group without rows.
     """
     return F.grouped_mm(rows.t(), gradient, offs=ends)
 

@@ -23,9 +23,6 @@ class MoELayer(nn.Module):
 
     y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). Nothing is kept on
     the module: what the losses and the balancing need is returned beside the output.
-
-    Arguments:
-        config: the configuration of the model, with experts.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -49,7 +46,6 @@ class MoELayer(nn.Module):
         dropped, so that a token does not depend on the others in its batch.
 
         Arguments:
-            x: (B, S, dim) normalized hidden states.
             positions: (B, S) integers, negative for padding, which takes no part in the capacity,
                 the counts and the losses; (S,) or None: there is no padding.
 

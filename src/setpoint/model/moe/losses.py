@@ -14,8 +14,6 @@ def balance_loss(scores: Tensor, counts: Tensor, valid: Tensor | None) -> Tensor
     """Compute E * sum_i f_i P_i over all tokens (Switch Transformer, Fedus et al., 2021).
 
     Arguments:
-        scores: (B, S, E) scores that sum to one.
-        counts: (E,) how often each expert was chosen.
         valid: (B, S) False for padding, which takes no part; None: there is none.
 
     Returns:
@@ -32,8 +30,6 @@ def sequence_balance_loss(scores: Tensor, experts: Tensor, valid: Tensor | None)
     Complementary sequence-wise balance loss (DeepSeek-V3, 2024).
 
     Arguments:
-        scores: (B, S, E) scores that sum to one.
-        experts: (B, S, k) chosen experts.
         valid: (B, S) False for padding, which takes no part; None: there is none.
 
     Returns:
@@ -56,7 +52,6 @@ def z_loss(logits: Tensor, valid: Tensor | None) -> Tensor:
     """Compute the mean of log(sum(exp(logits)))^2 (ST-MoE, Zoph et al., 2022).
 
     Arguments:
-        logits: (B, S, E) of the router.
         valid: (B, S) False for padding, which takes no part; None: there is none.
 
     Returns:

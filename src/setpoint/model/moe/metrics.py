@@ -10,9 +10,6 @@ from setpoint.model.outcome import Routing
 def expert_metrics(routing: Routing) -> dict[str, float]:
     """Summarize how tokens chose experts.
 
-    Arguments:
-        routing: of one update.
-
     Returns:
         numbers by name. expert_load: the load of the busiest expert over the mean load, as a mean
         over layers; expert_load_worst: in the worst layer (1 is an even load; Wang et al., 2024,

@@ -19,7 +19,6 @@ class Means(NamedTuple):
         product: (R, in) rows, (E, in, out) matrices and where the rows of each end, to (R, out).
         gradient: of the matrices in such a product: rows, the gradient of the product, the ends.
         activation: works on each element; of the gate where there is one.
-        top_k: choices of each token.
     """
 
     product: Product
@@ -117,18 +116,10 @@ def mixture(
     """Compute the sum over the choices of each token of weight * expert(token).
 
     Arguments:
-        x: (T, dim) tokens.
-        weights: (T, k) of the choices, in the dtype of x.
         gate, up: (E, dim, width); no gate: the activation is applied to the product with up.
-        down: (E, width, dim).
         slots: (R,) where the rows of the experts stand in the flattened choices; a choice that is
             not there adds nothing.
-        ends: (E,) where the rows of each expert end.
         factors: (R,) what gradients through each row are multiplied by, but for those of the
             weights; None: nothing.
-        means: how it is computed.
-
-    Returns:
-        (T, dim).
     """
     return _Mixture.apply(x, weights, gate, up, down, slots, ends, factors, means)

@@ -15,12 +15,7 @@ def looped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Multiply the rows of each group with its own matrix.
 
     Arguments:
-        rows: (R, in), group after group.
-        matrices: (E, in, out).
         ends: (E,) where the rows of each group end; the last one is R.
-
-    Returns:
-        (R, out).
     """
     product, start = rows.new_empty(rows.shape[0], matrices.shape[2]), 0
     for matrix, end in zip(matrices.unbind(), ends.tolist(), strict=True):
@@ -34,12 +29,7 @@ def looped_gradient(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
     """Compute the gradient of the matrices of `looped_product`.
 
     Arguments:
-        rows: (R, in), group after group.
-        gradient: (R, out) that of the product.
         ends: (E,) where the rows of each group end; the last one is R.
-
-    Returns:
-        (E, in, out), zero for a group without rows.
     """
     result, start = rows.new_empty(len(ends), rows.shape[1], gradient.shape[1]), 0
     for matrix, end in zip(result.unbind(), ends.tolist(), strict=True):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from setpoint.config.building import owner_of
+from setpoint.config import owner_of
 from setpoint.model.initialize import Constant, Initializer, Normal
 from setpoint.model.moe.choose import choose
 from setpoint.model.scale import router_std
@@ -26,10 +26,8 @@ class Choice(NamedTuple):
     """What a router decides for T tokens.
 
     Arguments:
-        logits: (T, E) at least fp32.
         scores: (T, E) scores that sum to one for each token, for the balance losses.
         experts: (T, k) int64 the chosen experts.
-        weights: (T, k) what their outputs are multiplied by.
     """
 
     logits: Tensor
@@ -39,12 +37,7 @@ class Choice(NamedTuple):
 
 
 class Router(nn.Module):
-    """Scores all experts by one matrix product, in fp32 at least, whatever the rest computes in.
-
-    Arguments:
-        config: the section of the router.
-        model: the configuration of the model.
-    """
+    """Scores all experts by one matrix product, in fp32 at least, whatever the rest computes in."""
 
     bias: Tensor | None
     """(E,) fp32, added to scores where experts are chosen, and nowhere else; None: nothing is."""
@@ -67,49 +60,23 @@ class Router(nn.Module):
         self.register_buffer("bias", None)
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how the matrix starts, and the bias where there is one.
-
-        Returns:
-            rules by the name of the tensor, relative to this module.
-        """
+        """Return how the matrix starts, and the bias where there is one."""
         rules: dict[str, Initializer] = {"weight": Normal(self.std)}
         return rules if self.bias is None else {**rules, "bias": Constant(0.0)}
 
     def forward(self, x: Tensor) -> Choice:
-        """Choose experts for each token.
-
-        Arguments:
-            x: (T, dim) normalized hidden states.
-
-        Returns:
-            the choice.
-        """
+        """Choose experts for each token."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             logits = F.linear(x.to(dtype), self.weight.to(dtype))
             return self.decide(logits)
 
     def decide(self, logits: Tensor) -> Choice:
-        """Choose by the logits.
-
-        Arguments:
-            logits: (T, E).
-
-        Returns:
-            the choice.
-        """
+        """Choose by the logits."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
     def weigh(self, scores: Tensor, experts: Tensor) -> Tensor:
-        """Compute the weights of chosen experts from their scores.
-
-        Arguments:
-            scores: (T, E), without any bias.
-            experts: (T, k).
-
-        Returns:
-            (T, k).
-        """
+        """Compute the weights of chosen experts from their scores."""
         weights = scores.gather(1, experts)
         if self.normalize:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + TINY)
@@ -117,22 +84,10 @@ class Router(nn.Module):
 
 
 class SoftmaxTopK(Router):
-    """Scores are a softmax over all experts; groups are ranked by their best expert (DeepSeek-V2).
-
-    Arguments:
-        config: the section of the router.
-        model: the configuration of the model.
-    """
+    """Scores are a softmax over all experts; groups rank by their best expert (DeepSeek-V2)."""
 
     def decide(self, logits: Tensor) -> Choice:
-        """Choose the most probable experts.
-
-        Arguments:
-            logits: (T, E).
-
-        Returns:
-            the choice.
-        """
+        """Choose the most probable experts."""
         scores = torch.softmax(logits, dim=-1)
         experts = choose(scores, self.top_k, self.groups, self.top_groups, rank_by=1)
         return Choice(logits, scores, experts, self.weigh(scores, experts))
@@ -142,10 +97,6 @@ class SigmoidTopK(Router):
     """Each score is a sigmoid; a bias takes part in the choice, not in the weights (DeepSeek-V3).
 
     Groups are ranked by the sum of their two best experts.
-
-    Arguments:
-        config: the section of the router.
-        model: the configuration of the model.
     """
 
     def __init__(self, config: configs.SigmoidTopK, *, model: TransformerConfig) -> None:
@@ -156,14 +107,7 @@ class SigmoidTopK(Router):
         self.bias = torch.zeros(self.weight.shape[0], dtype=torch.float32)
 
     def decide(self, logits: Tensor) -> Choice:
-        """Choose the experts whose scores are highest with the bias.
-
-        Arguments:
-            logits: (T, E).
-
-        Returns:
-            the choice.
-        """
+        """Choose the experts whose scores are highest with the bias."""
         assert self.bias is not None
         scores = torch.sigmoid(logits)
         ranked = scores.detach() + self.bias
@@ -182,9 +126,6 @@ class SigmoidTopK(Router):
 
 def build_router(model: TransformerConfig) -> Router:
     """Make one router of a model.
-
-    Arguments:
-        model: the configuration of the model.
 
     Returns:
         A module that maps (T, dim) to a `Choice`.

@@ -40,7 +40,6 @@ def combine(
     """Make one report of those of all layers.
 
     Arguments:
-        config: gives the weights of the losses.
         layers: the reports in the order of the layers; none where nothing is trained.
 
     Returns:

@@ -31,30 +31,12 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(x: Tensor, slots: Tensor, top_k: int) -> Tensor:
-    """Copy each token to the rows of the experts that it chose.
-
-    Arguments:
-        x: (T, dim).
-        slots: (R,) of the rows in the flattened (T, top_k) choices.
-        top_k: choices of each token.
-
-    Returns:
-        (R, dim).
-    """
+    """Copy each token to the rows of the experts that it chose."""
     return _Gather.apply(x, slots, top_k)
 
 
 def spread(rows: Tensor, slots: Tensor, count: int) -> Tensor:
-    """Put rows where their choices stand.
-
-    Arguments:
-        rows: (R, dim).
-        slots: (R,) all different.
-        count: number of choices.
-
-    Returns:
-        (count, dim), zero where there is no row.
-    """
+    """Put rows where their choices stand."""
     full = rows.new_empty if len(slots) == count else rows.new_zeros
     return full(count, rows.shape[1]).index_copy_(0, slots, rows)
 
@@ -80,15 +62,6 @@ def load_factors(rows: int, taken: Tensor, ends: Tensor, dtype: torch.dtype) -> 
     """Compute mean load / load for the expert of each row.
 
     With gradients multiplied by it, an expert with few tokens learns as fast as one with many.
-
-    Arguments:
-        rows: how many there are, R.
-        taken: (E,) load of each expert.
-        ends: (E,) where its rows end.
-        dtype: of the result.
-
-    Returns:
-        (R,).
     """
     load = taken.to(torch.promote_types(dtype, torch.float32))
     factors = load.mean() / load.clamp(min=1)
@@ -97,13 +70,5 @@ def load_factors(rows: int, taken: Tensor, ends: Tensor, dtype: torch.dtype) -> 
 
 
 def scale_gradient(rows: Tensor, factors: Tensor) -> Tensor:
-    """Multiply the gradient of each row; values stay.
-
-    Arguments:
-        rows: (R, dim).
-        factors: (R,).
-
-    Returns:
-        the rows themselves.
-    """
+    """Multiply the gradient of each row; values stay."""
     return _ScaleGradient.apply(rows, factors)

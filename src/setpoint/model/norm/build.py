@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from setpoint.config.building import owner_of
+from setpoint.config import owner_of
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
@@ -15,12 +15,5 @@ def build_norm(config: "TransformerConfig", dim: int) -> nn.Module:
 
     Not by `config.norm.build`, which gives one object for one section: each norm of a model has
     parameters of its own.
-
-    Arguments:
-        config: the configuration of the model.
-        dim: size of the vectors.
-
-    Returns:
-        A module that maps (..., dim) to (..., dim).
     """
     return owner_of(type(config.norm))(config.norm, dim=dim, eps=config.norm_eps)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.config import Config, field
-from setpoint.config.foreign.section import Foreign
+from setpoint.config import Config, Foreign, field
 
 
 class NormConfig(Config):

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import SetpointError
-from setpoint.config.foreign.construct import call
+from setpoint.config import SetpointError, call_component
 from setpoint.model.initialize import Initializable, Values
 
 if TYPE_CHECKING:
@@ -22,12 +21,7 @@ def build_imported(config: "ImportedNorm", *, dim: int, eps: float) -> nn.Module
     from a generator at its start, so that all ranks draw the same.
 
     Arguments:
-        config: the resolved section.
         dim: size of the last axis; handed over as `dim` or `normalized_shape`.
-        eps: handed over where the target takes it.
-
-    Returns:
-        The module, on the default device.
 
     Raises:
         SetpointError: what the target makes is not a module that keeps the shape of vectors.
@@ -37,7 +31,7 @@ def build_imported(config: "ImportedNorm", *, dim: int, eps: float) -> nn.Module
     # Making and trying it must not change what random numbers come next.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         torch.default_generator.manual_seed(0)
-        norm = call(config, (), runtime, optional=tuple(runtime))
+        norm = call_component(config, (), runtime, optional=tuple(runtime))
         if not isinstance(norm, nn.Module):
             raise SetpointError(
                 f"{title} makes a {type(norm).__name__}; it must make a torch module"

@@ -19,7 +19,6 @@ class LayerNorm(nn.Module):
 
     Arguments:
         config: the resolved section; says whether there is a bias.
-        dim: size of the last axis.
         eps: keeps the division finite for vectors that hardly vary.
     """
 
@@ -30,11 +29,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how the parameters start: as the identity.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return how the parameters start: as the identity."""
         rules: dict[str, Initializer] = {"weight": Constant(1.0)}
         if self.bias is not None:
             rules["bias"] = Constant(0.0)

@@ -21,7 +21,6 @@ class RMSNorm(nn.Module):
 
     Arguments:
         config: the resolved section; says whether the weight is zero-centered.
-        dim: size of the last axis.
         eps: keeps the division finite for vectors near zero.
     """
 
@@ -36,11 +35,7 @@ class RMSNorm(nn.Module):
         return 0.0 if self.zero_centered else 1.0
 
     def initializers(self) -> dict[str, Initializer]:
-        """Return how the weight starts: as the identity.
-
-        Returns:
-            rules by the name of the parameter, relative to this module.
-        """
+        """Return how the weight starts: as the identity."""
         return {"weight": Constant(self._identity)}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,9 +43,6 @@ class RMSNorm(nn.Module):
 
         Arguments:
             x: (..., dim); statistics of lower precisions are taken in fp32.
-
-        Returns:
-            (..., dim) in the dtype of x.
         """
         # 1 + weight in fp32: bf16 has too few digits near one for a small weight.
         factor = 1.0 + self.weight.float() if self.zero_centered else self.weight

@@ -38,16 +38,7 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Apply RMSNorm (Zhang and Sennrich, 2019) to the last axis of a CPU tensor.
-
-    Arguments:
-        x: (..., dim) fp32 or fp64.
-        weight: (dim,) in the dtype of x.
-        eps: added to the mean square.
-
-    Returns:
-        (..., dim) in the dtype of x.
-    """
+    """Apply RMSNorm (Zhang and Sennrich, 2019) to the last axis of a CPU tensor."""
     if torch.is_grad_enabled():
         return _RMSNorm.apply(x, weight, eps)
     # What the function around it costs shows where a token is generated at a time.

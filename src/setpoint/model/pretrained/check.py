@@ -20,9 +20,6 @@ def check_directory(config: ModelConfig) -> Iterator[Problem]:
 
     Arguments:
         config: a model with `pretrained`.
-
-    Returns:
-        the problems.
     """
     assert config.pretrained is not None
     try:
@@ -34,14 +31,7 @@ def check_directory(config: ModelConfig) -> Iterator[Problem]:
 
 
 def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
-    """Look into the config.json of a model of transformers; an id of the hub is left alone.
-
-    Arguments:
-        config: the section.
-
-    Returns:
-        the problems.
-    """
+    """Look into the config.json of a model of transformers; an id of the hub is left alone."""
     if config.names_a_kind:
         return
     try:
@@ -63,14 +53,7 @@ def check_config(config: HuggingFaceModel) -> Iterator[Problem]:
 
 
 def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
-    """Look for transformers and what computes attention, without importing them.
-
-    Arguments:
-        config: the section.
-
-    Returns:
-        the problems.
-    """
+    """Look for transformers and what computes attention, without importing them."""
     from importlib.util import find_spec
 
     if config.attention_backend == "flash_attention_2" and find_spec("flash_attn") is None:
@@ -108,14 +91,7 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
 
 
 def foreign_names(config: ModelConfig) -> str:
-    """Why a model of the user's own cannot start from a directory of Hugging Face.
-
-    Arguments:
-        config: the section.
-
-    Returns:
-        a sentence.
-    """
+    """Why a model of the user's own cannot start from a directory of Hugging Face."""
     tag = type(config).__setpoint__.tag
     return (
         f"a model of type = {tag} can start from a run or a checkpoint of Setpoint, and not from a "

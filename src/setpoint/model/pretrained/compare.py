@@ -20,12 +20,6 @@ def require_tensors(
 ) -> None:
     """Refuse files that lack tensors, or have others, or of other shapes.
 
-    Arguments:
-        where: the directory, for the error.
-        wanted: the shapes of all tensors of the model by name.
-        held: what the files hold.
-        surplus: patterns of names that may be there and are not read.
-
     Raises:
         RunError: if anything differs, each kind with the first few names and their number.
     """

@@ -26,15 +26,7 @@ _FEED_FORWARD = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 
 
 def decoder_pieces(config: Transformer, norms: Mapping[str, str] = PRE_NORMS) -> list[Piece]:
-    """The tensors of a decoder with Llama's names.
-
-    Arguments:
-        config: a resolved configuration.
-        norms: names of a layer's norms, ours to theirs.
-
-    Returns:
-        the pieces in the order of the layers.
-    """
+    """The tensors of a decoder with Llama's names."""
     pieces = [Piece("embedding.weight", "model.embed_tokens.weight")]
     for index in range(config.layers):
         ours, theirs = f"layers.{index}", f"model.layers.{index}"

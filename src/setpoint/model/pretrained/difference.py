@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from setpoint.config import Config
-from setpoint.config.plain import to_plain
+from setpoint.config import Config, to_plain
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained.family import PLAIN, SIZES, meaning_of, shown
 
@@ -30,7 +29,6 @@ class Different(NamedTuple):
 
     Arguments:
         field: of `Transformer`.
-        ours, theirs: as texts.
     """
 
     field: str
@@ -43,13 +41,6 @@ def differences(ours: Transformer, theirs: Transformer) -> list[Different]:
 
     How many positions there are counts only where each has an embedding; dropout, initialization
     and the like do not count.
-
-    Arguments:
-        ours: the configured model.
-        theirs: the one that the weights are of.
-
-    Returns:
-        the fields that differ.
     """
     names = [*SIZES, *PLAIN]
     if "learned" not in (ours.positions, theirs.positions):

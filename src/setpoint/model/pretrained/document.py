@@ -60,10 +60,6 @@ class Document:
     """The keys of a config.json, with a list of those that were read.
 
     Findings are collected and told together by `finish`.
-
-    Arguments:
-        keys: the content.
-        path: of the file, for errors.
     """
 
     def __init__(self, keys: Mapping[str, Any], path: str) -> None:
@@ -75,24 +71,13 @@ class Document:
     def has(self, name: str) -> bool:
         """Whether a key is there and not null.
 
-        Arguments:
-            name: of the key.
-
         Returns:
             True if it has a value; the key counts as read only by what reads it.
         """
         return self._keys.get(name) is not None
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Read a key of any kind.
-
-        Arguments:
-            name: of the key.
-            default: what an absent key stands for.
-
-        Returns:
-            its value.
-        """
+        """Read a key of any kind."""
         self._read.add(name)
         return self._keys.get(name, default)
 
@@ -102,13 +87,7 @@ class Document:
         """Read a whole number.
 
         Arguments:
-            name: of the key.
             default: what an absent key stands for; without one it must be there.
-            at_least: the smallest that is taken.
-            optional: whether the value may be null.
-
-        Returns:
-            the number, or None.
         """
 
         def right(value: Any) -> bool:
@@ -125,12 +104,7 @@ class Document:
         """Read a number.
 
         Arguments:
-            name: of the key.
             default: what an absent key stands for; without one it must be there.
-            optional: whether the value may be null.
-
-        Returns:
-            the number as a float, or None.
         """
 
         def right(value: Any) -> bool:
@@ -140,31 +114,14 @@ class Document:
         return found if found is None else float(found)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Read true or false; null stands for false.
-
-        Arguments:
-            name: of the key.
-            default: what an absent key stands for.
-
-        Returns:
-            the value.
-        """
+        """Read true or false; null stands for false."""
         if self._keys.get(name, default) is None:
             self._read.add(name)
             return False
         return self._typed(name, default, lambda value: type(value) is bool, "true or false", False)
 
     def choice(self, name: str, default: str, meanings: Mapping[str, str]) -> str:
-        """Read a word and say what it stands for here.
-
-        Arguments:
-            name: of the key.
-            default: what an absent key stands for.
-            meanings: the known words.
-
-        Returns:
-            the meaning.
-        """
+        """Read a word and say what it stands for here."""
         value = self.value(name, default)
         if isinstance(value, str) and value in meanings:
             return meanings[value]
@@ -175,21 +132,14 @@ class Document:
         """Refuse a key that has another value than those that change nothing.
 
         Arguments:
-            name: of the key.
             allowed: the values; an absent key is allowed.
-            why: what is said of another value.
         """
         value = self.value(name, _ABSENT)
         if value is not _ABSENT and value not in allowed:
             self.refuse(name, why)
 
     def refuse(self, name: str, why: str) -> None:
-        """Add a finding.
-
-        Arguments:
-            name: of the key.
-            why: what is wrong, as what follows "key = value: ".
-        """
+        """Add a finding."""
         self._read.add(name)
         shown = f" = {_shown(self._keys[name])}" if name in self._keys else ""
         self._findings.append(f"{name}{shown}: {why}")
@@ -235,9 +185,6 @@ def reasons(error: SetpointError) -> str:
 
     Arguments:
         error: any; that of a configuration has several reasons.
-
-    Returns:
-        one line.
     """
     if not isinstance(error, ConfigError):
         return str(error)

@@ -85,8 +85,6 @@ class Misfit(NamedTuple):
 
     Arguments:
         field: of `Transformer`.
-        value: as text.
-        wanted: what the family could take.
     """
 
     field: str
@@ -118,58 +116,26 @@ class Family(ABC):
 
     @abstractmethod
     def read(self, document: Document) -> dict[str, Any]:
-        """Read the fields of our configuration.
-
-        Arguments:
-            document: the config.json.
-
-        Returns:
-            values by the name of the field.
-        """
+        """Read the fields of our configuration."""
 
     @abstractmethod
     def write(self, config: Transformer) -> dict[str, Any]:
-        """Write the keys of config.json but for those that all families have.
-
-        Arguments:
-            config: a resolved configuration without misfits.
-
-        Returns:
-            values by key.
-        """
+        """Write the keys of config.json but for those that all families have."""
 
     def misfits(self, config: Transformer) -> Iterator[Misfit]:
-        """What this family cannot be.
-
-        Arguments:
-            config: a resolved configuration.
-
-        Returns:
-            the fields whose value it has no word for.
-        """
+        """What this family cannot be."""
         wanted = {**PLAIN, **self.fixed}
         for name, value in wanted.items():
             if name not in self.writes and (found := meaning_of(config, name)) != value:
                 yield Misfit(name, shown(found), shown(value))
 
     def pieces(self, config: Transformer) -> list[Piece]:
-        """How its tensors and ours are made of each other.
-
-        Arguments:
-            config: a resolved configuration.
-
-        Returns:
-            the pieces of all tensors.
-        """
+        """How its tensors and ours are made of each other."""
         return decoder_pieces(config)
 
 
 def meaning_of(config: Transformer, name: str) -> object:
     """The value of a field, with what is said in other words brought to one form.
-
-    Arguments:
-        config: a resolved configuration.
-        name: of the field.
 
     Returns:
         None for a scale of attention that is the usual one; the pattern of the layers there are;
@@ -194,11 +160,7 @@ def activation_name(config: Transformer, names: Mapping[str, str]) -> str:
     """The name of the activation in config.json.
 
     Arguments:
-        config: a resolved configuration.
         names: `GATED` or `UNGATED`.
-
-    Returns:
-        the first that stands for it.
     """
     return next(name for name, meaning in names.items() if meaning == config.activation)
 
@@ -207,11 +169,7 @@ def unfit_activation(config: Transformer, names: Mapping[str, str]) -> Iterator[
     """The misfit of an activation that has no name.
 
     Arguments:
-        config: a resolved configuration.
         names: `GATED` or `UNGATED`.
-
-    Returns:
-        one misfit or none.
     """
     if config.activation not in names.values():
         known = " or ".join(dict.fromkeys(names.values()))
@@ -223,9 +181,6 @@ def shown(value: object) -> str:
 
     Arguments:
         value: of a field, or what `meaning_of` made of it.
-
-    Returns:
-        the text.
     """
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]

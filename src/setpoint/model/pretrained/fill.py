@@ -15,13 +15,6 @@ from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
 class Weights:
     """The tensors of a model in files, held against the model before any is read.
 
-    Arguments:
-        where: the directory, for errors.
-        pieces: how the model's tensors and those of the files are made of each other.
-        held: what the files hold.
-        shapes: of all tensors of the model by name.
-        surplus: patterns of names that may be there and are not read.
-
     Raises:
         RunError: if the files hold other tensors than the model has.
     """
@@ -51,8 +44,6 @@ class Weights:
         read. A buffer that no file holds gets the value it starts with.
 
         Arguments:
-            module: the model or a part of it, whose parameters have the names of the whole.
-            device: for what is on the meta device.
             dtype: for parameters on the meta device; None: as in the files.
         """
         with TensorReader() as reader, torch.no_grad():
@@ -111,15 +102,7 @@ class Weights:
 
 
 def block(tensor: Tensor, part: Part | None) -> Tensor:
-    """A block of a tensor.
-
-    Arguments:
-        tensor: any.
-        part: which; None for all of it.
-
-    Returns:
-        a view.
-    """
+    """A block of a tensor."""
     if part is None:
         return tensor
     if part.length is None:

@@ -44,11 +44,7 @@ class TensorInfo(NamedTuple):
     """One tensor in a file.
 
     Arguments:
-        file: that holds it.
-        dtype: by the format's name.
-        shape: of the tensor.
         start: the first byte, from the beginning of the file.
-        size: in bytes.
     """
 
     file: Path
@@ -59,12 +55,7 @@ class TensorInfo(NamedTuple):
 
 
 class DamagedFile(RunError):
-    """A safetensors file that is not whole.
-
-    Arguments:
-        path: of the file.
-        reason: what is wrong with it.
-    """
+    """A safetensors file that is not whole."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -74,12 +65,6 @@ class DamagedFile(RunError):
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Read and verify the header of a safetensors file.
-
-    Arguments:
-        path: of the file.
-
-    Returns:
-        what it holds, by name, in the order of the header.
 
     Raises:
         DamagedFile: if the file is cut short, longer than it says, or not in the format.

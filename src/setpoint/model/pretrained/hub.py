@@ -32,10 +32,6 @@ def fetch(name: str, *, weights: bool = True) -> Path:
 
     Arguments:
         name: `organization/name` or `organization/name@revision`.
-        weights: whether the weights are needed, too.
-
-    Returns:
-        the directory.
 
     Raises:
         SetpointError: if the package is missing, the hub cannot be reached, or has no such model.

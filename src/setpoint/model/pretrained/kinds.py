@@ -18,9 +18,6 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 def shortest_pattern(kinds: Sequence[str]) -> tuple[str, ...]:
     """The shortest row of kinds that gives a row when it is repeated.
 
-    Arguments:
-        kinds: of all layers.
-
     Returns:
         its beginning: `("sliding", "full")` for sliding, full, sliding.
     """
@@ -32,9 +29,6 @@ def shortest_pattern(kinds: Sequence[str]) -> tuple[str, ...]:
 
 def layer_kinds(config: Transformer) -> list[str]:
     """The kind of each layer.
-
-    Arguments:
-        config: a resolved configuration.
 
     Returns:
         `full` or `sliding`, as many as there are layers.
@@ -49,7 +43,6 @@ def read_kinds(
 
     Arguments:
         document: the config.json, whose `layer_types` is read.
-        layers: how many there are.
         window: positions in it; None if no layer slides, whatever `layer_types` says.
         otherwise: the kinds of the layers of a file without `layer_types`.
 
@@ -73,12 +66,5 @@ def read_kinds(
 
 
 def write_kinds(config: Transformer) -> list[str]:
-    """The value of `layer_types`.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        a name for each layer.
-    """
+    """The value of `layer_types`."""
     return [_NAMES[kind] for kind in layer_kinds(config)]

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from setpoint.config import SetpointError
-from setpoint.config.foreign.section import Foreign
+from setpoint.config import Foreign, SetpointError
 from setpoint.model.build import build_model
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.pretrained.family import Family
@@ -36,7 +35,6 @@ def load_pretrained(
         path: the directory of a Hugging Face model, of a run or of a checkpoint; or the id of a
             model on the hub, as `organization/name` or `organization/name@revision`. A directory
             wins over an id. Of a run the best checkpoint is taken, or else the newest.
-        device: where its parameters will lie.
         dtype: of its parameters, such as `"bf16"`; None: as the files have them.
 
     Returns:
@@ -84,14 +82,7 @@ def load_directory(
     """Build a transformer and fill it from a directory in the format of Hugging Face.
 
     Arguments:
-        directory: with the weights.
-        config: what its config.json describes, resolved.
-        family: whose names its tensors have.
-        device: where the parameters will lie.
         dtype: of the parameters; None: as the files have them.
-
-    Returns:
-        the model in training mode.
 
     Raises:
         SetpointError: if there are no weights that can be read.
@@ -117,14 +108,7 @@ def load_checkpoint(
     """Build a model and fill it from a checkpoint of Setpoint.
 
     Arguments:
-        directory: of the checkpoint.
-        config: the resolved section of the model.
-        vocab_size: number of tokens.
-        device: where the parameters will lie.
         dtype: of the parameters; None: as the file has them.
-
-    Returns:
-        the model in training mode.
 
     Raises:
         DamagedCheckpoint: if the checkpoint is not what was saved.
@@ -150,9 +134,6 @@ def load_checkpoint(
 def is_ours(config: ModelConfig) -> bool:
     """Whether all parts of a model are ours, and so can be built without memory.
 
-    Arguments:
-        config: a resolved section.
-
     Returns:
         False for models, and for a transformer with norms, from elsewhere, which fill themselves
         when they are made.
@@ -162,13 +143,6 @@ def is_ours(config: ModelConfig) -> bool:
 
 def checkpoint_weights(directory: Path, model: nn.Module) -> Weights:
     """The weights of a checkpoint, held against a model.
-
-    Arguments:
-        directory: of the checkpoint.
-        model: our transformer as a whole, perhaps on the meta device.
-
-    Returns:
-        what fills the model, or a part of it.
 
     Raises:
         DamagedCheckpoint: if the file is not what was saved.

@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from setpoint.config import SetpointError
-from setpoint.config.files.limits import can_be_path
-from setpoint.config.recorded import ORIGINS
-from setpoint.config.types.base import shown_plain
+from setpoint.config import ORIGINS, SetpointError, can_be_path, shown_plain
 from setpoint.hub.fetch import split_hub_id
 from setpoint.model.pretrained.hub import fetch
 
@@ -26,9 +23,7 @@ class Place(NamedTuple):
     """Where a model lies.
 
     Arguments:
-        name: as it was typed.
         kind: `checkpoint` for one of Setpoint's, `huggingface` for a directory in its format.
-        directory: of the checkpoint or the model.
     """
 
     name: str
@@ -41,10 +36,6 @@ def locate(name: str, *, weights: bool = True) -> Place:
 
     Arguments:
         name: a directory, or the id of a model on the hub, perhaps with `@revision`.
-        weights: whether its weights are needed, should it be on the hub.
-
-    Returns:
-        where it lies.
 
     Raises:
         SetpointError: if there is no such model, in words that say what was looked for.
@@ -57,12 +48,6 @@ def locate(name: str, *, weights: bool = True) -> Place:
 
 def locate_here(name: str) -> Place | None:
     """Find a model in a directory, without the hub.
-
-    Arguments:
-        name: as for `locate`.
-
-    Returns:
-        where it lies; None for an id of the hub.
 
     Raises:
         SetpointError: if it is neither a directory with a model nor an id.
@@ -95,9 +80,6 @@ def is_on_hub(name: str) -> bool:
 
     Arguments:
         name: as for `locate`.
-
-    Returns:
-        False for what lies here, and for what lies nowhere.
     """
     try:
         return locate_here(name) is None
@@ -129,7 +111,7 @@ def _is_below_here(path: Path) -> bool:
 
 
 def _missing(path: Path) -> str:
-    from setpoint.config.suggest import nearest
+    from setpoint.config import nearest
 
     parent = path.parent
     if not parent.is_dir():

@@ -17,8 +17,6 @@ class Part(NamedTuple):
     """A range of one dimension of a tensor.
 
     Arguments:
-        dim: which dimension.
-        start: the first index.
         length: how many; None for one index, without the dimension.
     """
 
@@ -28,14 +26,7 @@ class Part(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A block of ours and the equal block of theirs.
-
-    Arguments:
-        ours, theirs: names of the tensors.
-        of_ours: the block of ours; None for all of it.
-        of_theirs: the block of theirs; None for all of it.
-        transposed: whether the blocks are each other's transpose.
-    """
+    """A block of ours and the equal block of theirs."""
 
     ours: str
     theirs: str
@@ -45,15 +36,7 @@ class Piece(NamedTuple):
 
 
 def block_shape(shape: Shape, part: Part | None) -> Shape:
-    """The shape of a block.
-
-    Arguments:
-        shape: of the whole tensor.
-        part: the block; None for all of it.
-
-    Returns:
-        its shape.
-    """
+    """The shape of a block."""
     if part is None:
         return shape
     size = () if part.length is None else (part.length,)
@@ -61,15 +44,7 @@ def block_shape(shape: Shape, part: Part | None) -> Shape:
 
 
 def their_shapes(pieces: Iterable[Piece], ours: Mapping[str, Shape]) -> dict[str, Shape]:
-    """The shapes that tensors of theirs must have.
-
-    Arguments:
-        pieces: of all tensors.
-        ours: the shapes of our tensors by name.
-
-    Returns:
-        shapes by name, in the order of the pieces.
-    """
+    """The shapes that tensors of theirs must have."""
     found: dict[str, Shape] = {}
     for piece in pieces:
         block = block_shape(ours[piece.ours], piece.of_ours)
@@ -85,29 +60,12 @@ def their_shapes(pieces: Iterable[Piece], ours: Mapping[str, Shape]) -> dict[str
 
 
 def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece]:
-    """The same pieces with other names on their side.
-
-    Arguments:
-        pieces: any.
-        rename: from name to name.
-
-    Returns:
-        copies.
-    """
+    """The same pieces with other names on their side."""
     return [piece._replace(theirs=rename(piece.theirs)) for piece in pieces]
 
 
 def stacked(ours: str, theirs: Sequence[tuple[str, int]], dim: int = 0) -> list[Piece]:
-    """A tensor of ours that is theirs put behind one another.
-
-    Arguments:
-        ours: its name.
-        theirs: names and sizes along the dimension.
-        dim: the dimension.
-
-    Returns:
-        a piece for each of theirs.
-    """
+    """A tensor of ours that is theirs put behind one another."""
     pieces: list[Piece] = []
     start = 0
     for name, length in theirs:

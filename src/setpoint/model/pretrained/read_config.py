@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from setpoint.config import Config, ConfigError, SetpointError, resolve
-from setpoint.config.field import MISSING
+from setpoint.config import MISSING, Config, ConfigError, SetpointError, resolve
 from setpoint.model.pretrained.document import Document, reasons
 from setpoint.model.pretrained.families import FAMILIES, family_named
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
@@ -36,12 +35,6 @@ def config_from_pretrained(path: str | Path) -> Transformer:
 def config_of(place: Place) -> Transformer:
     """Read which transformer of ours a model is whose place is known.
 
-    Arguments:
-        place: of the model.
-
-    Returns:
-        the resolved configuration.
-
     Raises:
         SetpointError: if it is none that our transformer can be.
     """
@@ -63,12 +56,6 @@ def config_of(place: Place) -> Transformer:
 def read_config(directory: Path) -> tuple[Transformer, Family]:
     """Read the config.json of a directory.
 
-    Arguments:
-        directory: of the model.
-
-    Returns:
-        the resolved configuration, and the family.
-
     Raises:
         SetpointError: if it is missing, no such file, of a family that is not known, or has a
             value that our transformer has not.
@@ -89,13 +76,6 @@ def read_config(directory: Path) -> tuple[Transformer, Family]:
 
 def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
     """The content of a directory's config.json, or of another file of that kind.
-
-    Arguments:
-        directory: of the model.
-        name: of the file.
-
-    Returns:
-        the keys as they are.
 
     Raises:
         SetpointError: if it is missing or no JSON mapping.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.config.dtype import DType
 from setpoint.model.pretrained.header import DamagedFile, TensorInfo
+from setpoint.units.dtype import DType
 
 DTYPES = {
     "F64": torch.float64,
@@ -28,9 +28,6 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
 
     Arguments:
         dtype: torch's object, or a name such as `"bf16"`; None: whatever there is.
-
-    Returns:
-        the object, or None.
 
     Raises:
         SetpointError: if there is no such format, or weights cannot be of it.
@@ -64,12 +61,6 @@ class TensorReader:
 
     def read(self, info: TensorInfo) -> Tensor:
         """Read one tensor.
-
-        Arguments:
-            info: where it lies, from a verified header.
-
-        Returns:
-            the tensor on the CPU, of the type it has in the file. Not to be written to.
 
         Raises:
             DamagedFile: if the file has become shorter since its header was read.

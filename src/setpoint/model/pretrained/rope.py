@@ -42,11 +42,6 @@ _KEYS = {
 def read_rope(document: Document, length: int, base: float = 10_000.0) -> dict[str, Any]:
     """The fields for rotary positions that are the same in all layers.
 
-    Arguments:
-        document: the config.json.
-        length: max_position_embeddings.
-        base: what a file without rope_theta means.
-
     Returns:
         `rope_base` and `rope_scaling`.
     """
@@ -66,18 +61,7 @@ def read_rope(document: Document, length: int, base: float = 10_000.0) -> dict[s
 def read_rules(
     document: Document, name: str, rules: Any, base: float, length: int
 ) -> tuple[float, RopeScaling | None]:
-    """The base and the scaling of one set of rules.
-
-    Arguments:
-        document: the config.json, for findings.
-        name: of the key that holds the rules.
-        rules: its value, or the part of it that is meant.
-        base: what rules without rope_theta mean.
-        length: what rules without original_max_position_embeddings mean.
-
-    Returns:
-        the base, and the scaling or None.
-    """
+    """The base and the scaling of one set of rules."""
     if not isinstance(rules, Mapping):
         document.refuse(name, "must be a mapping")
         return base, None
@@ -160,9 +144,6 @@ def _magnitude(factor: float, scale: float) -> float:
 def write_rope(config: Transformer) -> dict[str, Any]:
     """The keys for rotary positions that are the same in all layers, for both spellings.
 
-    Arguments:
-        config: a resolved configuration.
-
     Returns:
         `rope_theta`, `rope_scaling` (null without) and `rope_parameters`.
     """
@@ -176,9 +157,6 @@ def write_rope(config: Transformer) -> dict[str, Any]:
 
 def write_rules(scaling: RopeScaling | None) -> dict[str, Any]:
     """One set of rules without its base.
-
-    Arguments:
-        scaling: of a resolved configuration.
 
     Returns:
         keys and values; {} without scaling.

@@ -45,9 +45,6 @@ def find_checkpoint(path: Path) -> Path | None:
 def job_of(checkpoint: Path) -> Job:
     """The job that a checkpoint was trained by.
 
-    Arguments:
-        checkpoint: its directory.
-
     Returns:
         the resolved configuration, from the checkpoint's own record or else the run's.
 
@@ -55,8 +52,7 @@ def job_of(checkpoint: Path) -> Job:
         SetpointError: if there is no record, or it cannot be read.
     """
     from setpoint.checkpoint.record import has_record
-    from setpoint.config import resolve
-    from setpoint.config.record import read_record
+    from setpoint.config import read_record, resolve
     from setpoint.train.config import Job
 
     folder = checkpoint if has_record(checkpoint) else checkpoint.parent.parent
@@ -66,12 +62,6 @@ def job_of(checkpoint: Path) -> Job:
 def model_of(checkpoint: Path) -> ModelConfig:
     """The model that a checkpoint holds.
 
-    Arguments:
-        checkpoint: its directory.
-
-    Returns:
-        the resolved section.
-
     Raises:
         SetpointError: if there is no record, or it cannot be read.
     """
@@ -80,13 +70,6 @@ def model_of(checkpoint: Path) -> ModelConfig:
 
 def holds(checkpoint: Path, name: str) -> bool:
     """Whether a checkpoint keeps a file, and that it is what was saved.
-
-    Arguments:
-        checkpoint: its directory.
-        name: of the file.
-
-    Returns:
-        False for a checkpoint that was saved without it.
 
     Raises:
         DamagedCheckpoint: if the file is missing or differs.
@@ -103,13 +86,6 @@ def holds(checkpoint: Path, name: str) -> bool:
 def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
     """Build the tokenizer of a checkpoint, from the files that it keeps of it.
 
-    Arguments:
-        checkpoint: its directory.
-        section: the tokenizer's section in its record.
-
-    Returns:
-        the tokenizer.
-
     Raises:
         SetpointError: if a checkpoint of an older version keeps no files, and they are not where
             the section says.
@@ -125,9 +101,6 @@ def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
 def description_of(checkpoint: Path) -> dict[str, Any] | None:
     """Read what a checkpoint keeps of the Hugging Face model that its run started from.
 
-    Arguments:
-        checkpoint: its directory.
-
     Returns:
         the keys of that model's config.json; None without one.
 
@@ -142,12 +115,6 @@ def description_of(checkpoint: Path) -> dict[str, Any] | None:
 def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
     """Find the weights of a checkpoint, whose every byte is compared with its checksum first.
 
-    Arguments:
-        checkpoint: its directory.
-
-    Returns:
-        where each tensor lies, by name.
-
     Raises:
         DamagedCheckpoint: if the file is not what was saved.
     """
@@ -160,10 +127,6 @@ def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
 
 def restore(checkpoint: Path, model: nn.Module) -> None:
     """Put the weights of a checkpoint into a model that is not our transformer.
-
-    Arguments:
-        checkpoint: its directory.
-        model: with memory of its own.
 
     Raises:
         DamagedCheckpoint: if the checkpoint is not what was saved.

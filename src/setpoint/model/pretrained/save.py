@@ -54,16 +54,11 @@ def save_pretrained(
     Arguments:
         model: our transformer or one of transformers' that was loaded or trained here; or what
             `load_pretrained` takes.
-        path: of the directory.
         dtype: of the weights, such as `"bf16"`; None: as they are.
         max_shard_size: bytes that no file exceeds, but for one tensor that alone is larger.
         family: `model_type` of transformers; None: the plainest that the model can be.
         tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
             was loaded from, if it has any.
-        overwrite: whether a directory that holds files may be replaced.
-
-    Returns:
-        the directory.
 
     Raises:
         SetpointError: if no family is such a model, or the directory cannot be written.
@@ -165,7 +160,6 @@ def copy_companions(origin: Path | None, directory: Path) -> None:
 
     Arguments:
         origin: where they are looked for; None: nothing is copied.
-        directory: that is being written.
 
     Raises:
         OSError: if one cannot be copied.

@@ -24,14 +24,6 @@ class _NoInitialization(TorchFunctionMode):
 
 
 def skeleton(config: "ModelConfig", vocab_size: int) -> nn.Module:
-    """Build a transformer on the meta device.
-
-    Arguments:
-        config: the resolved section, all of whose parts are ours.
-        vocab_size: number of tokens.
-
-    Returns:
-        the module, with names and shapes and no values.
-    """
+    """Build a transformer on the meta device."""
     with torch.device("meta"), _NoInitialization():
         return config.build(vocab_size=vocab_size)

@@ -24,9 +24,6 @@ def start_from(config: ModelConfig, model: nn.Module) -> dict[str, Any]:
         config: a resolved section with `pretrained`.
         model: what it has built, with memory of its own; parameters keep their type.
 
-    Returns:
-        what the record says of it: the name, the kind, and the directory.
-
     Raises:
         SetpointError: if there is no such model, or it is of another architecture, field by field.
         RunError: if its files are damaged or do not belong together. Nothing is loaded then.

@@ -25,9 +25,6 @@ def list_tensors(directory: Path) -> dict[str, TensorInfo]:
     Arguments:
         directory: with `model.safetensors`, or an index and its files.
 
-    Returns:
-        where each tensor lies, by name.
-
     Raises:
         SetpointError: if there are none that can be read, a file that the index names is missing,
             or holds other tensors than the index says.
@@ -88,10 +85,6 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
 
 def listed(words: list[str], shown: int = _SHOWN) -> str:
     """The first of some words, and how many more there are.
-
-    Arguments:
-        words: any.
-        shown: how many are written out.
 
     Returns:
         for instance `a, b, c and 5 more`.

@@ -25,15 +25,6 @@ _ROWS = ("embedding.weight", "output.weight")
 def weights_of(directory: Path, family: Family, model: nn.Module, config: Transformer) -> Weights:
     """The weights of a directory, held against a model of ours.
 
-    Arguments:
-        directory: in the format of Hugging Face.
-        family: whose names its tensors have.
-        model: our transformer as a whole, perhaps on the meta device.
-        config: of the model.
-
-    Returns:
-        what fills the model, or a part of it.
-
     Raises:
         SetpointError: if there are no weights that can be read.
         RunError: if they are damaged, or are not those of the model.
@@ -54,10 +45,6 @@ def weights_of(directory: Path, family: Family, model: nn.Module, config: Transf
 def require_depth(directory: Path, config: Transformer) -> None:
     """Refuse a depth that files cannot have, before a model of it is built.
 
-    Arguments:
-        directory: in the format of Hugging Face.
-        config: what its config.json describes.
-
     Raises:
         RunError: there are more layers than tensors.
     """
@@ -70,16 +57,7 @@ def require_depth(directory: Path, config: Transformer) -> None:
 
 
 def pieces_of(family: Family, model: nn.Module, config: Transformer) -> list[Piece]:
-    """How the tensors of a family and of a model are made of each other.
-
-    Arguments:
-        family: whose names count.
-        model: our transformer, whose rows beyond the vocabulary have no counterpart.
-        config: of the model.
-
-    Returns:
-        the pieces.
-    """
+    """How the tensors of a family and of a model are made of each other."""
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
     if model.get_parameter("embedding.weight").shape[0] == tokens:
         return family.pieces(config)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from setpoint.config import SetpointError
-from setpoint.config.suggest import did_you_mean
+from setpoint.config import SetpointError, did_you_mean
 from setpoint.model.pretrained.families import FAMILIES, family_named
 
 if TYPE_CHECKING:
@@ -21,11 +20,7 @@ def family_for(config: Transformer, name: str | None = None) -> Family:
     """The family that a transformer of ours can be written as.
 
     Arguments:
-        config: a resolved configuration.
         name: one of `FAMILIES`; None: the first that has all of it.
-
-    Returns:
-        the family.
 
     Raises:
         SetpointError: if there is none, naming the fields that stand in the way of the nearest.
@@ -70,10 +65,6 @@ def write_config(
     """The content of a config.json.
 
     Arguments:
-        config: a resolved configuration that the family can be.
-        family: one of `family_for`.
-        vocab_size: number of tokens that have logits.
-        dtype: of the weights, by torch's name.
         token_ids: values of `TOKEN_IDS`; null for those left out.
 
     Returns:

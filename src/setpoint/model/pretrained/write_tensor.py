@@ -21,12 +21,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Planned(NamedTuple):
-    """A tensor that is to be written.
-
-    Arguments:
-        name: in the file.
-        shape, dtype: of the tensor.
-    """
+    """A tensor that is to be written."""
 
     name: str
     shape: Shape
@@ -47,13 +42,8 @@ def write_tensors(
     """Write tensors as one file, or as several with an index.
 
     Arguments:
-        directory: where; it is there.
-        planned: all tensors, in the order in which they are written.
         make: gives a tensor by its name, of the shape and type that were planned.
         max_shard_size: bytes that no file's tensors exceed, but for one that alone is larger.
-
-    Returns:
-        the files.
 
     Raises:
         OSError: if they cannot be written.

@@ -34,13 +34,8 @@ def frequencies(
     Plane i turns by base^(-2i / head_dim) (RoPE, Su et al., 2021), which a rule may then slow.
 
     Arguments:
-        head_dim: components that are rotated, even.
         base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
         scaling: the rule; None: none.
-        device: where the result lies.
-
-    Returns:
-        the frequencies.
     """
     plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
     radians = base ** (-plane / head_dim)

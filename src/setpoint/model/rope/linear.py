@@ -12,7 +12,6 @@ def stretch_all(radians: Tensor, scaling: Linear) -> Tensor:
 
     Arguments:
         radians: (head_dim / 2,) per position.
-        scaling: gives the factor.
 
     Returns:
         (head_dim / 2,) per position.

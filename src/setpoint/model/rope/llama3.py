@@ -17,7 +17,6 @@ def stretch_long_waves(radians: Tensor, scaling: Llama3) -> Tensor:
 
     Arguments:
         radians: (head_dim / 2,) per position.
-        scaling: gives the factors and the original length.
 
     Returns:
         (head_dim / 2,) per position.

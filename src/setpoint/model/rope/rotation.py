@@ -34,12 +34,8 @@ def rotation(
 
     Arguments:
         positions: (S,) or (B, S) integers; they need not start at zero nor be consecutive.
-        head_dim: size of one head, even.
         base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
         scaling: the rule that stretches the wavelengths; None: none.
-
-    Returns:
-        The rotation, to be shared by all heads of all layers of a kind.
     """
     radians, scale = frequencies(head_dim, base, scaling, positions.device)
     angles = positions.to(torch.float64).unsqueeze(-1) * radians
@@ -58,10 +54,6 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
 
     Plane i is spanned by components i and i + head_dim / 2 (the split-half layout), so that the
     rotation is two products and one exchange of halves over contiguous memory.
-
-    Arguments:
-        x: (B, S, heads, head_dim) queries or keys.
-        by: the rotation at their S positions.
 
     Returns:
         (B, S, heads, head_dim) in the dtype of x; lower precisions are rotated in fp32.

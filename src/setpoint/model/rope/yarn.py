@@ -15,15 +15,6 @@ def stretch_by_turns(radians: Tensor, scaling: Yarn, head_dim: int, base: float)
     i(n) = head_dim * ln(L / (2 pi n)) / (2 ln(base)). Planes up to i(beta_fast) keep their
     frequency, planes from i(beta_slow) on have it divided by the factor, those between have a
     part of each (YaRN, Peng et al., 2023, section 3.2).
-
-    Arguments:
-        radians: (head_dim / 2,) per position.
-        scaling: gives the factor, the original length and the ends of the ramp.
-        head_dim: components that are rotated.
-        base: of the wavelengths.
-
-    Returns:
-        (head_dim / 2,) per position.
     """
 
     def plane_of(turns: float) -> float:
@@ -43,14 +34,7 @@ def stretch_by_turns(radians: Tensor, scaling: Yarn, head_dim: int, base: float)
 
 
 def attention_factor(scaling: Yarn) -> float:
-    """The scale of queries and of keys, which makes attention over longer sequences sharper.
-
-    Arguments:
-        scaling: gives the factor, and this scale unless it is null.
-
-    Returns:
-        attention_factor, or 0.1 ln(factor) + 1 (YaRN, Peng et al., 2023, section 3.4).
-    """
+    """The scale of queries and of keys, which makes attention over longer sequences sharper."""
     if scaling.attention_factor is not None:
         return scaling.attention_factor
     return 0.1 * math.log(scaling.factor) + 1.0

@@ -16,7 +16,7 @@ from .warmup import warmup_factor
 from .wsd import wsd_factor
 
 if TYPE_CHECKING:
-    from setpoint.config import Duration
+    from setpoint.units import Duration
 
     from .config import (
         Constant,
@@ -41,9 +41,6 @@ peak learning rate."""
 def build_none(config: NoSchedule) -> Schedule:
     """Make the schedule of a `none` section: a factor of 1.
 
-    Arguments:
-        config: the resolved section.
-
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
@@ -54,9 +51,6 @@ def build_none(config: NoSchedule) -> Schedule:
 def build_constant(config: Constant) -> Schedule:
     """Make the schedule of a `constant` section.
 
-    Arguments:
-        config: the resolved section.
-
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
@@ -65,9 +59,6 @@ def build_constant(config: Constant) -> Schedule:
 
 def build_cosine(config: Cosine) -> Schedule:
     """Make the schedule of a `cosine` section.
-
-    Arguments:
-        config: the resolved section.
 
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
@@ -78,9 +69,6 @@ def build_cosine(config: Cosine) -> Schedule:
 def build_linear(config: Linear) -> Schedule:
     """Make the schedule of a `linear` section.
 
-    Arguments:
-        config: the resolved section.
-
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
@@ -89,9 +77,6 @@ def build_linear(config: Linear) -> Schedule:
 
 def build_polynomial(config: Polynomial) -> Schedule:
     """Make the schedule of a `polynomial` section.
-
-    Arguments:
-        config: the resolved section.
 
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
@@ -103,9 +88,6 @@ def build_polynomial(config: Polynomial) -> Schedule:
 def build_rex(config: Rex) -> Schedule:
     """Make the schedule of a `rex` section.
 
-    Arguments:
-        config: the resolved section.
-
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
@@ -114,9 +96,6 @@ def build_rex(config: Rex) -> Schedule:
 
 def build_wsd(config: Wsd) -> Schedule:
     """Make the schedule of a `wsd` section.
-
-    Arguments:
-        config: the resolved section.
 
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
@@ -127,9 +106,6 @@ def build_wsd(config: Wsd) -> Schedule:
 def build_inverse_sqrt(config: InverseSqrt) -> Schedule:
     """Make the schedule of an `inverse_sqrt` section.
 
-    Arguments:
-        config: the resolved section.
-
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
@@ -139,9 +115,6 @@ def build_inverse_sqrt(config: InverseSqrt) -> Schedule:
 def build_piecewise(config: Piecewise) -> Schedule:
     """Make the schedule of a `piecewise` section.
 
-    Arguments:
-        config: the resolved section.
-
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
@@ -150,9 +123,6 @@ def build_piecewise(config: Piecewise) -> Schedule:
 
 def build_plateau(config: Plateau) -> PlateauCurve:
     """Make the schedule of a `plateau` section, which keeps what evaluations came to.
-
-    Arguments:
-        config: the resolved section.
 
     Returns:
         `factor(place)`, with the state of what evaluations came to.

@@ -6,19 +6,8 @@ from collections.abc import Callable, Iterator
 from math import ceil, inf
 from typing import Any, Literal
 
-from setpoint.config import (
-    Config,
-    Duration,
-    Invalid,
-    Length,
-    Problem,
-    check,
-    dead,
-    derive,
-    derived,
-    field,
-    is_set,
-)
+from setpoint.config import Config, Invalid, Problem, check, dead, derive, derived, field, is_set
+from setpoint.units import Duration, Length
 
 WARMUP = (
     "warmup_iters",
@@ -44,11 +33,7 @@ def rounded(length: float, unit: str) -> float:
     """Without the noise of binary fractions: ten times a tenth of a run is the whole run.
 
     Arguments:
-        length: in the unit.
         unit: in steps, six decimals are kept, else twelve digits.
-
-    Returns:
-        the length.
     """
     return round(length, 6) if unit == "steps" else float(f"{length:.12g}")
 

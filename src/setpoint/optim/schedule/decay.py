@@ -26,15 +26,7 @@ def decay_factor(
 
     Arguments:
         at: where the step begins, in the unit of the lengths; the number of the step, from 0.
-        shape: from 1 at 0 to 0 at 1.
         warmup, warmup_from: of the warm-up; W is at most T.
-        horizon: T.
-        floor: the lowest factor after the warm-up.
-        hard_floor: whether the shape is cut off at the floor.
-        ahead: how far the step goes.
-
-    Returns:
-        The factor, in [floor, 1] after the warm-up.
     """
     if at < warmup:
         return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)

@@ -25,13 +25,7 @@ def inverse_sqrt_factor(
 
     Arguments:
         at: where the step begins, in the unit of the lengths; the number of the step, from 0.
-        warmup, warmup_from: of the warm-up.
         timescale: tau; tau updates after the warm-up the factor is sqrt(1 / 2).
-        floor: the lowest factor after the warm-up.
-        ahead: how far the step goes.
-
-    Returns:
-        The factor, in [floor, 1] after the warm-up.
     """
     if at < warmup:
         return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)

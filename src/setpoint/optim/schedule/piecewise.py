@@ -15,10 +15,7 @@ class Stretch(NamedTuple):
     """A phase with its place on the curve.
 
     Arguments:
-        begin, end: from the start of the run, in the unit of the curve.
-        source, target: the factors at its two ends.
         curve: how the factor gets from one to the other.
-        power: of a polynomial.
     """
 
     begin: float
@@ -39,9 +36,6 @@ def between(source: float, target: float, t: float, *, curve: Curve, power: floa
 
     Arguments:
         source, target: the ends; above 0 for exponential.
-        t: the share of the way that is over, in [0, 1].
-        curve: which of them.
-        power: of a polynomial.
 
     Returns:
         The factor; exactly source at 0 and target at 1.
@@ -62,11 +56,6 @@ def spans(lengths: Sequence[float | None], whole: float, unit: str) -> list[tupl
 
     Arguments:
         lengths: of the phases; None for one that fills up what the others leave.
-        whole: what there is to fill up.
-        unit: that all are in.
-
-    Returns:
-        pairs of places from the start of the run.
     """
     rest = max(whole - sum(length for length in lengths if length is not None), 0)
     found: list[tuple[float, float]] = []
@@ -89,10 +78,6 @@ def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) 
     Arguments:
         at: where the step begins, in the unit of the stretches; the number of the step, from 0.
         stretches: the phases, in order, without gaps.
-        ahead: how far the step goes.
-
-    Returns:
-        The factor.
     """
     for begin, end, source, target, curve, power in stretches:
         if at < end:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from setpoint.config import Duration, Length
+from setpoint.units import Duration, Length
 
 from .config import rounded
 
@@ -23,24 +23,11 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, at: Place | float) -> Place:
-        """Make a place, also from the number of a step alone.
-
-        Arguments:
-            at: a place, or the number, counted from 0.
-
-        Returns:
-            the place.
-        """
+        """Make a place, also from the number of a step alone."""
         return at if isinstance(at, Place) else cls({"steps": at}, {"steps": 1})
 
     def at(self, unit: str) -> float:
         """Where the step begins.
-
-        Arguments:
-            unit: one of its units.
-
-        Returns:
-            the distance from the start of the run.
 
         Raises:
             ValueError: if that is not known.
@@ -52,9 +39,6 @@ class Place(NamedTuple):
     def ahead(self, unit: str) -> float:
         """How far the step goes.
 
-        Arguments:
-            unit: any unit.
-
         Returns:
             its extent; 0 where that is not known.
         """
@@ -63,10 +47,6 @@ class Place(NamedTuple):
 
 def nearest(horizon: Duration, place: Place) -> tuple[str, int | float]:
     """Find the limit of which the largest share is over.
-
-    Arguments:
-        horizon: the limits.
-        place: where the run is.
 
     Returns:
         its unit and count; those of the first if there are several.
@@ -85,13 +65,7 @@ def measure(length: Length, unit: str, whole: float, place: Place) -> float:
     exact where every step is a full batch, and an estimate in seconds.
 
     Arguments:
-        length: what is measured.
-        unit: the unit wanted.
-        whole: what a share is of, in that unit.
         place: where the run is; at its very beginning other units come to 0.
-
-    Returns:
-        the length in that unit.
     """
     if length.share is not None:
         return rounded(length.share * whole, unit)

@@ -20,12 +20,8 @@ class PlateauCurve:
     Arguments:
         monitor: the metric; a state of another one gives its level only.
         direction: whether less (`"min"`) or more (`"max"`) of it is better.
-        factor: what the level is multiplied by.
-        patience: evaluations without a gain that are waited for.
         threshold: the least relative change that is a gain.
         cooldown: evaluations after a fall that are not counted.
-        floor: the lowest level.
-        warmup: the warm-up alone, as a function of the place.
         judged_on: what it is measured on and how often; a state of another likewise.
     """
 
@@ -79,11 +75,7 @@ class PlateauCurve:
         return value < best * (1.0 - self.threshold)
 
     def state_dict(self) -> dict[str, Any]:
-        """What evaluations have come to.
-
-        Returns:
-            numbers, and what they are of.
-        """
+        """What evaluations have come to."""
         return {
             "monitor": self.monitor,
             "judged_on": self.judged_on,
@@ -94,11 +86,7 @@ class PlateauCurve:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken; values of another metric or text are forgotten.
-
-        Arguments:
-            state: from `state_dict`.
-        """
+        """Go on where a state was taken; values of another metric or text are forgotten."""
         self.level = state["level"]
         of = state["monitor"], state.get("judged_on", self.judged_on)
         if of == (self.monitor, self.judged_on):

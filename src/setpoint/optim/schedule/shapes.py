@@ -10,62 +10,27 @@ Shape = Callable[[float], float]
 
 
 def linear(t: float) -> float:
-    """A straight line: 1 - t.
-
-    Arguments:
-        t: the share that is over.
-
-    Returns:
-        What is left.
-    """
+    """A straight line: 1 - t."""
     return 1.0 - t
 
 
 def cosine(t: float) -> float:
-    """Half a cosine: (1 + cos(pi * t)) / 2 (SGDR without restarts; Loshchilov and Hutter, 2017).
-
-    Arguments:
-        t: the share that is over.
-
-    Returns:
-        What is left.
-    """
+    """Half a cosine: (1 + cos(pi * t)) / 2 (SGDR without restarts; Loshchilov and Hutter, 2017)."""
     return (1.0 + math.cos(math.pi * t)) / 2.0
 
 
 def sqrt(t: float) -> float:
-    """The square root of what is left, of 1 - t, which falls fastest at the end.
-
-    Arguments:
-        t: the share that is over.
-
-    Returns:
-        What is left.
-    """
+    """The square root of what is left, of 1 - t, which falls fastest at the end."""
     return math.sqrt(1.0 - t)
 
 
 def one_minus_sqrt(t: float) -> float:
-    """1 - sqrt(t), which falls fastest at the beginning (Haegele et al., 2024).
-
-    Arguments:
-        t: the share that is over.
-
-    Returns:
-        What is left.
-    """
+    """1 - sqrt(t), which falls fastest at the beginning (Haegele et al., 2024)."""
     return 1.0 - math.sqrt(t)
 
 
 def rex(t: float) -> float:
-    """The reflected exponential profile: (1 - t) / (1 - t / 2) (Chen et al., 2021).
-
-    Arguments:
-        t: the share that is over.
-
-    Returns:
-        What is left.
-    """
+    """The reflected exponential profile: (1 - t) / (1 - t / 2) (Chen et al., 2021)."""
     return (1.0 - t) / (1.0 - t / 2.0)
 
 
@@ -73,10 +38,6 @@ def polynomial(t: float, *, power: float) -> float:
     """A power of what is left: (1 - t) ** power.
 
     Arguments:
-        t: the share that is over.
         power: above 0; 1 is a straight line.
-
-    Returns:
-        What is left.
     """
     return (1.0 - t) ** power

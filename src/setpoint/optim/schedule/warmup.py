@@ -11,11 +11,6 @@ def warmup_factor(at: float, *, warmup: float, warmup_from: float = 0.0, ahead: 
     Arguments:
         at: where the step begins, in the unit of the warm-up; the number of the step, from 0.
         warmup: W; in steps, step W - 1 is the first with factor 1, and none has factor a.
-        warmup_from: a, what the warm-up rises from.
-        ahead: how far the step goes, in that unit.
-
-    Returns:
-        The factor, in (a, 1], or a at the beginning where ahead is 0.
     """
     if at + ahead >= warmup:
         return 1.0

@@ -26,15 +26,8 @@ def wsd_factor(
 
     Arguments:
         at: where the step begins, in the unit of the lengths; the number of the step, from 0.
-        shape: from 1 at 0 to 0 at 1.
-        warmup, warmup_from: of the warm-up.
-        horizon: T.
         decay_length: D; with the warm-up at most T.
         floor: the lowest factor after the warm-up.
-        ahead: how far the step goes.
-
-    Returns:
-        The factor, in [floor, 1] after the warm-up.
     """
     begin = horizon - decay_length
     if at < begin:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
-from setpoint.config.added import added_sections
+from setpoint.config import SetpointError, added_sections
 from setpoint.profile.config import Profiling
 from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter
@@ -36,16 +35,7 @@ class Surroundings:
     """What the callbacks of a session have to do with.
 
     Arguments:
-        job: the resolved configuration.
-        parts: the objects to train with.
-        run: the directory, locked.
-        store: where checkpoints lie.
-        events: records what happens.
-        progress: shows it to people.
-        trackers: receive rows of metrics.
         state: that of the checkpoint which the session goes on from; empty for a new run.
-        standing: what the evaluations of the run have come to.
-        use: what MFU is computed from.
     """
 
     job: Job
@@ -62,9 +52,6 @@ class Surroundings:
 
 def build_callbacks(around: Surroundings) -> tuple[list[Callback], JudgeCallback]:
     """Build Setpoint's own callbacks.
-
-    Arguments:
-        around: what they have to do with.
 
     Returns:
         them in order, and the one among them that knows the scores.
@@ -104,14 +91,6 @@ def build_callbacks(around: Surroundings) -> tuple[list[Callback], JudgeCallback
 
 def added_callbacks(job: Job, parts: Parts, run: RunDirectory) -> list[Callback]:
     """Build what the sections describe that packages have added to the job.
-
-    Arguments:
-        job: the resolved configuration.
-        parts: the objects to train with.
-        run: the directory, locked.
-
-    Returns:
-        their callbacks, which run after Setpoint's own.
 
     Raises:
         SetpointError: if a section builds something else.

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class CollectCallback(Callback):
-    """Collects every so often, counted from the start of the run, and once at the start.
-
-    Arguments:
-        section: when, and which objects.
-    """
+    """Collects every so often, counted from the start of the run, and once at the start."""
 
     def __init__(self, section: GarbageCollection) -> None:
         self.section = section

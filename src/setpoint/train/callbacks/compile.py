@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 
 class CompileCallback(Callback):
-    """Looks after each update, and at the end.
-
-    Arguments:
-        watch: what it looks at.
-        events: records what happened.
-        progress: shows it to people.
-        fails: whether a part that runs as it is written ends the run.
-    """
+    """Looks after each update, and at the end."""
 
     def __init__(self, watch: Watch, events: EventLog, progress: Progress, fails: bool) -> None:
         self.watch, self.events, self.progress, self.fails = watch, events, progress, fails
@@ -44,8 +37,6 @@ class CompileCallback(Callback):
         """Record, show, and end the run if that is wanted.
 
         Arguments:
-            news: since the last time.
-            step: where the run stands.
             first: seconds that the first update of this session took; None for later ones.
 
         Raises:
@@ -79,17 +70,7 @@ class CompileCallback(Callback):
 def watch_compiler(
     config: Compile, parts: Parts, events: EventLog, progress: Progress
 ) -> CompileCallback:
-    """Build the callback of a job that compiles.
-
-    Arguments:
-        config: the section.
-        parts: the objects of the job.
-        events: records what happens.
-        progress: shows it to people.
-
-    Returns:
-        the callback.
-    """
+    """Build the callback of a job that compiles."""
     assert parts.compiled is not None
     watch = Watch(parts.compiled, config.recompile_limit)
     return CompileCallback(watch, events, progress, config.fallback == "fail")

@@ -26,10 +26,7 @@ class JudgeCallback(Callback):
     """Evaluates every so often and after the last update, on wish before the first one as well.
 
     Arguments:
-        trackers: receive a row for each evaluation.
-        progress: shows the result to people.
         events: records that training has stopped getting better.
-        standing: what the evaluations of the run have come to.
     """
 
     def __init__(
@@ -83,13 +80,7 @@ class JudgeCallback(Callback):
             self.judge(loop, counts=False)
 
     def judge(self, loop: Loop, counts: bool) -> None:
-        """Evaluate, tell, and end the loop if that was the last hope.
-
-        Arguments:
-            loop: at its present position.
-            counts: whether the evaluation is one of those at which patience is lost and a plateau
-                is seen.
-        """
+        """Evaluate, tell, and end the loop if that was the last hope."""
         section, step = loop.job.evaluation, loop.position.step
         assert section is not None
         try:
@@ -125,9 +116,6 @@ class JudgeCallback(Callback):
 
     def metric_at(self, loop: Loop) -> float | None:
         """What selects the best checkpoint.
-
-        Arguments:
-            loop: at its present position.
 
         Returns:
             the metric of this very step, lower is better; None if it was not evaluated.

@@ -29,11 +29,7 @@ class Tracker(Protocol):
     """
 
     def write(self, row: dict[str, Any]) -> None:
-        """Take one row.
-
-        Arguments:
-            row: names and numbers.
-        """
+        """Take one row."""
         ...
 
 
@@ -41,12 +37,9 @@ class LogCallback(Callback):
     """Logs every so often, and after the last update.
 
     Arguments:
-        trackers: receive the rows.
-        progress: shows the run to people.
         flops_per_token: operations that training on a token needs; None where unknown.
         peak_flops: operations per second that the device can do; None where unknown.
         more: gives what else belongs to a row, by name; called when one is written.
-        state: that of the checkpoint which the session goes on from.
     """
 
     def __init__(
@@ -70,11 +63,7 @@ class LogCallback(Callback):
         self.sum, self.updates = float(known["sum"]), int(known["updates"])
 
     def to_state(self) -> dict[str, float | int]:
-        """What a checkpoint keeps.
-
-        Returns:
-            what JSON can hold.
-        """
+        """What a checkpoint keeps."""
         return {"sum": self.sum, "updates": self.updates}
 
     def start(self, loop: Loop) -> None:
@@ -99,12 +88,7 @@ class LogCallback(Callback):
             self.write(loop, self.pending)
 
     def write(self, loop: Loop, update: Update) -> None:
-        """Write a row and show it.
-
-        Arguments:
-            loop: at its present position.
-            update: the one that led there.
-        """
+        """Write a row and show it."""
         at = loop.position
         row = self.row(at, update)
         self.logged, self.sum, self.updates = at, 0.0, 0
@@ -124,10 +108,6 @@ class LogCallback(Callback):
 
     def row(self, at: Position, update: Update) -> dict[str, Any]:
         """The metrics of an update.
-
-        Arguments:
-            at: the position after it.
-            update: what was done.
 
         Returns:
             names and numbers; those in `TIMING` depend on the machine.

@@ -6,24 +6,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from setpoint.config import Period
 from setpoint.memory.report import begin, measure
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
 from setpoint.train.callback import Callback
 from setpoint.train.position import is_due
+from setpoint.units import Period
 
 if TYPE_CHECKING:
     from setpoint.train.loop import Loop, Update
 
 
 class MemoryCallback(Callback):
-    """Reports the memory of each part once, after the first update of a session.
-
-    Arguments:
-        events: records it.
-        progress: shows it to people.
-    """
+    """Reports the memory of each part once, after the first update of a session."""
 
     def __init__(self, events: EventLog, progress: Progress) -> None:
         self.events, self.progress = events, progress
@@ -46,11 +41,7 @@ class MemoryCallback(Callback):
 
 
 class EmptyCacheCallback(Callback):
-    """Gives back the memory of a GPU that PyTorch's allocator keeps and nobody uses.
-
-    Arguments:
-        every: how often.
-    """
+    """Gives back the memory of a GPU that PyTorch's allocator keeps and nobody uses."""
 
     def __init__(self, every: Period) -> None:
         self.every = every

@@ -25,12 +25,7 @@ class ProfileCallback(Callback):
     """Records cycles of updates; comes first, so that a trace ends with its last update.
 
     Arguments:
-        section: which updates, and what of them.
         run: the run directory, which paths in events start from.
-        rank: of this process.
-        device: where the model lies.
-        events: gets an event for each trace.
-        progress: shows the tables.
     """
 
     def __init__(
@@ -75,11 +70,7 @@ class ProfileCallback(Callback):
             )
 
     def tell(self, cycle: Cycle) -> None:
-        """Record and show what a cycle left behind.
-
-        Arguments:
-            cycle: which updates, and the files.
-        """
+        """Record and show what a cycle left behind."""
         files = {"trace": cycle.trace, "table": cycle.table_path, "snapshot": cycle.snapshot}
         named = {kind: self.name(path) for kind, path in files.items() if path is not None}
         reason = {} if cycle.lost is None else {"lost": cycle.lost}
@@ -97,12 +88,5 @@ class ProfileCallback(Callback):
             self.progress.note(f"{what} could not be written: {cycle.lost}")
 
     def name(self, path: Path) -> str:
-        """A file as events name it.
-
-        Arguments:
-            path: of the file.
-
-        Returns:
-            from the run directory on where it lies in it.
-        """
+        """A file as events name it."""
         return str(path.relative_to(self.run) if path.is_relative_to(self.run) else path)

@@ -15,9 +15,6 @@ class RecordCallback(Callback):
     """Changes the record after the first update of a session, not before.
 
     A session that is stopped before it has trained anything leaves the record as it was.
-
-    Arguments:
-        change: writes the record.
     """
 
     def __init__(self, change: Callable[[], None]) -> None:

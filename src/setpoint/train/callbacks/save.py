@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from setpoint.config.record import record_files
+from setpoint.config import record_files
 from setpoint.train.averaging import evaluation_point
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import STATE as LOG
@@ -28,9 +28,7 @@ class SaveCallback(Callback):
     checkpoint that says how many of them belong to it.
 
     Arguments:
-        store: where checkpoints lie.
         metrics: the metrics file, if the run has one; its length becomes part of the checkpoint.
-        events: records each save.
         judge: knows the metric of the present step, and what evaluations have come to.
         log: knows the losses since the last row.
         metrics_offset: the length that checkpoints name while nothing is logged: where the rows
@@ -83,24 +81,12 @@ class SaveCallback(Callback):
         loop.stop.busy = False
 
     def progress_of(self, loop: Loop) -> tuple[int, int, float | None]:
-        """What a checkpoint would hold now that the last one may lack.
-
-        Arguments:
-            loop: at its present position.
-
-        Returns:
-            the step, the length of the metrics, and the metric of the step.
-        """
+        """What a checkpoint would hold now that the last one may lack."""
         offset = self.metrics.offset if self.metrics else self.metrics_offset
         return loop.position.step, offset, self.judge.metric_at(loop)
 
     def save(self, loop: Loop, weights_only: bool = False) -> None:
-        """Save the present state.
-
-        Arguments:
-            loop: at its present position.
-            weights_only: whether the run shall not go on from it.
-        """
+        """Save the present state."""
         loop.stop.saving = True
         with evaluation_point(loop.parts) as training:
             tensors, state = capture(loop.parts, loop.position, training)

@@ -6,17 +6,9 @@ from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
-from setpoint.config import (
-    RUNTIME,
-    Config,
-    Period,
-    Problem,
-    check,
-    derive,
-    derived,
-    field,
-)
+from setpoint.config import RUNTIME, Config, Problem, check, derive, derived, field
 from setpoint.data.config import NAME, SourceConfig
+from setpoint.units import Period
 
 if TYPE_CHECKING:
     from setpoint.train.batch import Batch
@@ -126,14 +118,7 @@ class Evaluation(Config, role=RUNTIME):
     """N-gram baselines: show beside the result what n-gram models of the training text reach."""
 
     def may_be_long(self, batch: Batch) -> bool:
-        """Whether the data must be looked at to tell if an evaluation is shorter than training.
-
-        Arguments:
-            batch: the sizes of an update.
-
-        Returns:
-            False where the numbers of sequences alone say that it is.
-        """
+        """Whether the data must be looked at to tell if an evaluation is shorter than training."""
         counts = [self.sequences_of(name) for name in self.names]
         if self.every.unit not in ("steps", "tokens"):
             return False
@@ -151,9 +136,6 @@ class Evaluation(Config, role=RUNTIME):
     def dataset(self, data: str) -> EvaluationData | None:
         """Look up the section of a data set.
 
-        Arguments:
-            data: its name.
-
         Returns:
             the section; None for what `data.held_out` keeps back, which has none, and for others.
         """
@@ -162,9 +144,6 @@ class Evaluation(Config, role=RUNTIME):
     def sequences_of(self, data: str) -> int | None:
         """Look up how many sequences of a data set are judged on.
 
-        Arguments:
-            data: its name.
-
         Returns:
             the number, from the start; None: all there are.
         """
@@ -172,15 +151,7 @@ class Evaluation(Config, role=RUNTIME):
         return self.sequences if given is None else given.sequences
 
     def computes(self, data: str, metric: str) -> bool:
-        """Whether an evaluation gives a metric.
-
-        Arguments:
-            data: name of a data set.
-            metric: name of a metric.
-
-        Returns:
-            whether it is among what is written down.
-        """
+        """Whether an evaluation gives a metric."""
         known = metric in METRICS and (self.accuracy or metric != "accuracy")
         return known and data in self.names
 

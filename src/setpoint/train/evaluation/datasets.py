@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, Corpus]:
     """Read and tokenize them, whole.
 
-    Arguments:
-        job: the resolved configuration.
-        tokenizer: that of the job.
-        show: told how far it is.
-
     Returns:
         each by its name, in the order given; empty without an evaluation.
 
@@ -46,15 +41,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
 
 
 def trained_on(train: Corpus, datasets: Mapping[str, Corpus]) -> Iterator[str]:
-    """Look for documents that are judged on and learned from as well.
-
-    Arguments:
-        train: the training side.
-        datasets: what is judged on, by name.
-
-    Returns:
-        a line for each data set that shares documents, by their content.
-    """
+    """Look for documents that are judged on and learned from as well."""
     known = {file.sha256 for file in train.files} if datasets else set[str]()
     for name, corpus in datasets.items():
         shared = [file for file in corpus.files if file.sha256 in known]

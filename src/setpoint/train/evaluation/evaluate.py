@@ -34,10 +34,6 @@ def evaluate(
         job: the resolved configuration; its evaluation is not null.
         parts: the objects of the job; nothing of their state changes.
         between: called before each batch; what it raises ends the evaluation.
-        show: told how far it is.
-
-    Returns:
-        the scores.
 
     Raises:
         RunError: none of the targets of a data set counts.
@@ -64,15 +60,8 @@ def score(
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
-        parts: the objects of the job, the model in evaluation mode.
-        corpus: the text.
         sequences: how many to judge on, from the start; None: all.
         between: called before each batch; what it raises ends the evaluation.
-        name: of the text.
-        show: told how far it is.
-
-    Returns:
-        the score.
 
     Raises:
         RunError: none of the targets counts.
@@ -123,10 +112,6 @@ def judged_part(job: Job, held_out: Corpus) -> Corpus:
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
-        held_out: the whole side.
-
-    Returns:
-        a corpus of the first tokens.
     """
     assert job.evaluation is not None
     count = job.evaluation.sequences_of(HELD_OUT)

@@ -7,24 +7,19 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, resolve
-from setpoint.config.data import json_value, same
-from setpoint.config.types.containers import items_of
+from setpoint.config import RUNTIME, Caution, Config, Problem, items_of, json_value, resolve, same
 from setpoint.optim.config import Plateau
 from setpoint.track.console import short_count
 from setpoint.train.evaluation.config import BACKWARD, HELD_OUT, LONG_EVALUATION, METRICS, Best
 
 if TYPE_CHECKING:
-    from setpoint.config.types.base import FieldType
+    from setpoint.config import FieldType
     from setpoint.data.config import Data, SourceConfig
     from setpoint.train.config import Job
 
 
 def judged_on(job: Job) -> str | None:
     """Say what the evaluations look at that move a plateau, and when there is one.
-
-    Arguments:
-        job: the configuration, or its view while values are determined.
 
     Returns:
         text that differs where the metric would; None for other schedules and where nothing is
@@ -44,14 +39,7 @@ def judged_on(job: Job) -> str | None:
 
 
 def evaluation_problems(job: Job) -> Iterator[Problem]:
-    """Look for metrics that are asked for and not computed.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the problems.
-    """
+    """Look for metrics that are asked for and not computed."""
     if isinstance(job.schedule, Plateau):
         yield from _plateau_problems(job, job.schedule.monitor)
         follows = judged_on(job)
@@ -79,14 +67,7 @@ def evaluation_problems(job: Job) -> Iterator[Problem]:
 
 
 def long_evaluation(job: Job) -> Iterator[Caution]:
-    """Look for evaluations that take longer than the training between two of them.
-
-    Arguments:
-        job: the configuration, with every value determined.
-
-    Returns:
-        the finding, if there is one.
-    """
+    """Look for evaluations that take longer than the training between two of them."""
     found = needed_tokens(job)
     assert job.evaluation is not None
     if found is None or found[0] <= BACKWARD * found[1]:
@@ -109,9 +90,6 @@ def long_evaluation(job: Job) -> Iterator[Caution]:
 
 def needed_tokens(job: Job) -> tuple[float, float] | None:
     """Estimate what an evaluation costs beside the training between two of them.
-
-    Arguments:
-        job: the configuration, with every value determined.
 
     Returns:
         tokens of an evaluation, at most, and of the training; None where the period does not say,
@@ -156,9 +134,6 @@ def _tokens(sources: Iterable[SourceConfig]) -> float | None:
 def hopeless_patience(job: Job) -> str | None:
     """Tell whether a run is over before training can have stopped getting better.
 
-    Arguments:
-        job: the configuration, with every value determined.
-
     Returns:
         that it is, in words; None if it is not, if nothing ends early, or if nobody can tell.
     """
@@ -175,9 +150,6 @@ def hopeless_patience(job: Job) -> str | None:
 
 def hopeless_plateau(job: Job) -> str | None:
     """Tell whether a run is over before a plateau can have lowered the learning rate.
-
-    Arguments:
-        job: the configuration, with every value determined.
 
     Returns:
         that it is, in words; None if it is not, for other schedules, or if nobody can tell.

@@ -33,13 +33,8 @@ class Score:
         """Compute the score from sums.
 
         Arguments:
-            nats: of the cross-entropy.
-            tokens: that count, above 0.
             size: bytes that these stand for, above 0.
             right: how many were the most probable ones; None: not counted.
-
-        Returns:
-            the score.
         """
         loss, accuracy = nats / tokens, None if right is None else right / tokens
         return cls(loss, perplexity(loss), bits_per_byte(nats, size), tokens, accuracy)
@@ -49,20 +44,13 @@ class Score:
 
         Arguments:
             name: as `evaluation.best.metric` has it.
-
-        Returns:
-            its value.
         """
         value = getattr(self, name)
         assert value is not None, "the configuration is refused otherwise"
         return value
 
     def in_words(self) -> str:
-        """The score for people.
-
-        Returns:
-            part of a line.
-        """
+        """The score for people."""
         text = f"loss {self.loss:.4f}, {self.bits_per_byte:.4f} bits per byte"
         return text if self.accuracy is None else f"{text}, accuracy {self.accuracy:.4f}"
 
@@ -73,9 +61,6 @@ Scores = dict[str, Score]
 
 def row_of(scores: Mapping[str, Score]) -> dict[str, float | int]:
     """Write scores as a part of a row of metrics.
-
-    Arguments:
-        scores: by the name of the data set.
 
     Returns:
         numbers by name: `held_out_loss` and so on.
@@ -89,9 +74,6 @@ def row_of(scores: Mapping[str, Score]) -> dict[str, float | int]:
 
 def scores_in(row: Mapping[str, Any]) -> Scores:
     """Read scores back from a row of metrics.
-
-    Arguments:
-        row: as it was written, perhaps by an older version.
 
     Returns:
         the scores; of rows without any, none.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config.walk import within
+from setpoint.config import within
 from setpoint.train.evaluation.config import HELD_OUT
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ class Standing:
         measure: what the metric is and what it is measured on; two values of one measure compare.
         step: of the last evaluation; -1 before the first.
         best: the lowest value that was a gain; None before the first.
-        waited: evaluations in a row that were none.
         due: an evaluation at the present step that a stop cut short: whether it counts for
             patience and plateaus; None where there is none.
     """
@@ -44,7 +43,6 @@ class Standing:
 
         Arguments:
             value: lower is better; NaN is never a gain.
-            least_gain: a gain is more than this below the best.
         """
         first = self.best is None and not math.isnan(value)
         if first or (self.best is not None and value < self.best - least_gain):
@@ -54,9 +52,6 @@ class Standing:
 
     def ended(self, section: Evaluation | None) -> str | None:
         """Whether training has stopped getting better.
-
-        Arguments:
-            section: the section `evaluation`.
 
         Returns:
             that it has, in words; None if it has not, or that ends nothing.
@@ -74,24 +69,12 @@ class Standing:
         return f"{text}; the best was {-self.best if best.direction == 'max' else self.best:.6g}"
 
     def to_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps.
-
-        Returns:
-            what JSON can hold.
-        """
+        """What a checkpoint keeps."""
         return asdict(self)
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:
-    """Take from an evaluation what selects the best.
-
-    Arguments:
-        section: says what that is.
-        scores: of all data sets.
-
-    Returns:
-        the metric, negated where more of it is better.
-    """
+    """Take from an evaluation what selects the best."""
     value = scores[section.best.data].metric(section.best.metric)
     return -value if section.best.direction == "max" else value
 
@@ -101,7 +84,6 @@ def measure_of(job: Job, parts: Parts) -> dict[str, Any]:
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
-        parts: with the data sets.
 
     Returns:
         what JSON can hold; values of equal measures can be compared.
@@ -123,14 +105,7 @@ def measure_of(job: Job, parts: Parts) -> dict[str, Any]:
 
 
 def changes_measure(accepted: Accepted) -> bool:
-    """Whether the measure has changed since a checkpoint that does not say what it was.
-
-    Arguments:
-        accepted: what differs from the record.
-
-    Returns:
-        whether anything does that decides it.
-    """
+    """Whether the measure has changed since a checkpoint that does not say what it was."""
     return any(
         within(item.path, f"evaluation.{name}")
         for item in accepted.differences
@@ -142,8 +117,6 @@ def standing_of(job: Job, parts: Parts, state: Mapping[str, Any]) -> tuple[Stand
     """Take up where the evaluations of the sessions before were.
 
     Arguments:
-        job: the resolved configuration.
-        parts: with the data sets.
         state: of the checkpoint that the session goes on from; empty for a new run.
 
     Returns:

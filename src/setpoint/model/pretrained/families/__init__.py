@@ -27,8 +27,5 @@ def family_named(model_type: str) -> Family:
 
     Arguments:
         model_type: one of `FAMILIES`.
-
-    Returns:
-        the family.
     """
     return import_module(f"setpoint.model.pretrained.families.{model_type}").FAMILY

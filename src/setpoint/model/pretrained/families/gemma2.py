@@ -31,16 +31,7 @@ if TYPE_CHECKING:
 
 
 def read_gemma(document: Document, *, length: int, cap: float | None) -> dict[str, Any]:
-    """The fields that Gemma 2 and 3 have in common.
-
-    Arguments:
-        document: the config.json.
-        length: what a file without max_position_embeddings means.
-        cap: what a file without final_logit_softcapping means.
-
-    Returns:
-        values by the name of the field.
-    """
+    """The fields that Gemma 2 and 3 have in common."""
     old = document.value("hidden_act")
     if old is not None and not document.has("hidden_activation") and old != "gelu_pytorch_tanh":
         # transformers never reads this key, and computes gelu_pytorch_tanh.
@@ -76,14 +67,7 @@ def read_gemma(document: Document, *, length: int, cap: float | None) -> dict[st
 
 
 def write_gemma(config: Transformer) -> dict[str, Any]:
-    """The keys for the same fields.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        values by key.
-    """
+    """The keys for the same fields."""
     return {
         **write_decoder(config),
         "hidden_activation": activation_name(config, GATED),
@@ -98,27 +82,13 @@ def write_gemma(config: Transformer) -> dict[str, Any]:
 
 
 def query_scalar(config: Transformer) -> int:
-    """The whole number whose inverse root is the scale of attention.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        the nearest.
-    """
+    """The whole number whose inverse root is the scale of attention."""
     scale = config.attention_scale
     return config.head_dim if scale is None else round(scale**-2)
 
 
 def gemma_misfits(config: Transformer) -> Iterator[Misfit]:
-    """What neither Gemma 2 nor 3 can be, beyond fixed values.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        the misfits.
-    """
+    """What neither Gemma 2 nor 3 can be, beyond fixed values."""
     yield from unfit_activation(config, GATED)
     yield from one_bias(config)
     yield from even_heads(config)

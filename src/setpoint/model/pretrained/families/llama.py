@@ -32,16 +32,8 @@ def read_decoder(
     """The fields that Llama and all that follow it have in common, but for positions.
 
     Arguments:
-        document: the config.json.
         kv_heads: what a file without num_key_value_heads means; None: as many as heads.
         head_dim: what a file without head_dim means; None: hidden_size / heads.
-        length: what a file without max_position_embeddings means.
-        activation: the key that names the activation.
-        default_activation: what a file without it means.
-        tied: what a file without tie_word_embeddings means.
-
-    Returns:
-        values by the name of the field.
     """
     dim, heads = document.integer("hidden_size"), document.integer("num_attention_heads")
     kv_heads = document.integer("num_key_value_heads", kv_heads, optional=True) or heads
@@ -65,14 +57,7 @@ def read_decoder(
 
 
 def write_decoder(config: Transformer) -> dict[str, Any]:
-    """The keys for the same fields, but for the activation.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        values by key.
-    """
+    """The keys for the same fields, but for the activation."""
     return {
         "hidden_size": config.dim,
         "intermediate_size": config.ffn_dim,
@@ -127,27 +112,13 @@ class Llama(Family):
 
 
 def even_heads(config: Transformer) -> Iterator[Misfit]:
-    """The misfit of a width that heads do not divide, which some classes of transformers refuse.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        one misfit or none.
-    """
+    """The misfit of a width that heads do not divide, which some classes of transformers refuse."""
     if config.dim % config.heads:
         yield Misfit("heads", str(config.heads), f"a divisor of dim = {config.dim}")
 
 
 def one_bias(config: Transformer) -> Iterator[Misfit]:
-    """The misfit of attention of which some projections have biases and others have none.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        one misfit or none.
-    """
+    """The misfit of attention of which some projections have biases and others have none."""
     if config.qkv_bias != config.attention_output_bias:
         given, wanted = str(config.attention_output_bias).lower(), str(config.qkv_bias).lower()
         yield Misfit("attention_output_bias", given, f"{wanted}, as qkv_bias")

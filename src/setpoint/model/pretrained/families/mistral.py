@@ -59,14 +59,7 @@ class Mistral(Family):
 
 
 def all_alike(config: Transformer) -> Iterator[Misfit]:
-    """The misfit of a model of which some layers slide and others do not.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        one misfit or none.
-    """
+    """The misfit of a model of which some layers slide and others do not."""
     if len(set(layer_kinds(config))) > 1:
         pattern = ", ".join(config.attention_pattern)
         yield Misfit("attention_pattern", f"[{pattern}]", "[full] or [sliding]")

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 def read_windows(document: Document, layers: int) -> dict[str, Any]:
     """The fields for windows, which count only with use_sliding_window.
 
-    Arguments:
-        document: the config.json.
-        layers: how many there are.
-
     Returns:
         `attention_pattern` and `sliding_window`.
     """
@@ -40,14 +36,7 @@ def read_windows(document: Document, layers: int) -> dict[str, Any]:
 
 
 def write_windows(config: Transformer) -> dict[str, Any]:
-    """The keys for windows.
-
-    Arguments:
-        config: a resolved configuration.
-
-    Returns:
-        values by key.
-    """
+    """The keys for windows."""
     kinds = layer_kinds(config)
     slides = "sliding" in kinds
     # Older versions read max_window_layers and not layer_types, and so can the usual form.

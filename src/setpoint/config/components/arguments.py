@@ -1,0 +1,233 @@
+"""The values of a foreign component's arguments: plain data, or further components."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from ..types.base import FieldType
+from ..types.containers import MappingType, SequenceType
+from ..types.sections import SectionType
+from ..types.special import AnyType
+from ..values.free import listed, plain_value
+from ..values.node import Node
+from ..values.reference import Reference, is_whole
+from ..words.errors import Invalid
+from ..words.texts import PlainScalar, escaped, literal
+
+if TYPE_CHECKING:
+    from ..values.origin import Origin
+from collections.abc import Iterator
+
+from ..draft.config import Config
+from ..schema.declare import field
+from ..values.import_path import ImportPath
+from ..words.inline import parse_flow
+
+# What is a component by the tag that a file gives: `Named` here, `Partial` beside what it can do.
+COMPONENTS: dict[str, type[Node]] = {}
+
+
+class Named(Config, type="name", owner="setpoint.config.components.signature:named"):
+    """A callable that is an argument itself and is not called."""
+
+    target: ImportPath = field()
+    """Its import path."""
+
+
+COMPONENTS["name"] = Named
+
+
+class ArgumentType:
+    """Reads an argument of a foreign component; what its target makes of it is checked elsewhere.
+
+    Plain data, one component, and a list or a mapping of components are kept as fields of these
+    kinds are anywhere else, so that all that walks over a tree finds the components inside.
+    """
+
+    __slots__ = ()
+
+    def read(self, value: object, origin: Origin) -> Any:
+        """See `FieldType.read`; every kind of value is taken."""
+        return read_argument(value, origin)
+
+    @staticmethod
+    def of(kind: str) -> FieldType:
+        """The type for a kind of value.
+
+        Arguments:
+            kind: what `kind_of` returned.
+        """
+        if kind == "section":
+            return _Component()
+        if kind == "list":
+            return _List(_Component(), mutable=False)
+        if kind == "mapping":
+            return _Mapping(_Component())
+        return _Plain()
+
+
+class _Plain(ArgumentType, AnyType):
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "an argument of the target"
+
+    def dump(self, value: Any) -> Any:
+        return escaped(value) if isinstance(value, str) else listed(value)
+
+
+class _Component(ArgumentType, SectionType):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+
+        super().__init__(tuple(COMPONENTS.values()))
+
+
+class _List(ArgumentType, SequenceType):
+    __slots__ = ()
+
+
+class _Mapping(ArgumentType, MappingType):
+    __slots__ = ()
+
+
+def kind_of(value: object) -> str:
+    """What the value of an argument is.
+
+    Arguments:
+        value: what `read_argument` returned, or a reference.
+
+    Returns:
+        `plain`, `section`, or `list` or `mapping` of sections.
+    """
+    if isinstance(value, Config):
+        return "section"
+    if isinstance(value, tuple) and _holds(cast(tuple[object, ...], value)):
+        return "list"
+    if isinstance(value, dict) and _holds(cast(dict[str, object], value).values()):
+        return "mapping"
+    return "plain"
+
+
+def _holds(items: Collection[object]) -> bool:
+    """Whether items are components, or references to what may be some."""
+    return any(isinstance(item, Config | Reference) for item in items)
+
+
+def read_argument(value: Any, origin: Origin) -> Any:
+    """Read what was given for an argument.
+
+    Raises:
+        Invalid: if it is neither.
+    """
+    if isinstance(value, PlainScalar) and value.startswith(("{", "[")):
+        value = parse_flow(value)
+    if _is_component(value):
+        return _component(value, origin)
+    if isinstance(value, list | tuple) and _components(cast(list[object], value)):
+        items = cast(list[object], value)
+        return tuple(_inside(index, item, origin) for index, item in enumerate(items))
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[Any, object], value)
+        if _components(entries.values()):
+            read = {str(key): _inside(str(key), item, origin) for key, item in entries.items()}
+            return _Mapping(_Component()).adopt(read)
+    plain = cast(object, value)
+    _refuse_hidden(plain, 0)
+    read = plain_value(plain)
+    return literal(read) if isinstance(read, str) else read
+
+
+def _is_component(value: object) -> bool:
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[object, object], value)
+        return entries.get("type") in COMPONENTS and "target" in entries
+    return isinstance(value, Config) or (callable(value) and not isinstance(value, str))
+
+
+def _components(items: Collection[object]) -> bool:
+    """Whether a list or mapping holds components, some of them perhaps by reference."""
+    if any(map(_is_component, items)):
+        return True
+    return bool(items) and all(isinstance(item, str) and is_whole(item) for item in items)
+
+
+def _component(value: object, origin: Origin) -> Any:
+    pass
+
+    if callable(value) and not isinstance(value, Config):
+        named: Node = cast(Any, Named)()
+        named.store("target", Named.__setpoint__.fields["target"].read(value, origin), origin)
+        return named
+    return SectionType.read(_Component(), value, origin)
+
+
+def _inside(key: str | int, item: object, origin: Origin) -> Any:
+    if isinstance(item, Reference):
+        return item
+    if isinstance(item, str) and is_whole(item):
+        return Reference(item)
+    if not _is_component(item):
+        raise Invalid(
+            "must be a component, as the others are: a list or mapping holds components only, or "
+            "plain values only"
+        ).inside(key)
+    try:
+        return _component(item, origin)
+    except Invalid as error:
+        raise error.inside(key) from None
+
+
+def _refuse_hidden(value: object, depth: int) -> None:
+    """Refuse a component where nobody would build it."""
+    if depth and _is_component(value):
+        raise Invalid(
+            "holds a component too deep inside: it stands directly as an argument, or in a list "
+            "or mapping that is one"
+        )
+    if isinstance(value, Mapping):
+        for item in cast(Mapping[object, object], value).values():
+            _refuse_hidden(item, depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in cast(list[object], value):
+            _refuse_hidden(item, depth + 1)
+
+
+def arguments_of(section: Node) -> dict[str, Any]:
+    """What was given beside the target and the declared fields."""
+    return {name: getattr(section, name) for name in kinds_of(type(section))}
+
+
+def shared_fields(section: Node) -> tuple[str, ...]:
+    """The declared fields that are handed over where the target takes them."""
+    fields = declared_class(type(section)).__setpoint__.fields
+    return tuple(name for name in fields if name != "target")
+
+
+def components_in(value: object) -> Iterator[Any]:
+    """The foreign sections directly inside the value of an argument."""
+    items: Any = (value,)
+    if isinstance(value, tuple):
+        items = cast(tuple[Any, ...], value)
+    elif isinstance(value, dict):
+        items = cast(dict[str, Any], value).values()
+    yield from (
+        item
+        for item in items
+        if isinstance(item, Config)
+        and (isinstance(item, Named) or hasattr(item, "__setpoint_open__"))
+    )
+
+
+def kinds_of(cls: type[Node]) -> dict[str, str]:
+    """What each argument of a section's class holds, by name."""
+    declared = declared_class(cls).__setpoint__.fields
+    fields = cls.__setpoint__.fields
+    return {name: str(one.annotation) for name, one in fields.items() if name not in declared}
+
+
+def declared_class(cls: type[Node]) -> type[Any]:
+    """The class that a program has declared, without the fields of any arguments."""
+    return cls.__setpoint__.cls

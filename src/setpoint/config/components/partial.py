@@ -1,0 +1,68 @@
+"""`setpoint.partial`: a foreign component made in Python, checked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..values.import_path import ImportPath
+from ..values.origin import python_origin
+from ..words.errors import ConfigError, Invalid, Problem
+from ..words.shown import shown_part
+from .arguments import arguments_of
+from .signature import wrong_arguments
+
+if TYPE_CHECKING:
+    # Type checkers know `functools.partial`: they check the names and types of the arguments, and
+    # know what calling the result gives.
+    from functools import partial as Partial
+    from functools import partial as partial
+else:
+    from .section import Partial as Partial
+
+    def partial(target: Callable[..., Any] | str, /, *args: Any, **arguments: Any) -> Any:
+        """A callable with some of its arguments, to be called when the configuration is built.
+
+        Arguments:
+            args: none; a record names its arguments.
+
+        Returns:
+            a foreign section; a family's field makes it the family's own variant.
+
+        Raises:
+            ConfigError: for every argument that the target does not take.
+        """
+        origin = python_origin(1)
+        section = Partial()
+        values = {"target": target, **arguments}
+        errors: list[Invalid] = []
+        if args:
+            values["(positions)"] = args
+            errors.append(Invalid("must be given by name, as records do").inside("(positions)"))
+        for name, value in {"target": target, **arguments}.items():
+            try:
+                info = Partial.__setpoint__.fields.get(name) or Partial.__setpoint_open__(name)
+                section.store(name, info.read(value, origin), origin)
+            except Invalid as error:
+                errors.extend(part.inside(name) for part in error.parts)
+        if not errors:
+            path: ImportPath = section.target
+            found = path.loaded() if isinstance(target, str) else target
+            if found is not None:
+                errors = wrong_arguments(found, str(path), arguments_of(section))
+        if errors:
+            title = getattr(target, "__name__", target)
+            raise ConfigError(
+                [
+                    Problem(
+                        ".".join(map(str, (f"partial({title})", *error.at))),
+                        error.message,
+                        valid=error.valid,
+                        hint=error.hint,
+                        value=shown_part(values, error),
+                        origin=origin.describe(error.at),
+                    )
+                    for error in errors
+                ]
+            )
+        return section

@@ -1,0 +1,339 @@
+"""The signature of a target as the schema of its arguments."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..types.base import FieldType
+from ..types.compiler import compile_annotation
+from ..values.free import listed
+from ..values.node import Node, chain_of
+from ..values.origin import DEFAULT, Origin
+from ..words.errors import Invalid, Problem, SetpointError
+from ..words.names import did_you_mean
+from ..words.shown import MISSING, shown_plain
+from .arguments import arguments_of, components_in, shared_fields
+
+if TYPE_CHECKING:
+    from inspect import Parameter
+from collections.abc import Sequence
+from typing import cast
+
+from ..draft.config import Config
+from ..values.import_path import ImportPath
+from ..values.node import value_or_missing
+from ..values.user_code import error_in_words as error_in_words
+
+# What reads plain data for a class of another package that no file could hold. They are named and
+# not imported, since they stand above the kernel.
+STAND_INS = {"torch.dtype": "setpoint.units.dtype:DType"}
+# Names of the kinds of parameters, as `inspect` has them; that module is not imported until needed.
+NAMED = ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")
+ANY_NAME, MORE = "VAR_KEYWORD", "VAR_POSITIONAL"
+
+
+def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
+    """What a callable takes.
+
+    Returns:
+        its parameters by name; None for those written in C that do not say.
+    """
+    import inspect
+
+    try:
+        return dict(inspect.signature(target, eval_str=True).parameters)
+    except (ValueError, TypeError):
+        return None
+    except Exception:  # an annotation names what only type checkers import
+        return dict(inspect.signature(target).parameters)
+
+
+def takes_parameter(parameters: Mapping[str, Parameter] | None, name: str) -> bool:
+    """Whether a callable has a parameter of a name that can be given by it.
+
+    Arguments:
+        parameters: what `parameters_of` returned.
+
+    Returns:
+        True if the parameter is its own; what it passes on to others is not known.
+    """
+    return parameters is not None and name in parameters and parameters[name].kind.name in NAMED
+
+
+def mistakes(section: Any) -> Iterator[Problem]:
+    """Hold the arguments of a section against the signature of its target, which is imported."""
+    try:
+        target = section.target.load()
+    except SetpointError as error:
+        yield Problem("target", str(error))
+        return
+    given = arguments_of(section)
+    for error in wrong_arguments(
+        target, str(section.target), given, shared_fields(section), section.handed
+    ):
+        # What is missing has no value and no origin of its own.
+        path = error.at if error.at[0] in given else ("target",)
+        yield Problem(".".join(map(str, path)), error.message, valid=error.valid, hint=error.hint)
+
+
+def wrong_arguments(
+    target: Callable[..., Any],
+    title: str,
+    given: Mapping[str, Any],
+    shared: tuple[str, ...] = (),
+    handed: tuple[str, ...] | None = None,
+) -> list[Invalid]:
+    """Everything about some arguments that a callable would not take.
+
+    Arguments:
+        handed: what is handed over at run time, as in `Foreign.handed`.
+    """
+    parameters = parameters_of(target)
+    if parameters is None:
+        return []
+    found: list[Invalid] = []
+    open_ended = any(p.kind.name == ANY_NAME for p in parameters.values())
+    names = [name for name in parameters if takes_parameter(parameters, name)]
+    first = next(iter(parameters), "")
+    ours = {first if name == "*" else name for name in handed or ()}
+    for name, value in given.items():
+        if name in ours:
+            found.append(Invalid("is handed over when it is built").inside(name))
+        elif takes_parameter(parameters, name):
+            try:
+                converted_argument(parameters[name], value)
+            except Invalid as error:
+                found.extend(part.inside(name) for part in error.parts)
+        elif name in parameters and parameters[name].kind.name != ANY_NAME:
+            message = f"cannot be given by name: {title} takes it by its position only"
+            found.append(Invalid(message).inside(name))
+        elif not open_ended:
+            known = [*(name for name in names if name not in ours), *shared]
+            hint = did_you_mean(name, known)
+            message = f"{title} has no parameter {name!r}"
+            found.append(Invalid(message, tuple(sorted(set(known))), hint=hint).inside(name))
+    if handed is not None:
+        there = {*given, *shared, *ours}
+        found.extend(
+            Invalid(f"{title} needs {name!r}, and nothing gives it").inside(name)
+            for name in missing(parameters, there)
+        )
+    return found
+
+
+def missing(parameters: Mapping[str, Parameter], given: typing.Collection[str]) -> list[str]:
+    """The parameters without a default that nobody gives.
+
+    Arguments:
+        parameters: what `parameters_of` returned.
+    """
+    return [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind.name not in (MORE, ANY_NAME)
+        and name not in given
+    ]
+
+
+def converted_argument(parameter: Parameter, value: Any) -> Any:
+    """A stored value as its parameter wants it: a list as a tuple, a path as what it names.
+
+    Raises:
+        Invalid: if the annotation says that it does not fit.
+    """
+    if value is None and parameter.default is None:
+        return None
+    if isinstance(value, Node) or any(True for _ in components_in(value)):
+        return value  # what it becomes is known when it is built
+    kind = _type_of(parameter)
+    plain = listed(value)
+    if kind is None:
+        # A file knows lists only; a default shows what is meant.
+        return tuple(plain) if isinstance(parameter.default, tuple) and value else plain
+    return kind.read(plain, Origin(DEFAULT))
+
+
+def _type_of(parameter: Parameter) -> FieldType | None:
+    """The kernel's type for an annotation; None where it says nothing about plain data."""
+    annotation = readable(parameter.annotation)
+    if annotation is Any:
+        return None
+    if annotation is MISSING:
+        wanted = parameter.annotation
+        return _ObjectType(getattr(wanted, "__name__", str(wanted)))
+    try:
+        return compile_annotation(annotation, f"{__name__}.{parameter.name}")
+    except TypeError:
+        return None
+
+
+class _ObjectType(FieldType):
+    """Objects of a class, which no plain data is."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def describe(self) -> str:
+        return f"a {self.name}, which is given as {{type = 'import', target = ...}}"
+
+    def read(self, value: object, origin: Origin) -> Any:
+        raise self.refuse(value)
+
+
+def readable(annotation: Any) -> Any:
+    """What an annotation says about plain data.
+
+    Returns:
+        an annotation that a field could have; Any where anything may fit; MISSING where no plain
+        data can be meant, as for a tensor.
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return readable(arguments[0])
+    if origin is typing.Union or origin is types.UnionType:
+        parts = [part for part in map(readable, arguments) if part is not MISSING]
+        if Any in parts:
+            return Any
+        union: Any = parts[0] if parts else MISSING
+        for part in parts[1:]:
+            union = union | part
+        return union
+    if origin is tuple:
+        items = [item if item is Ellipsis else readable(item) for item in arguments]
+        return Any if not items or MISSING in items else tuple[tuple(items)]
+    if origin in (list, typing.get_origin(typing.Sequence[int])) and arguments:
+        item = readable(arguments[0])
+        return Any if item in (MISSING, Any) else list[item]
+    if origin is dict and arguments and arguments[0] is str:
+        item = readable(arguments[1])
+        return Any if item in (MISSING, Any) else dict[str, item]
+    if origin is not None or not isinstance(annotation, type):
+        return annotation if origin in (typing.Literal, type) else _of_form(annotation, origin)
+    return _of_class(annotation)
+
+
+def _of_form(annotation: Any, origin: Any) -> Any:
+    if origin is typing.get_origin(Callable[[], int]):
+        return annotation
+    return type(None) if annotation is None else Any
+
+
+def _of_class(cls: Any) -> Any:
+    from enum import Enum
+
+    if cls in (int, float, bool, str, type(None)) or issubclass(cls, Enum):
+        return cls
+    stands_in = STAND_INS.get(f"{cls.__module__}.{cls.__name__}")
+    if stands_in is not None:
+        from importlib import import_module
+
+        module, _, name = stands_in.partition(":")
+        return getattr(import_module(module), name)
+    if cls.__module__.partition(".")[0] == "pathlib" or hasattr(cls, "__setpoint_scalar__"):
+        return cls
+    # Protocols and abstract classes say what a value can do, and plain data can do much.
+    builtin = cls.__module__ in ("builtins", "typing", "collections.abc", "inspect")
+    abstract = getattr(cls, "_is_protocol", False) or getattr(cls, "__abstractmethods__", None)
+    return Any if builtin or abstract else MISSING
+
+
+def in_words(section: Any, error: Invalid) -> str:
+    """One mistake on one line, for errors that are raised while building."""
+    name = str(error.at[0]) if error.at else "target"
+    chain = chain_of(section, name)
+    if not chain:
+        return f"{error.message}. {error.hint}".strip(" .")
+    origin, value = chain[-1]
+    text = f"{name} = {shown_plain(value)} (from {origin.describe((name,))}): {error.message}"
+    return f"{text}. {error.hint}".strip(" .")
+
+
+def construct(config: Any, **runtime: Any) -> Any:
+    """Call the target of a section; the owner of foreign sections that have no other.
+
+    Raises:
+        SetpointError: if the target cannot be imported or does not take the arguments.
+    """
+    return call_component(config, (), runtime)
+
+
+def named(config: Any) -> Any:
+    """Import what a section names, without calling it.
+
+    Raises:
+        SetpointError: if it cannot be imported.
+    """
+    return config.target.load()
+
+
+def call_component(
+    config: Any, args: Sequence[Any], runtime: Mapping[str, Any], optional: Sequence[str] = ()
+) -> Any:
+    """Call the target of a section.
+
+    Arguments:
+        config: the section; components among its arguments are built first, shared ones once.
+        optional: those of `runtime` that are left out where the target does not take them.
+
+    Raises:
+        SetpointError: if the target cannot be imported, does not take the arguments, or raises.
+    """
+    target, title = config.target.load(), str(config.target)
+    given = arguments_of(config)
+    wrong = wrong_arguments(target, title, given, shared_fields(config))
+    if wrong:
+        reasons = "; ".join(in_words(config, part) for part in wrong)
+        raise SetpointError(f"{title} cannot be called: {reasons}")
+    parameters = parameters_of(target)
+    keywords: dict[str, Any] = {}
+    for name in shared_fields(config):
+        value = value_or_missing(config, name)
+        if takes_parameter(parameters, name) and value is not MISSING:
+            keywords[name] = value
+    for name, value in given.items():
+        one = parameters.get(name) if parameters else None
+        keywords[name] = _built(_plain(value) if one is None else converted_argument(one, value))
+    keywords.update(
+        (name, value)
+        for name, value in runtime.items()
+        if name not in optional or takes_parameter(parameters, name)
+    )
+    if parameters is not None:
+        # The first ones are given by position.
+        rest = list(parameters)[len(args) :]
+        lacking = missing({name: parameters[name] for name in rest}, keywords)
+        if lacking:
+            raise SetpointError(f"{title} cannot be called: it needs {', '.join(lacking)}")
+    try:
+        return target(*args, **keywords)
+    except SetpointError:
+        raise
+    except Exception as error:
+        raise SetpointError(f"{title} failed: {error_in_words(error)}") from error
+
+
+def _plain(value: Any) -> Any:
+    return value if any(True for _ in components_in(value)) else listed(value)
+
+
+def _built(value: Any) -> Any:
+    """A value with the components inside it built, and names resolved."""
+    if isinstance(value, Config):
+        return value.build()
+    if isinstance(value, ImportPath):
+        return value.load()
+    if hasattr(value, "__setpoint_build__"):
+        return value.__setpoint_build__()
+    if isinstance(value, tuple | list):
+        items = [_built(item) for item in cast(Sequence[Any], value)]
+        whole = isinstance(value, tuple) and not any(True for _ in components_in(cast(Any, value)))
+        return tuple(items) if whole else items
+    if isinstance(value, dict):
+        return {key: _built(item) for key, item in cast(dict[str, Any], value).items()}
+    return value

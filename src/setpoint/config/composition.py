@@ -1,0 +1,408 @@
+"""One configuration from all its layers: defaults, preset, files, environment, modifiers, flags."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from .draft.argument_errors import need_compose
+from .draft.config import Config
+from .draft.copying import draft_of
+from .files.read import read_file
+from .layers.editor import Editor
+from .layers.environment import apply_declared, apply_environment, declared_in
+from .layers.flags import apply_flags
+from .layers.presets import call_preset, call_source, load_plugins, preset_named
+from .migrations.document import migrated
+from .other_names import answer
+from .record.writer import is_record, read_record
+from .resolving.resolve import resolve
+from .schema.class_info import ConfigMeta
+from .schema.declaration_errors import refuse_root_word
+from .values.origin import FILE, PROGRAM, Origin, short_name
+from .values.user_code import find_user_function, import_user_module
+from .words.errors import ConfigError, Invalid, Problem, SetpointError
+from .words.names import nearest
+from .words.texts import MAX_FILES, MAX_NESTING, can_be_named
+
+if TYPE_CHECKING:
+    from .files.document import Document
+from .draft.walk import Leaf, leaves
+from .layers.presets import call_modifier
+from .values.node import Node, state_of
+from .values.origin import ENVIRONMENT, Recorded
+from .words.names import Path, dotted
+from .words.shown import not_of
+
+C = TypeVar("C", bound=Config)
+SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+
+
+class Composition(Generic[C]):
+    """A draft with its layers merged, and what was wrong with them.
+
+    Arguments:
+        problems: findings of the layers; `resolve` reports them with its own.
+        sweep: the file whose table `[sweep]` describes many points; None if there is none.
+        notes: what has changed since a file of an older schema was written, in words.
+    """
+
+    def __init__(
+        self,
+        draft: C,
+        label: str,
+        problems: list[Problem],
+        failed: set[str],
+        sweep: Document | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.draft = draft
+        self.label = label
+        self.problems = problems
+        self.failed = failed
+        self.sweep = sweep
+        self.notes = list(notes)
+
+    def __repr__(self) -> str:
+        count = len(self.problems)
+        state = f", {count} problem{'s' if count != 1 else ''}" if count else ""
+        return f"Composition({self.label!r}, {self.draft!r}{state})"
+
+    def resolve(self) -> C:
+        """Determine and check everything.
+
+        Raises:
+            ConfigError: with every problem of the layers and of the resolution.
+        """
+        failed = sorted(self.failed)
+        problems = list(self.problems)
+        if self.sweep is not None:
+            place = self.sweep.where((SWEEP_KEY,))
+            reason = "describes the points of a sweep, and this command takes one configuration"
+            hint = "Run the file with `setpoint sweep`."
+            problems.append(Problem(SWEEP_KEY, reason, hint=hint, origin=place))
+        return resolve(self.draft, problems=problems, failed=failed)
+
+
+def compose(
+    root: type[C],
+    source: str | os.PathLike[str] | C | None = None,
+    *,
+    modifiers: Sequence[str] = (),
+    files: Sequence[str | os.PathLike[str] | Document] = (),
+    environ: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+    program: Mapping[str, object] | None = None,
+) -> Composition[C]:
+    """Merge layers onto a draft; later layers beat earlier ones.
+
+    Arguments:
+        source: a preset's name, a file, a folder with a record, `module:function`, a config, or
+            None for the defaults.
+        modifiers: modifiers by name, applied in order after the environment and before the flags:
+            what is typed beats what is written.
+        files: further files, by name or read already, in order, after the source.
+        environ: environment variables; None reads none.
+
+    Returns:
+        the merged draft; what is wrong is reported when it is resolved.
+
+    Raises:
+        SetpointError: if a layer cannot be read at all: a missing file, an unknown preset; or an
+            argument is of another kind.
+    """
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
+    usual = all(isinstance(each, list | tuple) for each in (modifiers, files, flags))
+    usual = usual and isinstance(cast(object, program), Mapping | None)
+    usual = usual and isinstance(cast(object, root), ConfigMeta)
+    if not (usual and isinstance(cast(object, source), str | Config | None)):
+        need_compose(root, source, modifiers, files, flags, program)
+    import_presets(root)
+    merge = partial(_merge, root, source, modifiers, files, environ, flags, program or {})
+    broken: list[SetpointError] = []
+    try:
+        composition = merge()
+        if not composition.problems:
+            return composition
+    except ConfigError:
+        raise
+    except SetpointError as error:
+        if _plugins(broken):
+            return merge()
+        if not broken:
+            raise
+        raise SetpointError("\n".join(map(str, [error, *broken]))) from None
+    # What is not known may be what an installed package brings.
+    if _plugins(broken):
+        composition = merge()
+    composition.problems.extend(Problem("", str(error)) for error in broken)
+    return composition
+
+
+def import_presets(root: type[Config]) -> None:
+    """Make known the presets and modifiers that come with a root.
+
+    Arguments:
+        root: a class declared with `presets="module"`, or any other.
+
+    Raises:
+        SetpointError: if the module cannot be imported.
+    """
+    module = root.__setpoint__.presets
+    if module is not None and module not in sys.modules:
+        try:
+            import_module(module)
+        except Exception:  # tried again from the working folder, with its errors in words
+            import_user_module(module, f"the presets of {root.__name__}", trusted=False)
+
+
+def _plugins(broken: list[SetpointError]) -> bool:
+    return load_plugins(broken)
+
+
+def _merge(
+    root: type[C],
+    source: str | C | None,
+    modifiers: Sequence[str],
+    files: Sequence[str | os.PathLike[str] | Document],
+    environ: Mapping[str, str] | None,
+    flags: Sequence[str],
+    program: Mapping[str, object],
+) -> Composition[C]:
+    for word, info in root.__setpoint__.fields.items():
+        if word in ROOT_WORDS and (word, info.annotation) != ("silence", "tuple[str, ...]"):
+            refuse_root_word(root, info)
+    sources = _Sources(root)
+    base, documents = sources.open(source)
+    for each in files:
+        file = os.fspath(each) if isinstance(each, os.PathLike) else each
+        more_base, more = sources.open_file(file)
+        if more_base is not None and (base is not None or documents):
+            name = file if isinstance(file, str) else file.name
+            raise SetpointError(
+                f"{name}: extends a preset, which is a whole configuration and would replace what "
+                f"comes before it; give this file as the source, or extend files alone"
+            )
+        base = base if more_base is None else more_base
+        documents.extend(more)
+    editor = Editor(base if base is not None else root())
+    editor.notes = sources.notes
+    sweep: Document | None = None
+    for document in documents:
+        values = {key: value for key, value in document.data.items() if key not in HEADERS}
+        if SWEEP_KEY in values and SWEEP_KEY not in root.__setpoint__.fields:
+            del values[SWEEP_KEY]
+            sweep = document
+        editor.merge(values, Origin(FILE, document.name, document.where))
+    for problem in editor.problems:
+        # These keys are no fields, so the search among the fields cannot find them.
+        close = nearest(problem.path, HEADERS, 1)
+        if close and problem.message.startswith("unknown key"):
+            problem.hint = f"Did you mean {close[0]}?"
+    declared: Mapping[str, Origin] = {}
+    if environ is not None:
+        declared = declared_in(environ)
+        apply_declared(editor, environ, declared)
+        apply_environment(editor, environ)
+    if modifiers:
+        editor = apply_modifiers(editor, modifiers)
+    if flags:
+        apply_flags(editor, flags)
+    for path, value in program.items():
+        editor.set(path.split("."), value, Origin(PROGRAM))
+    answer(editor)
+    if environ is not None and declared:
+        apply_declared(editor, environ, declared)
+    label = source if isinstance(source, str) else root.__name__
+    draft = cast(C, editor.root)
+    return Composition(draft, label, editor.problems, editor.failed, sweep, sources.notes)
+
+
+# Keys of a file that speak of the file, not of the configuration.
+HEADERS = ("extends", "$schema", "setpoint")
+# Names with a meaning of their own in a root; its sections may have fields of these names.
+ROOT_WORDS = ("tag", "sweep", "silence")
+# The table of a file that is for `setpoint sweep`, which reads it itself.
+SWEEP_KEY = "sweep"
+
+
+class _Sources(Generic[C]):
+    def __init__(self, root: type[C]) -> None:
+        self.root = root
+        self.seen: set[str] = set()
+        self.notes: list[str] = []
+
+    def open(self, source: str | C | None) -> tuple[C | None, list[Document]]:
+        """The draft to start from, and the files to put onto it."""
+        if source is None:
+            return None, []
+        if not isinstance(source, str):
+            return draft_of(source), []
+        _refuse_name(source)
+        if preset_named(source):  # whatever lies about under the same name
+            return self._preset(source), []
+        if source.endswith(SUFFIXES) or os.path.isfile(source):
+            return self.open_file(source)
+        if ":" in source and not os.path.exists(source):
+            return self._function(source), []
+        if os.sep in source and not os.path.exists(source):
+            raise SetpointError(f"there is no file or folder {source}")
+        if os.path.isdir(source) and is_record(source):
+            draft, header = read_record(self.root, source)
+            self.notes.extend(header["notes"])
+            return draft, []
+        if os.sep in source or os.path.isdir(source):
+            raise SetpointError(
+                f"{source} is not a file of a known kind ({', '.join(SUFFIXES)}), nor a preset"
+            )
+        return self._preset(source), []
+
+    def open_file(
+        self, file: str | Document, above: tuple[str, ...] = ()
+    ) -> tuple[C | None, list[Document]]:
+        """A file with all that it extends, in the order in which they apply."""
+        if isinstance(file, str):
+            _refuse_name(file)
+        document = read_file(file) if isinstance(file, str) else file
+        if "setpoint" in document.data:
+            document, notes = migrated(self.root, document)
+            self.notes.extend(notes)
+        name = document.name
+        real = os.path.realpath(name)
+        if real in above:
+            chain = " -> ".join(short_name(file) for file in (*above, real))
+            raise SetpointError(f"{name}: extends itself: {chain}")
+        if len(above) >= MAX_NESTING:
+            raise SetpointError(f"{name}: files that extend one another are {MAX_NESTING} at most")
+        if len(self.seen) >= MAX_FILES:
+            raise SetpointError(f"{name}: a configuration extends {MAX_FILES} files at most")
+        base: C | None = None
+        documents: list[Document] = []
+        self.seen.add(real)
+        for index, parent in enumerate(self._parents(document)):
+            if parent.endswith(SUFFIXES):
+                beside = os.path.join(os.path.dirname(name), os.path.expanduser(parent))
+                if not os.path.exists(beside):
+                    raise SetpointError(
+                        f"{_place(document, index)}: extends {parent!r}, but there is no {beside}"
+                    )
+                whole = os.path.realpath(beside)
+                if whole in self.seen and whole not in (*above, real):
+                    # Two files that extend a third: applied again, it would undo the first.
+                    continue
+                more_base, more = self.open_file(beside, (*above, real))
+                base = more_base if more_base is not None else base
+                documents.extend(more)
+            elif reason := _refusal(parent, base is not None, bool(documents)):
+                raise SetpointError(f"{_place(document, index)}: {reason}")
+            else:
+                try:
+                    base = self._preset(parent)
+                except ConfigError:
+                    raise
+                except SetpointError as error:
+                    raise SetpointError(f"{_place(document, index)}: {error}") from None
+        return base, [*documents, document]
+
+    def _parents(self, document: Document) -> list[str]:
+        parents = document.data.get("extends", [])
+        names = cast(list[object], parents) if isinstance(parents, list) else [parents]
+        if not all(isinstance(name, str) and name for name in names):
+            place = document.where(("extends",))
+            raise SetpointError(f"{place}: extends must be a preset, a file, or a list of them")
+        for index, name in enumerate(cast(list[str], names)):
+            if not can_be_named(name):
+                _refuse_name(name, f"{_place(document, index)}: extends ")
+        return [str(name) for name in names]
+
+    def _preset(self, name: str) -> C:
+        return self._checked(call_preset(name), f"the preset {name!r}")
+
+    def _checked(self, config: object, title: str) -> C:
+        if not isinstance(config, self.root):
+            raise SetpointError(f"{title} gives {not_of(config, self.root)}")
+        return draft_of(config)
+
+    def _function(self, source: str) -> C:
+        name, opened, inside = source.partition("(")
+        function = find_user_function(name)
+        config = call_source(function, source, source, inside if opened else ")")
+        return self._checked(config, source)
+
+
+def _refuse_name(name: str, title: str = "") -> None:
+    if not can_be_named(name):
+        raise SetpointError(f"{title}{name!r}: nothing can have this name")
+
+
+def _place(document: Document, index: int) -> str:
+    """Where a file names what it extends: the item of a list, or the only name."""
+    several = isinstance(document.data["extends"], list)
+    return document.where(("extends", index) if several else ("extends",))
+
+
+def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
+    """Why a file cannot extend what is no file at this place; empty if it may be a preset."""
+    if ":" in parent:
+        module, _, name = parent.partition(":")
+        hint = ""
+        if all(word.isidentifier() for word in (*module.split("."), name)):
+            preset = name.replace("_", "-")
+            hint = f" A function marked @preset is named {preset!r}, after `--import {module}`."
+        return (
+            f"extends {parent!r}: a file extends files and a preset by its name, not a function "
+            f"or a revision.{hint}"
+        )
+    whole = "a preset is a whole configuration and would replace"
+    if after_preset:
+        return f"extends a second preset, {parent!r}: {whole} the first one; give one, and files"
+    if after_file:
+        return f"extends: the preset {parent!r} must come first, since {whole} what comes before it"
+    return ""
+
+
+__all__ = ["Composition", "Invalid", "compose"]
+
+
+def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:
+    """Apply modifiers in order.
+
+    A modifier may put a whole section in the place of another one. The values of files and of the
+    environment that go with the old one are then listed as dropped, since no chain holds them.
+    """
+    draft = editor.root
+    for text in texts:
+        given = {leaf.path: leaf for leaf in leaves(draft) if _is_written(leaf)}
+        try:
+            # What the modifier put in may be its own, and later layers change the draft.
+            draft = draft_of(call_modifier(text, draft))
+        except ConfigError as error:
+            editor.problems.extend(error.problems)
+            continue
+        if given:
+            _remember_lost(draft, given, text)
+    return editor.on(draft)
+
+
+def _is_written(leaf: Leaf) -> bool:
+    return leaf.origin.layer in (FILE, ENVIRONMENT) and not any(
+        isinstance(part, int) for part in leaf.path
+    )
+
+
+def _remember_lost(draft: Node, given: dict[Path, Leaf], text: str) -> None:
+    for leaf in leaves(draft):
+        before = given.get(leaf.path)
+        if before is not None and (
+            leaf.value == before.value or any(origin is before.origin for origin, _ in leaf.chain)
+        ):
+            del given[leaf.path]
+    for path, leaf in given.items():
+        origin: Origin = Recorded(leaf.origin.layer, leaf.describe_origin())
+        reason = f"--with {text} replaces what holds it"
+        state_of(draft).dropped.append((dotted(path), leaf.value, origin, reason))

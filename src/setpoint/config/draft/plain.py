@@ -1,0 +1,199 @@
+"""From configs to plain data: what files, records and trackers hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from ..types.containers import REMOVE, items_of
+from ..values.node import Node, chain_of, value_or_missing
+from ..values.origin import DERIVED, REFERENCE
+from ..values.reference import Reference, reference_to
+from ..words.names import Path
+from ..words.shown import MISSING
+from ..words.shown import same as same_value
+from .walk import PLAIN, sections
+
+if TYPE_CHECKING:
+    from ..schema.field import FieldInfo
+    from ..types.base import FieldType
+
+# The first place of each section, by identity: at any other place a reference to it is written.
+Places = dict[int, Path]
+
+
+def first_places(config: Node, path: Path = ()) -> Places:
+    """Where each section of a tree stands first, in order of declaration."""
+    return {id(section): place for place, section in sections(config, path)}
+
+
+def to_plain(
+    config: Node,
+    path: Path = (),
+    places: Places | None = None,
+    default: Node | None = None,
+    whole: bool = False,
+) -> dict[str, Any]:
+    """A config as nested dicts and lists, complete, with `type` first in variants.
+
+    Arguments:
+        config: a draft or a resolved config; fields without a value yet are left out.
+        whole: whether it will replace what is there, as a record does; a file adds to the
+            mappings that are there by default, so that it has to take out what is not in them.
+
+    Returns:
+        plain data that reads back as an equal config; a section that stands in several places is
+        written at the first, and as a reference to it at the others.
+    """
+    places = first_places(config, path) if places is None else places
+    result: dict[str, Any] = {}
+    same = default if type(default) is type(config) else None
+    tag = type(config).__setpoint__.tag
+    if tag is not None:
+        result["type"] = tag
+    for name, info in type(config).__setpoint__.fields.items():
+        value = value_or_missing(config, name)
+        if type(value) in PLAIN:
+            result[name] = value
+        elif value is not MISSING:
+            here = (*path, name)
+            if isinstance(value, Node) and places.get(id(value), here) == here:
+                special = same is not None or not isinstance(info.factory, type)
+                beside = _usual(info, same) if special else None
+                result[name] = to_plain(value, here, places, beside, whole)
+                continue
+            result[name] = _complete(info.type, value, here, places, whole)
+            if isinstance(value, dict) and not whole:
+                gone = _removed(cast(dict[str, Any], value), _usual(info, same))
+                result[name] = {**gone, **result[name]}
+    return result
+
+
+def _usual(info: FieldInfo, same: Node | None) -> Any:
+    """The default of a field in its place."""
+    return info.initial() if same is None else value_or_missing(same, info.name)
+
+
+def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
+    """What takes out the keys that a mapping has by default, since a layer adds to it."""
+    if not isinstance(usual, dict):
+        return {}
+    gone = [key for key in cast(dict[str, Any], usual) if key not in value]
+    return {REMOVE: gone} if gone else {}
+
+
+def _complete(kind: FieldType, value: Any, path: Path, places: Places, whole: bool) -> Any:
+    if isinstance(value, Node):
+        first = places.get(id(value), path)
+        if first != path:
+            return reference_to(first)
+        return to_plain(value, path, places, None, whole)
+    if isinstance(value, Reference):
+        return value.text
+    if value is None or not kind.nested:
+        return kind.dump(value)
+    items = (
+        (key, _complete(inner, item, (*path, key), places, whole))
+        for key, item, inner in items_of(kind, value)
+    )
+    return dict(items) if isinstance(value, dict) else [item for _, item in items]
+
+
+def to_minimal(
+    config: Node,
+    default: Node | None = None,
+    path: Path = (),
+    places: Places | None = None,
+) -> dict[str, Any]:
+    """Only what differs from the defaults, with references as they were given.
+
+    Derived values are left out: they follow from the others.
+
+    Arguments:
+        path, places: as for `to_plain`.
+
+    Returns:
+        plain data; composing it over the defaults gives an equal config.
+    """
+    places = first_places(config, path) if places is None else places
+    result: dict[str, Any] = {}
+    cls = type(config)
+    same = default if type(default) is cls else None
+    twin = None
+    if default is not None and hasattr(cls, "__setpoint_open__"):
+        same, twin = _beside(config, default)
+    if cls.__setpoint__.tag is not None and same is None:
+        result["type"] = cls.__setpoint__.tag
+    for name, info in cls.__setpoint__.fields.items():
+        value = given(config, name)
+        if value is MISSING:
+            continue
+        here = (*path, name)
+        if same is None and (twin is None or info.required):
+            standard = _usual(info, None)
+        else:
+            standard = value_or_missing(same or twin or config, name)
+        if isinstance(value, Node):
+            if places.get(id(value), here) != here:
+                result[name] = reference_to(places[id(value)])
+                continue
+            beside = standard if isinstance(standard, Node) else None
+            inner = to_minimal(value, beside, here, places)
+            if inner or beside is None:
+                result[name] = inner
+        elif isinstance(value, Reference):
+            result[name] = value.text
+        else:
+            reduced = minimal_items(info.type, value, here, places)
+            usual = None if standard is MISSING else minimal_items(info.type, standard, here, {})
+            if standard is MISSING or not same_value(reduced, usual):
+                if isinstance(value, dict):
+                    reduced = {**_removed(cast(dict[str, Any], value), standard), **reduced}
+                result[name] = reduced
+    return result
+
+
+def _beside(config: Node, default: Node) -> tuple[Node | None, Node | None]:
+    """What a foreign component is compared with: the default as a whole, or its typed fields.
+
+    To name a target is to start afresh with its arguments, so that arguments equal to the default's
+    are left out only where nothing takes arguments away.
+    """
+    if type(default).__setpoint__.cls is not type(config).__setpoint__.cls:
+        return None, None
+    whole = type(default) is type(config) and given(default, "target") == given(config, "target")
+    return (default, None) if whole else (None, default)
+
+
+def given(config: Node, name: str) -> Any:
+    """What a field was given: its value, or the reference that its value was computed from.
+
+    Returns:
+        a stored value; MISSING where nothing was given, since it is derived or required.
+    """
+    chain = chain_of(config, name)
+    layer = chain[-1][0].layer if chain else None
+    if layer == DERIVED:
+        return MISSING
+    return chain[-2][1] if layer == REFERENCE else value_or_missing(config, name)
+
+
+def minimal_items(
+    kind: FieldType, value: Any, path: Path = (), places: Places | None = None
+) -> Any:
+    """A value with the sections in it reduced to what differs from their defaults.
+
+    Arguments:
+        path, places: as for `to_plain`.
+    """
+    places = {} if places is None else places
+    if isinstance(value, Node):
+        first = places.get(id(value), path)
+        return to_minimal(value, None, path, places) if first == path else reference_to(first)
+    if isinstance(value, Reference):
+        return value.text
+    if value is None or not kind.nested:
+        return kind.dump(value)
+    items = (
+        (k, minimal_items(inner, v, (*path, k), places)) for k, v, inner in items_of(kind, value)
+    )
+    return dict(items) if isinstance(value, dict) else [item for _, item in items]

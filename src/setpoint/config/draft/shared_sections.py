@@ -1,0 +1,350 @@
+"""One section in several places: references to sections, and the places that hold the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, cast
+
+from ..schema.field import FieldInfo
+from ..values.free import Free
+from ..values.node import Chain, Node, chain_of, is_frozen, origins_of, touched, value_or_missing
+from ..values.reference import Reference, from_environment, may_refer
+from ..words.errors import Invalid, SetpointError
+from ..words.names import Path, dotted
+from ..words.shown import same
+from ..words.texts import LiteralText, escaped
+from .unknown_keys import place_of
+from .walk import UNTOUCHED, Leaf, leaves, sections
+
+PLACES = 10_000  # sections of one tree, each counted in every place where it stands
+
+
+class Nothing:
+    """The type of `NOTHING`, which stands for an item that is not there, since None is a value."""
+
+    __slots__ = ()
+
+
+NOTHING = Nothing()
+
+
+def item_at(node: Any, part: str | int) -> Any:
+    """One item of a list, a mapping or a free area.
+
+    Returns:
+        the item, or `NOTHING`.
+    """
+    if isinstance(node, Free):
+        return next((item for key, item in node.items() if key == part), NOTHING)
+    if isinstance(node, dict):
+        return cast(dict[str | int, Any], node).get(part, NOTHING)
+    if isinstance(node, tuple | list) and isinstance(part, int):
+        items = cast(Sequence[Any], node)
+        return items[part] if 0 <= part < len(items) else NOTHING
+    return NOTHING
+
+
+def missing_place(root: Node, path: Path) -> Invalid:
+    """The error for a reference that leads nowhere."""
+    name = dotted(path)
+    absent = _null_above(root, path)
+    if absent:
+        return Invalid(f"refers to {name}, but {absent}")
+    hint = place_of(type(root), str(path[-1]), name)
+    if not hint and len(path) == 1 and name.isupper():
+        hint = from_environment(name, type(root).__setpoint__.environment_prefix)
+    return Invalid(f"refers to {name}, which does not exist", hint=hint)
+
+
+def _null_above(root: Node, path: Path) -> str:
+    """The section above a place that is null, with its origin; the empty text if there is none."""
+    node: Any = root
+    for at, part in enumerate(path[:-1], 1):
+        if not isinstance(node, Node) or part not in type(node).__setpoint__.fields:
+            return ""
+        chain, node = chain_of(node, str(part)), value_or_missing(node, str(part))
+        if node is None:
+            origin = f" ({chain[-1][0].describe(path[:at])})" if chain else ""
+            return f"{dotted(path[:at])} is null{origin}"
+    return ""
+
+
+def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) -> Any:
+    """A list, tuple or mapping with some of its items replaced, as plain containers."""
+    if inside in changes:
+        return changes[inside]
+    if isinstance(value, tuple | list):
+        items = enumerate(cast(Sequence[Any], value))
+        return [with_items(item, changes, (*inside, index)) for index, item in items]
+    if isinstance(value, dict):
+        pairs = cast(dict[str, Any], value).items()
+        return {key: with_items(item, changes, (*inside, key)) for key, item in pairs}
+    return value
+
+
+def contains(outer: Node, inner: Node) -> bool:
+    """Whether a section is another one, or holds it at any depth."""
+    return any(section is inner for _, section in sections(outer))
+
+
+def bind(root: Node, placed: Iterable[tuple[Path, Node]] | None = None) -> bool:
+    """Put the section itself wherever a reference to a section stands.
+
+    A reference to what is not there, or does not fit, stays as it is; a later layer may set what
+    is missing, and `resolve` reports it otherwise.
+
+    Arguments:
+        placed: its sections with their paths; found anew if None.
+    """
+    waiting = [
+        (section, name)
+        for _, section in (sections(root) if placed is None else placed)
+        if not is_frozen(section)  # else no reference has been left
+        for name in list(origins_of(section))
+        if type(section).__setpoint__.fields[name].type.nested
+        and may_refer(value_or_missing(section, name))
+    ]
+    bound = False
+    again = bool(waiting)
+    while again:
+        # One reference may lead through another, whatever their order.
+        count = sum(_bind(root, section, name) for section, name in waiting)
+        again, bound = count > 0, bound or count > 0
+    return bound
+
+
+def _bind(root: Node, section: Node, name: str) -> bool:
+    chain = chain_of(section, name)
+    value: Any = value_or_missing(section, name)
+    found: dict[Path, object] = {}
+    for inside, reference in references(value):
+        target = _target(root, reference)
+        if isinstance(target, Node) and not contains(target, section):
+            found[inside] = target
+    if not found:
+        return False
+    info = type(section).__setpoint__.fields[name]
+    origin = chain[-1][0]
+    try:
+        stored = info.read(with_items(value, found), origin)
+    except Invalid:
+        return False
+    _replace(section, info, stored)
+    return True
+
+
+def _target(root: Node, reference: Reference) -> Any:
+    """What a reference names, as far as it is known without computing anything."""
+    node: Any = root
+    for part in reference.path or ():
+        if isinstance(node, Node) and part in type(node).__setpoint__.fields:
+            node = value_or_missing(node, str(part))
+        else:
+            node = item_at(node, part)
+    return node if reference.path else NOTHING
+
+
+def references(value: Any, inside: Path = ()) -> Iterator[tuple[Path, Reference]]:
+    """The references in a value, at any depth.
+
+    Returns:
+        pairs of the path that leads to a reference, empty for the whole value, and the reference.
+    """
+    if isinstance(value, Reference):
+        yield inside, value
+    elif isinstance(value, tuple | list):
+        for index, item in enumerate(cast(Sequence[Any], value)):
+            yield from references(item, (*inside, index))
+    elif isinstance(value, dict):
+        for key, item in cast(dict[str, Any], value).items():
+            yield from references(item, (*inside, key))
+
+
+def switch(root: Node, old: Node, new: Node) -> None:
+    """Put a section wherever another one stands, if that is in several places.
+
+    Raises:
+        Invalid: if one of the places cannot take it; nothing has been changed then.
+    """
+    changes: list[tuple[Node, FieldInfo, object]] = []
+    count = 0
+    for path, section in _touched_sections(root, (), set()):
+        for name in touched(section):
+            value: Any = value_or_missing(section, name)
+            found = dict.fromkeys(_standing(value, old), new)
+            if not found:
+                continue
+            count += len(found)
+            info = type(section).__setpoint__.fields[name]
+            chain = chain_of(section, name)
+            try:
+                stored = info.read(with_items(value, found), chain[-1][0] if chain else UNTOUCHED)
+            except Invalid as error:
+                place = dotted((*path, name))
+                raise Invalid(
+                    f"is the same section as {place}, which cannot be of this type", error.valid
+                ) from None
+            changes.append((section, info, stored))
+    for section, info, stored in changes if count > 1 else ():
+        _replace(section, info, stored)
+
+
+def _touched_sections(config: Node, path: Path, seen: set[int]) -> Iterator[tuple[Path, Node]]:
+    """The sections in which something was set or looked at; no default is made for this."""
+    seen.add(id(config))
+    yield path, config
+    for name in touched(config):
+        value: Any = value_or_missing(config, name)
+        for inside, part in _parts(value, ()):
+            if id(part) not in seen:
+                yield from _touched_sections(part, (*path, name, *inside), seen)
+
+
+def _parts(value: Any, inside: Path) -> Iterator[tuple[Path, Node]]:
+    if isinstance(value, Node):
+        yield inside, value
+    elif isinstance(value, tuple | list):
+        for index, item in enumerate(cast(Sequence[Any], value)):
+            yield from _parts(item, (*inside, index))
+    elif isinstance(value, dict):
+        for key, item in cast(dict[str, Any], value).items():
+            yield from _parts(item, (*inside, key))
+
+
+def _standing(value: Any, wanted: Node) -> list[Path]:
+    return [inside for inside, part in _parts(value, ()) if part is wanted]
+
+
+def _replace(section: Node, info: FieldInfo, stored: object) -> None:
+    """Put another value into a field without a new layer: it is the same setting."""
+    object.__setattr__(section, info.name, stored)
+    chain = chain_of(section, info.name)
+    if chain:
+        chain[-1] = (chain[-1][0], stored)
+
+
+def shared_places(config: Node) -> dict[Path, Path]:
+    """The places of a tree that hold a section which stands in an earlier place as well.
+
+    Returns:
+        for each such place the first place of its section, in order of declaration.
+    """
+    again: list[tuple[Path, Node]] = []
+    first = {id(section): path for path, section in sections(config, (), again)}
+    return {path: first[id(section)] for path, section in again}
+
+
+def check_size(config: Node) -> None:
+    """Refuse a tree in which references to sections multiply beyond what anybody means.
+
+    Raises:
+        SetpointError: if its sections, each counted in every place where it stands, are too many.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(section: Node) -> int:
+        known = sizes.get(id(section))
+        if known is None:
+            fields = type(section).__setpoint__.fields
+            inner = (_inside(fields[name], section) for name in fields)
+            known = sizes[id(section)] = 1 + sum(size(part) for parts in inner for part in parts)
+        return known
+
+    if size(config) > PLACES:
+        raise SetpointError(
+            f"the configuration holds more than {PLACES:,} sections, each counted in every place "
+            f"that refers to it"
+        )
+
+
+def _inside(info: FieldInfo, section: Node) -> list[Node]:
+    value: Any = value_or_missing(section, info.name)
+    if isinstance(value, Node):
+        return [value]
+    if isinstance(value, tuple | list | dict) and info.type.nested:
+        return [part for _, part in info.type.sections(value)]
+    return []
+
+
+def shared(config: Node) -> Iterator[str]:
+    """What stands in several places, in words.
+
+    Returns:
+        for each place but the first of its section, for instance `key is query, from exp.toml:3:1`.
+    """
+    places = shared_places(config)
+    for leaf in leaves(config) if places else ():
+        first = places.get(leaf.path)
+        if first is not None:
+            yield f"{leaf.key} is {dotted(first)}, from {leaf.describe_origin()}"
+
+
+def entries_of(config: Node, leaf: Leaf) -> list[Leaf]:
+    """Each entry of a mapping as a leaf of its own.
+
+    A layer counts for an entry that it brings or changes; the chain of the mapping holds the whole
+    value of each layer, in old records too.
+
+    Returns:
+        the entries, in the mapping's order; none for what is no mapping, or that no layer touched.
+    """
+    held = _mapping(leaf.value)
+    if not (held and leaf.chain):
+        return []
+    info = field_at(config, leaf.path)
+    usual: object = info.initial() if info is not None else None
+    before = _mapping(layer_text(usual))
+    chains: dict[str, Chain] = {}
+    for origin, value in leaf.chain:
+        now = _mapping(layer_text(value))
+        for key in now:
+            if key not in before or not same(before[key], now[key]):
+                chains.setdefault(key, []).append((origin, _mapping(value)[key]))
+        before = now
+    return [
+        Leaf((*leaf.path, key), value, leaf.role, chains.get(key, []))
+        for key, value in held.items()
+    ]
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return cast(dict[str, object], value) if isinstance(value, dict) else {}
+
+
+def field_at(root: Node, path: Path) -> FieldInfo | None:
+    """The field that a path leads to.
+
+    Returns:
+        the field; None for an item of a list or mapping, and in the user area.
+    """
+    node: Any = root
+    for part in path[:-1]:
+        node = getattr(node, str(part)) if isinstance(node, Node) else item_at(node, part)
+    return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Node) else None
+
+
+def layer_text(value: object) -> object:
+    """The value of a layer as records have it.
+
+    Returns:
+        plain data; of a section its type.
+    """
+    if isinstance(value, Node):
+        return type(value).__setpoint__.tag or type(value).__name__
+    dump = getattr(value, "dump", None)
+    if callable(dump):
+        return dump()
+    if isinstance(value, tuple | list):
+        return [layer_text(item) for item in cast(Sequence[object], value)]
+    if isinstance(value, dict):
+        return {key: layer_text(item) for key, item in cast(dict[str, object], value).items()}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, LiteralText):
+        return escaped(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Reference):
+        return value.text
+    return escaped(getattr(value, "pattern", None) or str(value))

@@ -1,0 +1,290 @@
+"""Walks over a config tree: its sections, and its leaves with their origins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from ..schema.bounds import BUDGET, IDENTITY, RUNTIME, Role
+from ..schema.field import FieldInfo
+from ..schema.tree import section_classes
+from ..types.base import FieldType
+from ..types.containers import items_of
+from ..values.free import Free
+from ..values.node import Chain, Node, origins_of, value_or_missing
+from ..values.origin import DEFAULT, Origin
+from ..values.reference import Reference, reference_to
+from ..words.errors import SetpointError
+from ..words.names import Path, dotted
+from ..words.shown import MISSING, shown_plain
+from ..words.texts import MAX_DEPTH, TOO_DEEP
+
+UNTOUCHED = Origin(DEFAULT)
+# Every type dumps these as they are, so it need not be worked out from the annotation.
+PLAIN = frozenset({int, float, bool, str, type(None)})
+
+
+class Leaf:
+    """One value of a tree.
+
+    Arguments:
+        role: its role, with the roles of the fields above it taken into account.
+        chain: the layers that touched it; empty for a default.
+    """
+
+    __slots__ = ("chain", "path", "role", "value")
+
+    def __init__(self, path: Path, value: Any, role: Role, chain: Chain) -> None:
+        self.path = path
+        self.value = value
+        self.role = role
+        self.chain = chain
+
+    @property
+    def key(self) -> str:
+        """The dotted path."""
+        return dotted(self.path)
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of the layer that won."""
+        return self.chain[-1][0] if self.chain else UNTOUCHED
+
+    def describe_origin(self) -> str:
+        """The winning origin in words.
+
+        Returns:
+            for instance `exp.toml:3:1`.
+        """
+        return self.origin.describe(self.path)
+
+
+def narrower(outer: Role, inner: Role) -> Role:
+    """The role of a field inside a section: identity only if both are."""
+    for role in (RUNTIME, BUDGET):
+        if role in (outer, inner):
+            return role
+    return IDENTITY
+
+
+def sections(
+    config: Node, path: Path = (), again: list[tuple[Path, Node]] | None = None
+) -> Iterator[tuple[Path, Node]]:
+    """Every section of a tree, the root first.
+
+    Returns:
+        pairs of path and section; a section that stands in several places comes once, at the
+        first of them.
+
+    Raises:
+        SetpointError: if a section contains itself.
+    """
+    return _sections(config, path, {}, [] if again is None else again)
+
+
+def _sections(
+    config: Node, path: Path, open_: dict[int, bool], again: list[tuple[Path, Node]]
+) -> Iterator[tuple[Path, Node]]:
+    if len(path) >= MAX_DEPTH:
+        raise SetpointError(
+            f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} holds sections without "
+            f"end, or with too many inside one another"
+        )
+    yield path, config
+    state = config._state  # pyright: ignore[reportPrivateUsage]
+    if state is not None and state.whole:
+        if state.below is None:  # what is below a resolved section is found out once
+            state.below = list(_parts(config, (), {}, []))
+        if not any(id(section) in open_ for _, section in state.below):
+            open_[id(config)] = False
+            for inside, section in state.below:
+                open_[id(section)] = False
+                yield (*path, *inside), section
+            return
+    yield from _parts(config, path, open_, again)
+
+
+def _parts(
+    config: Node, path: Path, open_: dict[int, bool], again: list[tuple[Path, Node]]
+) -> Iterator[tuple[Path, Node]]:
+    open_[id(config)] = True
+    origins = origins_of(config)
+    for name, info in type(config).__setpoint__.fields.items():
+        if info.constant and name not in origins:
+            continue  # a default that all instances have in common holds no sections
+        value: Any = value_or_missing(config, name)
+        if isinstance(value, Node):
+            found: Iterable[tuple[Path, Node]] = (((), value),)
+        elif isinstance(value, tuple | list | dict) and info.type.nested:
+            found = info.type.sections(value)
+        else:
+            continue
+        for inside, section in found:
+            here = (*path, name, *inside)
+            if id(section) not in open_:
+                yield from _sections(section, here, open_, again)
+            elif open_[id(section)]:
+                raise SetpointError(
+                    f"{type(section).__name__} contains itself: it stands in its own {dotted(here)}"
+                )
+            else:
+                again.append((here, section))
+    open_[id(config)] = False
+
+
+def leaves(
+    config: Node, path: Path = (), role: Role = IDENTITY, beside: Node | None = None
+) -> Iterator[Leaf]:
+    """Every value of a tree, in order of declaration.
+
+    Lists of plain values are one leaf; lists of sections are walked into. A null section is a
+    leaf. The tag of a variant is a leaf named `type`. Where a section stands in several places,
+    its values are leaves of the first one; each of the others is one leaf, whose value is the
+    reference to the first: that both are one object is part of the configuration.
+
+    Arguments:
+        beside: another config; what is plainly the same in both is left out, so that only what
+            may differ has to be compared.
+
+    Returns:
+        the leaves; those without a value yet are left out.
+    """
+    walk = _Walk({})
+    found = list(walk.leaves(config, path, role, None, beside))
+    while walk.wider:
+        # A later place counts for more than the first one, so the values do as well.
+        walk = _Walk({**walk.roles, **walk.wider})
+        found = list(walk.leaves(config, path, role, None, beside))
+    return iter(found)
+
+
+class _Walk:
+    """One walk over the values of a tree.
+
+    Arguments:
+        roles: the roles that sections have by other places than their first, by identity.
+    """
+
+    def __init__(self, roles: dict[int, Role]) -> None:
+        self.roles = roles
+        self.wider: dict[int, Role] = {}
+        self.first: dict[int, tuple[Path, Role, Chain]] = {}
+
+    def leaves(
+        self,
+        config: Node,
+        path: Path,
+        role: Role,
+        chain: Chain | None = None,
+        beside: object = None,
+    ) -> Iterator[Leaf]:
+        self.first[id(config)] = path, role, chain or []
+        origins = origins_of(config)
+        other = beside if type(beside) is type(config) else None
+        for name, info in type(config).__setpoint__.fields.items():
+            value: Any = value_or_missing(config, name)
+            if value is MISSING:
+                continue
+            theirs = value_or_missing(other, name) if other is not None else MISSING
+            if theirs is not MISSING and _is_same(value, theirs):
+                continue
+            here: Path = (*path, name)
+            own = narrower(role, info.role) if info.role not in (None, role) else role
+            layers = origins.get(name) or []
+            if value is not None and type(value) in PLAIN:
+                yield Leaf(here, value, own, layers)
+            elif isinstance(value, Node):
+                yield from self.section(value, here, own, layers, theirs)
+            else:
+                yield from self.value(info.type, value, here, own, layers)
+
+    def value(
+        self, kind: FieldType, value: Any, path: Path, role: Role, chain: Chain
+    ) -> Iterator[Leaf]:
+        if value is not None and type(cast(object, value)) in PLAIN:
+            yield Leaf(path, value, role, chain)
+        elif isinstance(value, Node):
+            yield from self.section(value, path, role, chain)
+        elif isinstance(value, Free):
+            yield from _free_leaves(value, path, role)
+        elif isinstance(value, Reference):
+            yield Leaf(path, value.text, role, chain)
+        elif kind.nested:
+            if value:
+                items = items_of(kind, value)
+                if isinstance(value, dict):  # whose order means nothing
+                    items = sorted(items, key=lambda item: item[0])
+                for key, item, inner in items:
+                    yield from self.value(inner, item, (*path, key), role, chain)
+            else:
+                yield Leaf(path, kind.dump(value), _role_of_absence(kind, role), chain)
+        else:
+            yield Leaf(path, kind.dump(value), role, chain)
+
+    def section(
+        self, section: Node, path: Path, role: Role, chain: Chain, beside: object = None
+    ) -> Iterator[Leaf]:
+        cls = type(section).__setpoint__
+        before = self.first.get(id(section))
+        if before is not None:
+            first, known, declared = before
+            if narrower(role, known) is not role and role is not known:
+                self.wider[id(section)] = role
+            # A reference to a later place was given at the first one.
+            yield Leaf(path, reference_to(first), narrower(role, cls.role), chain or declared)
+            return
+        wider = self.roles.get(id(section), role)
+        role = wider if narrower(role, wider) is role else role
+        if cls.tag is not None and type(beside) is not type(section):
+            yield Leaf((*path, "type"), cls.tag, narrower(role, cls.role), chain)
+        elif cls.tag is None and not cls.fields:
+            # Nothing else would say that it is there.
+            yield Leaf(path, {}, narrower(role, cls.role), chain)
+        yield from self.leaves(section, path, role, chain, beside)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two values need no comparison: equal plain values, or one section of both."""
+    if type(value) in PLAIN:
+        return type(other) is type(value) and other == value
+    return value is other and isinstance(value, Node) and _is_whole(value)
+
+
+def _is_whole(section: Node) -> bool:
+    state = section._state  # pyright: ignore[reportPrivateUsage]
+    return state is not None and state.whole
+
+
+def _role_of_absence(kind: FieldType, role: Role) -> Role:
+    """The role of null, or of an empty list, where a section could stand."""
+    roles = {cls.__setpoint__.role for cls in section_classes(kind)}
+    # Whether there is a tracker cannot matter more than which one.
+    return narrower(role, roles.pop()) if len(roles) == 1 else role
+
+
+def _free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
+    for key, value in area.items():
+        if isinstance(value, Free):
+            yield from _free_leaves(value, (*path, key), role)
+        else:
+            yield Leaf((*path, key), Free(x=value).dump()["x"], role, area.chain(key))
+
+
+def dropped_values(config: Node) -> Iterator[str]:
+    """The values that a later layer has overtaken, since it leaves no place or effect to them."""
+    for path, section in sections(config):
+        state = section._state  # pyright: ignore[reportPrivateUsage]
+        for name, value, origin, reason in state.dropped if state else ():
+            here = (*path, name)
+            yield f"{dotted(here)} = {shown_plain(value)}, from {origin.describe(here)}: {reason}"
+
+
+TAG = "tag"  # the first word of the path that sets one
+
+
+def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:
+    """The fields of a configuration, as it stands, that carry a tag."""
+    for path, section in list(sections(root)):
+        for name, info in type(section).__setpoint__.fields.items():
+            if tag in info.tags:
+                yield (*path, name), section, info

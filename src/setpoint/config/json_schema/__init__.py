@@ -1,1 +1,0 @@
-"""JSON Schema (draft 2020-12) of a config class, for editors and other programs."""

@@ -1,0 +1,421 @@
+"""Putting the values of one layer onto a draft, and gathering everything that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from ..draft.copying import draft_of, dropped_by, keep_shared
+from ..draft.shared_sections import bind, switch
+from ..draft.unknown_keys import former, known_elsewhere, unknown_key
+from ..draft.walk import TAG, reached
+from ..schema.field import FieldInfo
+from ..schema.tree import classes_at, holds_secret, unknown_tag
+from ..types.base import FieldType
+from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
+from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
+from ..types.sections import SectionType, tag_of
+from ..types.special import FreeType
+from ..values.free import Free
+from ..values.node import Node, chain_of
+from ..values.origin import Origin
+from ..values.reference import Reference, may_refer
+from ..words.errors import Invalid
+from ..words.inline import parse_flow
+from ..words.names import Path, dotted
+from ..words.shown import same
+from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar
+from .edits import EXTENDS, Edits, fields_in
+from .fragment import put_fragments, with_fragments
+from .hints import explained
+from .list_edits import Items, single
+from .presets import remember_replaced, section_of_preset
+
+# Fields of these types hold one value, so that nothing can be set inside it.
+SINGLE = (IntType, FloatType, BoolType, StrType, PathType, LiteralType, EnumType)
+
+
+class Editor(Edits):
+    """Applies values to a draft; a value that does not fit becomes a problem, not an exception.
+
+    Arguments:
+        whole: whether a mapping replaces the one that is there, instead of adding to it; records
+            hold whole values.
+    """
+
+    def __init__(self, root: Node, whole: bool = False) -> None:
+        super().__init__(root, whole)
+        self.items = Items(self)
+        # By what path a layer has set a field; a section may stand in several places. What is
+        # named by its identity is kept, so that nothing else can get the same one.
+        self.written: dict[tuple[int, str, int], tuple[Path, Node, Origin]] = {}
+
+    def trial(self) -> Editor:
+        """See `Edits.trial`."""
+        return Editor(draft_of(self.root))
+
+    def on(self, draft: Node) -> Editor:
+        """An editor that goes on with another draft of the same configuration."""
+        other = Editor(draft, self.whole)
+        other.problems, other.failed, other.notes = self.problems, self.failed, self.notes
+        other.fragment_count = self.fragment_count
+        return other
+
+    def merge(self, values: Mapping[str, object], origin: Origin) -> None:
+        """Put a whole mapping onto the root, as a file does.
+
+        A tag sets the fields that the mapping does not set by their own names.
+        """
+        tags = values.get(TAG) if TAG not in type(self.root).__setpoint__.fields else None
+        named: Mapping[str, object] = {}
+        if isinstance(tags, Mapping):
+            named = cast(Mapping[str, object], tags)
+        rest = {key: value for key, value in values.items() if key != TAG} if named else values
+        self.merge_section(self.root, rest, origin, ())
+        for tag, value in named.items():
+            self.set_tag(str(tag), value, origin, unless=lambda other: other is origin)
+        if may_refer(values):
+            bind(self.root)
+
+    def set(self, path: Sequence[str], value: object, origin: Origin) -> None:
+        """Put one value at a dotted path, as a flag does."""
+        keys = tuple(path)
+        try:
+            if len(keys) > MAX_DEPTH:
+                raise Invalid(TOO_DEEP)
+            if len(keys) == 2 and keys[0] == TAG and TAG not in type(self.root).__setpoint__.fields:
+                self.set_tag(keys[1], value, origin)
+                return
+            self.descend(self.root, keys, (), value, origin)
+            if may_refer(value):
+                bind(self.root)
+        except Invalid as error:
+            self.report(keys, value, origin, error)
+
+    def set_tag(
+        self,
+        tag: str,
+        value: object,
+        origin: Origin,
+        unless: Callable[[Origin], bool] = lambda _: False,
+    ) -> None:
+        """Set every field that carries a tag."""
+        name = tag.replace("-", "_")
+        found = list(reached(self.root, name))
+        if not found:
+            self.report((TAG, tag), value, origin, unknown_tag(type(self.root), name))
+        for path, section, info in found:
+            chain = chain_of(section, info.name)
+            if chain and unless(chain[-1][0]):
+                continue
+            try:
+                self._assign(section, info, value, origin, path)
+            except Invalid as error:
+                self.report(path, value, origin, error)
+
+    def merge_section(
+        self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
+    ) -> None:
+        """Put a mapping onto one section."""
+        for key, value in values.items():
+            here = (*path, str(key))
+            try:
+                info = self._field(section, str(key))
+                self._assign(section, info, value, origin, here)
+            except Invalid as error:
+                for inner, item in self._foreign_section(here, value, error):
+                    self.report(inner, item, origin, error)
+
+    def _foreign_section(
+        self, path: Path, value: object, error: Invalid
+    ) -> list[tuple[Path, object]]:
+        """What to report of a value: each key of a section of another system, or the whole."""
+        whole = [(path, value)]
+        if not isinstance(value, Mapping) or not error.message.startswith("unknown key"):
+            return whole
+        entries = cast(Mapping[str, object], value)
+        above = classes_at(type(self.root), path[:-1])
+        close = [name for cls in above for name in cls.__setpoint__.near(str(path[-1]))]
+        meant = classes_at(type(self.root), (*path[:-1], close[0])) if close else []
+        if any(cls.__setpoint__.find(str(key)) for cls in meant for key in entries):
+            return whole
+        foreign = any(known_elsewhere(type(self.root), str(key)) for key in entries)
+        if not foreign or former(type(self.root), dotted(path)):
+            return whole
+        return [((*path, str(key)), item) for key, item in entries.items()]
+
+    def _field(self, section: Node, key: str) -> FieldInfo:
+        info = type(section).__setpoint__.find(key)
+        if info is None:
+            raise unknown_key(type(section), key)
+        return info
+
+    def _assign(
+        self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
+    ) -> None:
+        try:
+            self._assign_value(section, info, value, origin, path)
+        except Invalid as error:
+            raise explained(info, value, error, path, origin) from None
+
+    def _assign_value(
+        self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
+    ) -> None:
+        kind = unwrapped(info.type)
+        if isinstance(kind, SINGLE):
+            self._put(section, info, value, origin, path)
+            return
+        structured = isinstance(kind, SectionType | MappingType | FreeType)
+        if structured or isinstance(kind, SequenceType | TupleType):
+            value = mapping_in(kind, value)
+        if isinstance(kind, SectionType) and isinstance(value, Mapping):
+            entries = cast(Mapping[str, object], value)
+            self.put_fragments(
+                entries,
+                origin,
+                path,
+                lambda values, place: self._assign(section, info, values, place, path),
+                lambda preset: self._take_from_preset(section, info, preset, origin, path),
+            )
+            inner = self._section(section, info, kind, origin, path, tag_of(entries))
+            self.merge_section(inner, fields_in(entries), origin, path)
+            return
+        if isinstance(kind, SectionType) and isinstance(value, str) and value.startswith("@"):
+            self._take_from_preset(section, info, value, origin, path)
+            return
+        named = isinstance(value, str) and value != "null" and "${" not in value
+        if isinstance(kind, SectionType) and (named or isinstance(value, int | float)):
+            if not kind.variants():
+                raise kind.refuse(value)
+            self._section(section, info, kind, origin, path, value)
+            return
+        listed = isinstance(kind, SequenceType | TupleType) and not kind.is_secret()
+        if listed and isinstance(value, Mapping):
+            edits = cast(Mapping[str, object], value)
+            self.items.edit(section, info, edits, origin, path)
+            return
+        if isinstance(kind, MappingType) and isinstance(value, Mapping) and REMOVE in value:
+            edits = cast(Mapping[str, object], value)
+            self.items.set(section, info, (REMOVE,), path, edits[REMOVE], origin)
+            value = {key: item for key, item in edits.items() if key != REMOVE}
+            if not value:
+                return
+        current: Any = self.current(section, info) if structured else None
+        if isinstance(current, Free) and isinstance(value, Mapping):
+            for key, item in cast(Mapping[object, object], value).items():
+                try:
+                    current.put(str(key), item, origin)
+                except Invalid as error:
+                    self.report((*path, str(key)), item, origin, error)
+            return
+        if isinstance(current, dict) and isinstance(value, Mapping) and not self.whole:
+            held = cast(dict[object, object], current)
+            value = {**held, **cast(Mapping[object, object], value)}
+        self._put(section, info, cast(object, value), origin, path)
+
+    def _take_from_preset(
+        self, section: Node, info: FieldInfo, text: str, origin: Origin, path: Path
+    ) -> None:
+        fresh = section_of_preset(self, text, path)
+        current: Any = self.current(section, info)
+        if isinstance(current, Node):
+            remember_replaced(self.root, current, path, origin, text)
+            if fresh is not None:
+                switch(self.root, current, fresh)
+        section.store(info.name, info.read(fresh, origin), origin)
+
+    def _put(
+        self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
+    ) -> None:
+        name = info.name
+        if info.type.nested:
+            value = with_fragments(self, info.type, value, origin, path)
+        stored = info.read(value, origin)
+        key = (id(section), name, id(origin))
+        before, *_ = self.written.setdefault(key, (path, section, origin))
+        if before != path and not same(stored, getattr(section, name)):
+            raise Invalid(
+                f"is the same value as {dotted(before)}, to which the same file gives another "
+                f"value: the section stands in both places"
+            )
+        section.store(name, stored, origin)
+
+    def _section(
+        self,
+        parent: Node,
+        info: FieldInfo,
+        kind: SectionType,
+        origin: Origin,
+        path: Path,
+        tag: object = None,
+    ) -> Node:
+        """The section that stands in a field, made or switched to another variant if need be."""
+        current: Any = self.current(parent, info)
+        if isinstance(current, Reference):
+            bind(self.root)
+            current = self.current(parent, info)
+        if isinstance(current, Reference) and tag is None:
+            raise Invalid(
+                f"is the reference {current.text}, which leads to no section; set fields there, or "
+                f"set this one to null first"
+            )
+        if tag is None:
+            if isinstance(current, Node):
+                return current
+            cls = kind.only()
+            if cls is None:
+                raise Invalid(
+                    "no variant is chosen here yet, so its fields cannot be set",
+                    kind.candidates(),
+                ).inside("type")
+        else:
+            try:
+                cls = kind.find(tag)
+            except Invalid as error:
+                raise error.inside("type") from None
+            if isinstance(current, Node) and type(current).__setpoint__.cls is cls:
+                parent.store(info.name, current, origin)
+                return current
+        fresh = cls()
+        if isinstance(current, Node):
+            keep_shared(current, fresh)
+            self.refuse_dropped(fresh, origin, path)
+            switch(self.root, current, fresh)
+        parent.store(info.name, fresh, origin)
+        return fresh
+
+    def refuse_dropped(self, section: Node, switch: Origin, path: Path) -> None:
+        """Report values that the layer which switches the variant had set itself.
+
+        What an earlier layer set is only named as dropped: it was meant for the other variant.
+        """
+        for name, value, origin in dropped_by(section, switch):
+            tag = type(section).__setpoint__.tag
+            error = Invalid(f"has no effect: type = {tag} has no such field", hint="Remove it.")
+            self.report((*path, name), value, origin, error)
+
+    def replaced(
+        self, held: Node, kind: FieldType, value: object, origin: Origin, path: Path
+    ) -> Node:
+        """What an item that is a section becomes: changed in place, or of another variant.
+
+        Raises:
+            Invalid: if it is none of these.
+        """
+        value = mapping_in(kind, value)
+        if not isinstance(value, Mapping):
+            fresh: Node = kind.read(value, origin)
+            if fresh is not value:
+                keep_shared(held, fresh)
+                self.refuse_dropped(fresh, origin, path)
+                switch(self.root, held, fresh)
+            return fresh
+        entries = cast(Mapping[str, object], value)
+
+        def put(values: Mapping[str, object], place: Origin) -> None:
+            nonlocal held
+            held = self.replaced(held, kind, values, place, path)
+
+        self.put_fragments(entries, origin, path, put)
+        tag = tag_of(entries)
+        inner = held if tag is None or tag == type(held).__setpoint__.tag else None
+        if inner is None:
+            inner = self.replaced(held, kind, tag, origin, path)
+        self.merge_section(inner, fields_in(entries), origin, path)
+        return inner
+
+    def put_fragments(
+        self,
+        values: Mapping[str, object],
+        origin: Origin,
+        path: Path,
+        put: Callable[[dict[str, object], Origin], None],
+        put_preset: Callable[[str], None] | None = None,
+    ) -> None:
+        """Put what the files hold that a section extends onto it."""
+        if EXTENDS not in values:
+            return
+        if self.whole:
+            raise Invalid("a record is read without any other file").inside(EXTENDS)
+
+        put_fragments(self, values[EXTENDS], origin, path, put, put_preset)
+
+    def descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
+        """Follow a path to where a value belongs, and set it there.
+
+        Raises:
+            Invalid: if the path cannot be followed, or the value does not fit.
+        """
+        key = str(rest[0])
+        here = (*done, key)
+        if isinstance(node, Free):
+            if len(rest) == 1:
+                node.put(key, value, origin)
+            else:
+                self.descend(node.inside(key), rest[1:], here, value, origin)
+            return
+        if not isinstance(node, Node):
+            raise Invalid(single(done, key))
+        fields = type(node).__setpoint__.fields
+        if key == "type" and len(rest) == 1 and "type" not in fields:
+            raise Invalid("the root has no variants, so no type can be chosen")
+        try:
+            info = self._field(node, key)
+        except Invalid as error:
+            # Named with its whole path, so that the hint can search the whole tree.
+            close: list[str] = type(node).__setpoint__.near(key) if len(rest) > 1 else []
+            whole = (*close, *rest[1:])
+            there = classes_at(type(node), whole[:-1]) if close else []
+            exists = any(cls.__setpoint__.find(str(whole[-1])) for cls in there)
+            meant = f"Did you mean {dotted((*done, *whole))}?" if exists else ""
+            if close and done:
+                error = Invalid(
+                    error.message, error.valid, hint=f"Did you mean {dotted((*done, *close))}?"
+                )
+            self.report((*done, *rest), value, origin, error, meant)
+            return
+        if len(rest) == 1:
+            self._assign(node, info, value, origin, here)
+            return
+        kind = unwrapped(info.type)
+        if isinstance(kind, SectionType):
+            if rest[1] == "type" and len(rest) == 2:
+                chosen = {"type": value}
+                try:
+                    self._assign(node, info, chosen, origin, here)
+                except Invalid as error:
+                    self.report(here, chosen, origin, error)
+                return
+            if rest[1] == EXTENDS and len(rest) == 2:
+                self._assign(node, info, {EXTENDS: value}, origin, here)
+                return
+            try:
+                inner = self._section(node, info, kind, origin, here)
+            except Invalid as error:
+                if error.at != ("type",):
+                    raise
+                # What is wrong is the section's type, not the field below it.
+                self.report(here, {}, origin, error)
+                return
+            self.descend(inner, rest[1:], here, value, origin)
+        elif kind.is_container():
+            self.items.set(node, info, rest[1:], here, value, origin)
+        elif isinstance(kind, FreeType):
+            self.descend(self.current(node, info), rest[1:], here, value, origin)
+        else:
+            raise Invalid(single(here, str(rest[1])), secret=kind.is_secret())
+
+
+def mapping_in(kind: FieldType, value: object) -> object:
+    """A mapping that is given as a text, as on the command line; other values as they are.
+
+    Raises:
+        Invalid: if the text begins like a mapping and cannot be read as one.
+    """
+    if not isinstance(value, PlainScalar) or not value.startswith("{"):
+        return value
+
+    try:
+        return parse_flow(value)
+    except Invalid as error:
+        raise Invalid(error.message, secret=holds_secret(kind)) from None

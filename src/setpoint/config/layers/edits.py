@@ -1,0 +1,180 @@
+"""What a layer is putting onto a draft, and what was found to be wrong with it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from ..draft.unknown_keys import former, name_here, place_of
+from ..schema.field import FieldInfo
+from ..schema.tree import names_secret
+from ..types.base import FieldType
+from ..values.node import Node, value_or_missing
+from ..values.origin import FILE, Origin
+from ..words.errors import MOST, ConfigError, Invalid, Problem
+from ..words.inline import parse_flow
+from ..words.names import Path, dotted
+from ..words.shown import MISSING, shown_part
+from ..words.texts import PlainScalar
+
+EXTENDS = "extends"
+
+
+class Unknown(NamedTuple):
+    """A key that no field answers to.
+
+    Arguments:
+        value: as the layer holds it; MISSING for a part of a value.
+    """
+
+    path: Path
+    value: object
+    origin: Origin
+    problem: Problem
+
+
+class Edits(ABC):
+    """The problems that a layer meets, and the edits that lists, fragments and presets ask for.
+
+    `Editor` makes the edits; what is written apart from it knows this class only.
+
+    Arguments:
+        whole: whether a mapping replaces the one that is there, instead of adding to it; records
+            hold whole values.
+    """
+
+    def __init__(self, root: Node, whole: bool = False) -> None:
+        self.root = root
+        self.whole = whole
+        self.problems: list[Problem] = []
+        self.fragment_count = 0  # how many files were read for sections
+        self.failed: set[str] = set()
+        # What has changed since a fragment of an older schema was written.
+        self.notes: list[str] = []
+        # The keys that no field answers to, and the configuration as far as it can be determined
+        # without them; both are for `other_names.answer`.
+        self.unknown: list[Unknown] = []
+        self.refused: list[Unknown] = []  # values of a kind that their place cannot take
+        self.determined: Node | None = None
+        # The fragments that are being read, so that none can extend itself.
+        self.reading: list[str] = []
+
+    def report(
+        self, path: Path, value: object, origin: Origin, error: Invalid, meant: str = ""
+    ) -> None:
+        """Record what is wrong with a value.
+
+        Arguments:
+            meant: what is suggested for an unknown key; looked for in the whole tree if empty.
+
+        Raises:
+            ConfigError: with what was found so far, when it is more than anybody reads.
+        """
+        for part in error.parts:
+            full = (*path, *part.at)
+            hint, text, foreign = part.hint, shown_part(value, part), False
+            if part.message.startswith("unknown key"):
+                file = origin.label if origin.layer == FILE else None
+                gone = former(type(self.root), dotted(full), file)
+                foreign = not gone and not meant
+                meant = gone or name_here(type(self.root), str(full[-1])) or meant
+                key, root = str(full[-1]), type(self.root)
+                hint = meant or place_of(root, key, dotted(full), loose=not hint) or hint
+                if names_secret(type(self.root), str(full[-1])):
+                    text = "***"
+            self.failed.add(dotted(full))
+            problem = Problem(
+                dotted(full),
+                part.message,
+                valid=part.valid,
+                hint=hint,
+                value=text,
+                origin=origin.describe(full),
+            )
+            self.problems.append(problem)
+            if text == "***" or part.secret:
+                continue
+            if foreign:
+                self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
+            elif part.message.startswith("is not") or "names no item" in part.message:
+                self.refused.append(Unknown(full, _typed(value, part.at), origin, problem))
+        if len(self.problems) >= MOST:
+            raise ConfigError(self.problems)
+
+    def current(self, section: Node, info: FieldInfo) -> Any:
+        """What stands in a field before the edit.
+
+        Returns:
+            the value; None for a required or derived field that nothing has set.
+        """
+        value = value_or_missing(section, info.name)
+        return None if value is MISSING else value
+
+    @abstractmethod
+    def trial(self) -> Edits:
+        """An editor for a copy of the draft, on which to try what would be refused."""
+
+    @abstractmethod
+    def set(self, path: Sequence[str], value: object, origin: Origin) -> None:
+        """Put one value at a dotted path, as a flag does."""
+
+    @abstractmethod
+    def descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
+        """Follow a path to where a value belongs, and set it there."""
+
+    @abstractmethod
+    def replaced(
+        self, held: Node, kind: FieldType, value: object, origin: Origin, path: Path
+    ) -> Node:
+        """What an item that is a section becomes: changed in place, or of another variant."""
+
+    @abstractmethod
+    def merge_section(
+        self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
+    ) -> None:
+        """Put a mapping onto one section."""
+
+    @abstractmethod
+    def put_fragments(
+        self,
+        values: Mapping[str, object],
+        origin: Origin,
+        path: Path,
+        put: Callable[[dict[str, object], Origin], None],
+        put_preset: Callable[[str], None] | None = None,
+    ) -> None:
+        """Put what the files hold that a section extends onto it."""
+
+    @abstractmethod
+    def refuse_dropped(self, section: Node, switch: Origin, path: Path) -> None:
+        """Report values that the layer which switches the variant had set itself."""
+
+
+def _inside(value: object, path: Path) -> object:
+    """A part of a value as a layer gives it; MISSING where the path leads nowhere."""
+    for part in path:
+        if isinstance(value, Mapping) and part in value:
+            value = cast(Mapping[object, object], value)[part]
+        elif isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):  # pyright: ignore[reportUnknownArgumentType]
+            value = cast(Sequence[object], value)[part]
+        else:
+            return MISSING
+    return value
+
+
+def _typed(value: object, path: Path) -> object:
+    """A part of a value, also of a text that stands for a list or for a section with a type."""
+    if isinstance(value, str):
+        if isinstance(value, PlainScalar) and value.startswith("["):
+            try:
+                return _inside(parse_flow(value), path)
+            except Invalid:
+                return MISSING
+        return value
+    return _inside(value, path)
+
+
+def fields_in(values: Mapping[str, object]) -> dict[str, object]:
+    """A section as a layer gives it, without the words of the engine."""
+    return {key: value for key, value in values.items() if key not in ("type", EXTENDS)}

@@ -1,0 +1,177 @@
+"""Fragments: files that hold the fields of one section, named by `extends` inside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from ..draft.copying import keep_shared
+from ..files.read import read_file
+from ..migrations.document import migrated
+from ..types.containers import MappingType, OptionalType, SequenceType, TupleType
+from ..types.sections import SectionType, tag_of
+from ..values.origin import FILE, Origin, short_name
+from ..words.errors import Invalid, SetpointError
+from ..words.inline import parse_flow, parse_list
+from ..words.names import Path
+from ..words.texts import MAX_FILES, MAX_NESTING, PlainScalar, can_be_named
+from .edits import EXTENDS, fields_in
+
+if TYPE_CHECKING:
+    from ..files.document import Document
+    from ..types.base import FieldType
+    from ..types.sections import SectionType
+    from ..values.node import Node
+    from .edits import Edits
+
+HEADERS = ("$schema", "setpoint")  # they speak of the file
+
+
+def put_fragments(
+    editor: Edits,
+    names: object,
+    origin: Origin,
+    path: Path,
+    put: Callable[[dict[str, object], Origin], None],
+    put_preset: Callable[[str], None] | None = None,
+) -> None:
+    """Read the files that a section extends, and put each onto the section as it comes.
+
+    Arguments:
+        editor: the layer that is being put onto the draft; gets what is wrong with a file.
+        names: a file, or a list of them; relative to the file that names them.
+    """
+    for name in _names(editor, names, origin, path):
+        if name.startswith("@") and put_preset is not None:
+            try:
+                put_preset(name)
+            except Invalid as error:
+                editor.report((*path, "extends"), name, origin, error)
+            continue
+        try:
+            document, real = _read(editor, name, origin, path)
+        except SetpointError as error:
+            shown = error if isinstance(error, Invalid) else Invalid(str(error))
+            editor.report((*path, "extends"), name, origin, shown)
+            continue
+        values = {key: value for key, value in document.data.items() if key not in HEADERS}
+        # It is read now, and counts for less than what names it.
+        where = partial(_where, document, len(path))
+        place = Origin(FILE, document.name, where, origin.order - 0.5)
+        editor.reading.append(real)
+        try:
+            put(values, place)
+        except Invalid as error:
+            editor.report(path, values, place, error)
+        finally:
+            editor.reading.pop()
+
+
+def with_fragments(
+    editor: Edits, kind: FieldType, value: object, origin: Origin, path: Path
+) -> object:
+    """A value in which each new section that extends files is made, with what these hold.
+
+    Raises:
+        Invalid: if such a section cannot be made.
+    """
+    while isinstance(kind, OptionalType):
+        kind = kind.inner
+    sequence = isinstance(kind, SequenceType | TupleType)
+    if isinstance(value, PlainScalar) and EXTENDS in value and "{" in value:
+        value = parse_list(value) if sequence else parse_flow(value)
+    if not _extends(value):
+        return value
+    if isinstance(kind, SectionType) and isinstance(value, Mapping):
+        return _made(editor, kind, cast(Mapping[str, object], value), origin, path)
+    if isinstance(kind, MappingType) and isinstance(value, Mapping):
+        entries = cast(Mapping[str, object], value)
+        return {
+            key: with_fragments(editor, kind.item, item, origin, (*path, key))
+            for key, item in entries.items()
+        }
+    if isinstance(kind, SequenceType | TupleType) and isinstance(value, list | tuple):
+        items = cast(Sequence[object], value)
+        kinds = kind.items if isinstance(kind, TupleType) else [kind.item] * len(items)
+        new = [
+            with_fragments(editor, inner, item, origin, (*path, index))
+            for index, (inner, item) in enumerate(zip(kinds, items, strict=False))
+        ]
+        return [*new, *items[len(new) :]]
+    return value
+
+
+def _extends(value: object) -> bool:
+    """Whether a mapping anywhere in a value extends files."""
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[str, object], value)
+        return EXTENDS in entries or any(map(_extends, entries.values()))
+    return isinstance(value, list | tuple) and any(map(_extends, cast(Sequence[object], value)))
+
+
+def _made(
+    editor: Edits, kind: SectionType, values: Mapping[str, object], origin: Origin, path: Path
+) -> Node:
+    """A new section of which some part extends files."""
+    made: Node | None = None
+    known = len(editor.problems)
+
+    def put(fields: Mapping[str, object], place: Origin) -> None:
+        nonlocal made
+        editor.put_fragments(fields, place, path, put)
+        tag = tag_of(fields)
+        if made is None and tag is None:
+            tag = tag_of(values)
+        if made is None and tag is None and len(editor.problems) > known:
+            # Which variant it is was to be said by a file, of which it is known what is wrong.
+            made = next(iter(kind.variants().values()), kind.classes[0])()
+            return
+        if made is None or (tag is not None and tag != type(made).__setpoint__.tag):
+            fresh: Node = kind.read({} if tag is None else {"type": tag}, place)
+            if made is not None:
+                keep_shared(made, fresh)
+                editor.refuse_dropped(fresh, place, path)
+            made = fresh
+        editor.merge_section(made, fields_in(fields), place, path)
+
+    put(values, origin)
+    return cast("Node", made)
+
+
+def _read(editor: Edits, name: str, origin: Origin, path: Path) -> tuple[Document, str]:
+    if not can_be_named(name):
+        raise Invalid("is not a path: no file can have this name")
+    beside = os.path.dirname(origin.label) if origin.layer == FILE else ""
+    file = os.path.join(beside, os.path.expanduser(name))
+    real = os.path.realpath(file)
+    if real in editor.reading or len(editor.reading) >= MAX_NESTING:
+        chain = " -> ".join(short_name(each) for each in (*editor.reading, real))
+        raise Invalid(f"extends itself, or one another more than {MAX_NESTING} deep: {chain}")
+    editor.fragment_count += 1
+    if editor.fragment_count > MAX_FILES:
+        raise Invalid(f"fragments are read {MAX_FILES} times at most")
+    document = read_file(file)
+    if "setpoint" in document.data:
+        document, notes = migrated(type(editor.root), document, path)
+        editor.notes.extend(notes)
+    return document, real
+
+
+def _where(document: Document, depth: int, path: Path) -> str:
+    """Where a value stands in a file that holds a section of this depth."""
+    return document.where(path[depth:])
+
+
+def _names(editor: Edits, names: object, origin: Origin, path: Path) -> list[str]:
+    if isinstance(names, PlainScalar):
+        names = parse_list(names)
+    listed = isinstance(names, list | tuple)
+    many = list(cast(Sequence[object], names)) if listed else [names]
+    found = [str(name) for name in many if isinstance(name, str) and name]
+    if len(found) < len(many) or not many:
+        error = Invalid("must be a file, or a list of files")
+        editor.report((*path, "extends"), many, origin, error)
+        return []
+    return found

@@ -1,0 +1,210 @@
+"""What is said about a value that is written as other systems write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+from ..draft.walk import leaves
+from ..files.write_common import quoted
+from ..schema.field import FieldInfo
+from ..types.containers import OptionalType, unwrapped
+from ..types.scalars import EnumType, LiteralType
+from ..types.sections import SectionType
+from ..values.node import Node
+from ..values.origin import (
+    COMMAND_LINE,
+    DERIVED,
+    ENVIRONMENT,
+    FILE,
+    MODIFIER,
+    PROGRAM,
+    REFERENCE,
+    Origin,
+    Recorded,
+)
+from ..words.errors import Invalid
+from ..words.names import Path, dotted
+from ..words.shown import MISSING, shown_plain
+from ..words.texts import PlainScalar
+
+# How other languages, and people, write that there is nothing.
+NOTHING = ("none", "nil", "false", "off", "no", "~", "")
+WRONG_KIND = "is not"  # how the errors of types begin; those of ranges say something else
+SWITCHED = ("true", "false", "yes", "no", "on", "off")
+HERE = ((), ("type",))  # where an error is about the value as a whole
+
+
+def explained(
+    info: FieldInfo, value: object, error: Invalid, path: Path, origin: Origin
+) -> Invalid:
+    """The error for a value that a field cannot take, with what was meant where that is known."""
+    if len(error.parts) > 1 or error.secret or not error.message.startswith(WRONG_KIND):
+        return error
+    message, at, hint = error.message, error.at, error.hint
+    if (value is None or value == "null") and at in (*HERE, (0,)):
+        message, at = "cannot be null", ()
+    if at not in HERE or not isinstance(value, str | int | float | None):
+        return error
+    word = "null" if value is None else str(value).lower().removeprefix("torch.")
+    ours = value_here(info, word)
+    kind = unwrapped(info.type)
+    if ours:
+        hint = f"Here it is called {ours}."
+    elif isinstance(kind, SectionType) and kind is not info.type and word in SWITCHED:
+        hint = _switches(kind, path, origin)
+    elif isinstance(info.type, OptionalType) and word in NOTHING:
+        hint = "Write null for none."
+    elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
+        hint = _inside(kind, word, path) or hint
+    return Invalid(message, error.valid, at, hint)
+
+
+def value_here(info: FieldInfo, word: str) -> str:
+    """What a value is called here that other systems call by another name.
+
+    Returns:
+        the value as it is typed; the empty text where nothing is known.
+    """
+    return next((ours for ours, names in info.values_also_called.items() if word in names), "")
+
+
+def _switches(kind: SectionType, path: Path, origin: Origin) -> str:
+    """How a section that may be null is switched on and off."""
+    cls, name = kind.only(), dotted(path)
+    off = f"off with {written({name: None}, origin)}."
+    if cls is None:
+        tag = next(iter(kind.variants()))
+        return f"Switch it on by one of its types, as in {written({name: tag}, origin)}; {off}"
+    required = [info.name for info in cls.__setpoint__.fields.values() if info.required]
+    if required:
+        return f"Switch it on by giving {dotted((*path, required[0]))}; {off}"
+    return f"Switch it on, with its defaults, with {written({name: {}}, origin)}; {off}"
+
+
+def _inside(kind: SectionType, word: str, path: Path) -> str:
+    """The field of a section that takes a value which was given to the section itself."""
+    cls = kind.only()
+    fields = list(cls.__setpoint__.fields.values()) if cls else []
+    for info in fields:
+        ours = value_here(info, word)
+        if not ours and isinstance(unwrapped(info.type), LiteralType | EnumType):
+            ours = word if _takes(info, word) else ""
+        if ours:
+            return f"Did you mean {dotted((*path, info.name))}={ours}?"
+    required = [info for info in fields if info.required]
+    if len(required) == 1 and _takes(required[0], word):
+        return f"Did you mean {dotted((*path, required[0].name))}={word}?"
+    return f"Did you mean {dotted((*path, fields[0].name))}?" if len(fields) == 1 else ""
+
+
+def _takes(info: FieldInfo, word: str) -> bool:
+    try:
+        return info.read(PlainScalar(word), Origin(PROGRAM)) is not MISSING
+    except Invalid:
+        return False
+
+
+BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
+
+
+def written(values: Mapping[str, object], origin: Origin) -> str:
+    """Values as they are written in the layer that an unknown key came from."""
+    if origin.layer == FILE:
+        parts = [_in_file(path, value, origin.label) for path, value in values.items()]
+        return "; ".join(parts)
+    parts: list[str] = []
+    for path, value in values.items():
+        if origin.layer == COMMAND_LINE:
+            parts.append(f"--{path} {in_shell(bare_text(value))}")
+        elif origin.layer == ENVIRONMENT:
+            parts.append(
+                f"SETPOINT__{path.upper().replace('.', '__')}={in_shell(bare_text(value))}"
+            )
+        else:
+            parts.append(f"{path} = {_quoted(value)}")
+    return " ".join(parts) if origin.layer in (COMMAND_LINE, ENVIRONMENT) else "; ".join(parts)
+
+
+def _in_file(path: str, value: object, name: str) -> str:
+    section, _, key = path.rpartition(".")
+    if name.endswith(".toml"):
+        text = '"null"' if value is None else _quoted(value, " = ")
+        return f"{key} = {text}" + (f" under [{section}]" if section else "")
+    keys = path.split(".")
+    quote = '"' if name.endswith(".json") else ""
+    text = _quoted(value)
+    for each in reversed(keys[1:]):
+        text = f"{{{quote}{each}{quote}: {text}}}"
+    return f"{quote}{keys[0]}{quote}: {text}"
+
+
+def bare_text(value: object) -> str:
+    """A value as a flag holds it, before the shell's quotes."""
+    return str(value) if isinstance(value, str) else _quoted(value, ": ", bare=True)
+
+
+def _quoted(value: object, colon: str = ": ", bare: bool = False) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        short = float(f"{value:.10g}")
+        return str(int(short)) if short.is_integer() and abs(short) < 1e6 else f"{short!r}"
+    if isinstance(value, list | tuple):
+        items = (_quoted(item, colon, bare) for item in cast(Sequence[object], value))
+        return f"[{', '.join(items)}]"
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[str, object], value).items()
+        entries = (f"{key}{colon}{_quoted(item, colon, bare)}" for key, item in pairs)
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(value, PlainScalar):
+        return str(value)
+    if isinstance(value, str):
+        plain = bare and value and all(sign in BARE - {",", ":"} for sign in value)
+        return value if plain else quoted(value)
+    return str(value)
+
+
+def in_shell(text: str) -> str:
+    """A word as a shell takes it.
+
+    Returns:
+        the text, in double quotes where it has spaces and nothing that they do not protect, else
+        quoted by `shlex`.
+    """
+    if text and all(sign in BARE for sign in text):
+        return text
+    if " " in text and all(sign in BARE or sign == " " for sign in text):
+        return f'"{text}"'
+    import shlex
+
+    return shlex.quote(text)
+
+
+def overridden(config: Node) -> Iterator[str]:
+    """The values of modifiers that somebody asked for and that a later layer replaced."""
+    for leaf in leaves(config):
+        by_modifier = [
+            (origin, value)
+            for origin, value in leaf.chain[:-1]
+            if origin.layer == MODIFIER and not isinstance(origin, Recorded)
+        ]
+        if not by_modifier:
+            continue
+        origin, value = by_modifier[-1]
+        winner, last = leaf.chain[-1]
+        itself = winner.layer == MODIFIER and winner.label == origin.label
+        if itself or winner.layer in (DERIVED, REFERENCE) or last == value:
+            continue
+        yield (
+            f"{leaf.key} = {_shown(value)} of --with {origin.label}, "
+            f"by {winner.describe(leaf.path)}"
+        )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Node):
+        return type(value).__setpoint__.tag or "a section"
+    return shown_plain(value)

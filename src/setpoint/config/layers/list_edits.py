@@ -1,0 +1,299 @@
+"""Edits of lists, tuples and mappings: one item is set, put in or taken out, the others stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ..types.base import FieldType, read_item
+from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, read_items
+from ..values.node import Node, value_or_missing
+from ..values.origin import Origin
+from ..values.reference import Reference
+from ..words.errors import Invalid
+from ..words.names import Path, did_you_mean, dotted
+from ..words.shown import shown, shown_plain
+
+if TYPE_CHECKING:
+    from ..schema.field import FieldInfo
+    from .edits import Edits
+from ..types.containers import unwrapped
+from ..words.inline import parse_list
+from ..words.texts import PlainScalar
+from .fragment import with_fragments
+
+APPEND, EXTEND, INSERT = "append", "extend", "insert"
+EDITS = (APPEND, EXTEND, INSERT, REMOVE)
+
+
+class Items:
+    """Changes what a list or mapping holds; what does not fit is reported to the editor.
+
+    Arguments:
+        editor: the layer that is being put onto the draft.
+    """
+
+    def __init__(self, editor: Edits) -> None:
+        self.editor = editor
+
+    def edit(
+        self, node: Node, info: FieldInfo, edits: Mapping[str, object], origin: Origin, done: Path
+    ) -> None:
+        """Apply a mapping of edits in the order in which it is written, as files give it.
+
+        Arguments:
+            edits: `append`, `extend`, `insert`, `remove`, or an item's index or name, with values.
+        """
+        for key, value in edits.items():
+            if key == INSERT and isinstance(value, Mapping):
+                for place, item in cast(Mapping[str, object], value).items():
+                    self.set(node, info, (INSERT, str(place)), done, item, origin)
+            else:
+                self.set(node, info, (str(key),), done, value, origin)
+
+    def set(
+        self, node: Node, info: FieldInfo, rest: Path, done: Path, value: object, origin: Origin
+    ) -> None:
+        """Make one edit of a list or mapping, or of something inside an item.
+
+        Arguments:
+            rest: the path from the field on: a word of `EDITS`, an index, a key or a name.
+        """
+        held: Any = self.editor.current(node, info)
+        try:
+            changed = self.changed(info.type, held, rest, done, value, origin)
+            if changed is not held:
+                node.store(info.name, info.read(changed, origin), origin)
+        except Invalid as error:
+            # The error's own path leads through the items; the value is what was to go there.
+            for part in error.parts:
+                inside = part.at[len(rest) :]
+                found = Invalid(part.message, part.valid, inside, part.hint, part.secret)
+                place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
+                self.editor.report((*done, *place), value, origin, found)
+
+    def changed(
+        self, kind: FieldType, held: Any, rest: Path, done: Path, value: object, origin: Origin
+    ) -> Any:
+        """What a value becomes when something inside it is set.
+
+        Returns:
+            the new value; the old one where a section inside was changed in place.
+
+        Raises:
+            Invalid: whose path leads to what is wrong from outside.
+        """
+        kind = unwrapped(kind)
+        if isinstance(held, Node):
+            if rest == ("extends",):
+                return self.editor.replaced(held, kind, {"extends": value}, origin, done)
+            if rest and rest != ("type",):
+                self.editor.descend(held, rest, done, value, origin)
+                return held
+            return self.editor.replaced(held, kind, value, origin, done)
+        if not rest:
+            value = self._with_fragments(kind, value, origin, done)
+            return read_item(kind, value, origin)
+        if isinstance(held, Reference):
+            reason = f"is the reference {held.text}, whose items are not known yet"
+            raise Invalid(f"{dotted(done)} {reason}")
+        if isinstance(kind, MappingType):
+            return self._in_mapping(kind, dict(held or {}), rest, done, value, origin, held)
+        if isinstance(kind, SequenceType | TupleType):
+            return self._in_list(kind, list(held or ()), rest, done, value, origin, held)
+        raise Invalid(single(done, str(rest[0])))
+
+    def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
+        if not kind.nested:
+            return value
+
+        return with_fragments(self.editor, kind, value, origin, path)
+
+    def _in_mapping(
+        self,
+        kind: MappingType,
+        items: dict[str, Any],
+        rest: Path,
+        done: Path,
+        value: object,
+        origin: Origin,
+        held: Any,
+    ) -> Any:
+        if rest == (REMOVE,):
+            for key in _words(value):
+                if key not in items:
+                    raise Invalid(
+                        f"{dotted(done)} has no item {key!r}",
+                        tuple(items),
+                        hint=did_you_mean(key, items),
+                    ).inside(REMOVE)
+                del items[key]
+            return items
+        key = kind.check_key(str(rest[0]))
+        if len(rest) > 1 and key not in items:
+            raise Invalid(f"{dotted(done)} has no item {key!r}", tuple(items))
+        return self._replace(items, key, items.get(key), kind.item, rest, done, value, origin, held)
+
+    def _in_list(
+        self,
+        kind: SequenceType | TupleType,
+        items: list[Any],
+        rest: Path,
+        done: Path,
+        value: object,
+        origin: Origin,
+        held: Any,
+    ) -> Any:
+        word = str(rest[0])
+        if word in EDITS:
+            if isinstance(kind, TupleType):
+                raise Invalid(f"{dotted(done)} has {len(items)} items, neither more nor less")
+            try:
+                new = kind.item if word in (APPEND, INSERT) else kind
+                value = self._with_fragments(new, value, origin, (*done, word))
+                return _edited(kind, items, rest, dotted(done), value, origin)
+            except Invalid as error:
+                raise error.inside(word) from None
+        index = item_index(items, word, dotted(done))
+        item = kind.items[index] if isinstance(kind, TupleType) else kind.item
+        return self._replace(items, index, items[index], item, rest, done, value, origin, held)
+
+    def _replace(
+        self,
+        items: Any,
+        key: Any,
+        before: Any,
+        kind: FieldType,
+        rest: Path,
+        done: Path,
+        value: object,
+        origin: Origin,
+        held: Any,
+    ) -> Any:
+        try:
+            items[key] = self.changed(kind, before, rest[1:], (*done, key), value, origin)
+        except Invalid as error:
+            raise error.inside(key) from None
+        # A section is changed in place; the list that holds it stays the same.
+        return held if isinstance(before, Node) and items[key] is before else items
+
+
+def _edited(
+    kind: SequenceType, items: list[Any], rest: Path, name: str, value: object, origin: Origin
+) -> list[Any]:
+    """The list with items put in or taken out; errors lead to it from behind the word."""
+    word = rest[0]
+    if len(rest) != (2 if word == INSERT else 1):
+        form = f"{name}.insert.INDEX" if word == INSERT else f"{name}.{word}"
+        raise Invalid(f"an edit of a list is written {form} with a value")
+    if word == APPEND:
+        return [*items, read_item(kind.item, value, origin)]
+    if word == EXTEND:
+        return [*items, *kind.read(value, origin)]
+    if word == INSERT:
+        at = _place(str(rest[1]), len(items), name)
+        try:
+            return [*items[:at], read_item(kind.item, value, origin), *items[at:]]
+        except Invalid as error:
+            raise error.inside(rest[1]) from None
+    gone = [_which(kind, items, which, name, origin) for which in read_items(kind, _listed(value))]
+    return [item for index, item in enumerate(items) if index not in gone]
+
+
+def _which(kind: SequenceType, items: list[Any], which: object, name: str, origin: Origin) -> int:
+    """The index of an item to be taken out: sections by index or name, plain items by value."""
+    if kind.item.nested:
+        return item_index(items, str(which), name)
+    value = kind.item.read(which, origin)
+    if value not in items:
+        raise Invalid(f"{name} does not hold {shown(which)}", tuple(map(shown_plain, items)))
+    return items.index(value)
+
+
+def _listed(value: object) -> object:
+    return cast(object, value) if isinstance(value, str | list | tuple) else [value]
+
+
+def _words(value: object) -> list[str]:
+    if isinstance(value, PlainScalar):
+        return [str(word) for word in parse_list(value)]
+    if isinstance(value, list | tuple):
+        return [str(word) for word in cast(Sequence[object], value)]
+    return [str(value)]
+
+
+def _index(text: str) -> int:
+    """A whole number in plain digits; a list may hold an item that is named like any other."""
+    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def _place(text: str, length: int, name: str) -> int:
+    try:
+        at = _index(text)
+    except ValueError:
+        raise Invalid(f"{text!r} is not an index of {name}").inside(text) from None
+    if not -length <= at <= length:
+        raise Invalid(
+            f"{name} has {_count(length)}; nothing can be inserted at {at}",
+            tuple(map(str, range(length + 1))),
+        ).inside(text)
+    return at + length if at < 0 else at
+
+
+def item_index(items: Sequence[Any], word: str, name: str) -> int:
+    """The index of an item that is named by its index, its `name`, or its `type`.
+
+    Raises:
+        Invalid: if no item, or more than one, is meant.
+    """
+    try:
+        index = _index(word)
+    except ValueError:
+        return _named(items, word, name)
+    if not -len(items) <= index < len(items):
+        raise Invalid(
+            f"{name} has {_count(len(items))}; there is no item {index}",
+            tuple(map(str, range(len(items)))),
+        )
+    return index % len(items)
+
+
+def _named(items: Sequence[Any], word: str, name: str) -> int:
+    names = [names_of(item) for item in items]
+    for rank in (0, 1):  # a name of its own beats the kind that an item is of
+        found = [at for at, known in enumerate(names) if known[rank] == word]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise Invalid(
+                f"{name} has {len(found)} items {word!r}; name one by its index",
+                tuple(map(str, found)),
+            )
+    known = [text for pair in names for text in pair if text]
+    valid = (*map(str, range(len(items))), *dict.fromkeys(known), *EDITS)
+    meant = did_you_mean(word, (*known, *EDITS))
+    raise Invalid(f"{name} is a list; {word!r} names no item of it", valid, hint=meant)
+
+
+def names_of(item: object) -> tuple[str | None, str | None]:
+    """How an item of a list can be named beside by its index.
+
+    Returns:
+        its name, if it has a field `name`, and its tag.
+    """
+    if not isinstance(item, Node):
+        return None, None
+    own = type(item).__setpoint__.fields.get("name")
+    name: Any = value_or_missing(item, "name") if own else None
+    return name if isinstance(name, str) else None, type(item).__setpoint__.tag
+
+
+def _count(length: int) -> str:
+    return f"{length} item{'s' * (length != 1)}"
+
+
+def single(path: Path, key: str) -> str:
+    """What is wrong with a path that goes on behind a single value."""
+    return f"{dotted(path)} is a single value; it has no {key!r} inside"

@@ -1,0 +1,384 @@
+"""Presets and modifiers by name, with their parameters."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from ..draft.config import Config
+from ..types.compiler import compile_annotation
+from ..values.node import Node
+from ..values.origin import MODIFIER, PRESET, Origin, running
+from ..values.user_code import call_user_function, find_user_function, import_user_module
+from ..words.errors import Invalid, SetpointError, several
+from ..words.inline import parse_flow
+from ..words.names import FORGOTTEN, did_you_mean
+from ..words.shown import not_of
+from ..words.texts import PlainScalar
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+from ..draft.copying import draft_of
+from ..draft.walk import leaves
+from ..values.node import state_of, value_or_missing
+from ..values.origin import COMMAND_LINE, ENVIRONMENT, FILE, SWEEP, Recorded
+from ..words.errors import ConfigError, UserCodeError
+from ..words.names import Path, dotted
+from ..words.shown import MISSING
+
+if TYPE_CHECKING:
+    from .edits import Edits
+
+P = TypeVar("P", bound=Callable[..., Node])
+M = TypeVar("M", bound=Callable[..., Node])
+
+
+V = TypeVar("V")
+
+
+class Catalogue(MutableMapping[str, V]):
+    """A mapping that knows some of its names before it has what they stand for.
+
+    Iterating gives all names and imports nothing, and so does `in`; taking a value imports the
+    module that puts it here.
+    """
+
+    def __init__(self) -> None:
+        self._present: dict[str, V] = {}
+        self._waiting: dict[str, str] = {}
+
+    def expect(self, module: str, *names: str) -> None:
+        """Make names known without importing what brings them."""
+        for name in names:
+            if name not in self._present:
+                self._waiting[name] = module
+
+    def __getitem__(self, name: str) -> V:
+        # Taken out first: the module itself asks for its names while it is being imported.
+        module = self._waiting.pop(name, None)
+        if module is not None and name not in self._present:
+            from importlib import import_module
+
+            try:
+                import_module(module)
+            except BaseException:
+                self._waiting[name] = module
+                raise
+        return self._present[name]
+
+    def __setitem__(self, name: str, value: V) -> None:
+        self._waiting.pop(name, None)
+        self._present[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        waited = self._waiting.pop(name, None) is not None
+        if name in self._present or not waited:
+            del self._present[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._present or name in self._waiting
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._present, *self._waiting])
+
+    def __len__(self) -> int:
+        return len(self._present) + len(self._waiting)
+
+
+presets: Catalogue[Callable[..., Node]] = Catalogue()
+modifiers: dict[str, Callable[..., Node]] = {}
+
+
+def preset(function: P) -> P:
+    """Register a function that returns a fresh config, under its own name.
+
+    Arguments:
+        function: takes its parameters, which have defaults, if it has any; its docstring's first
+            line is shown by `list`.
+
+    Raises:
+        TypeError: if another function has the name already; a module may be loaded again.
+    """
+    return _register(presets, function, "preset")
+
+
+def modifier(function: M) -> M:
+    """Register a function from config to config, under its own name.
+
+    Raises:
+        TypeError: if another function has the name already; a module may be loaded again.
+    """
+    return _register(modifiers, function, "modifier")
+
+
+def _register(table: MutableMapping[str, Any], function: Any, kind: str) -> Any:
+    name = function.__name__.replace("_", "-")
+    other = table.get(name)
+    if other is not None and other.__module__ != function.__module__:
+        raise TypeError(f"there is a {kind} {name!r} already, in {other.__module__}")
+    if other is not None and _beside(other, function, sys._getframe(2)):  # pyright: ignore[reportPrivateUsage]
+        line = other.__code__.co_firstlineno
+        raise TypeError(
+            f"{function.__module__} defines two {kind}s {name!r}, the first of them in line {line}"
+        )
+    table[name] = function
+    return function
+
+
+def _beside(other: Any, function: Any, frame: FrameType) -> bool:
+    """Whether the piece of code that defines one function defines another one as well.
+
+    A module that is loaded again, or a cell of a notebook that is run again, is another piece.
+    """
+    code = getattr(other, "__code__", None)
+    again = code is None or code is getattr(function, "__code__", None)
+    return not again and any(constant is code for constant in frame.f_code.co_consts)
+
+
+def preset_summary(function: Callable[..., object]) -> str:
+    """The first line of a function's docstring."""
+    return (function.__doc__ or "").strip().partition("\n")[0]
+
+
+def preset_parameters(function: Callable[..., object], skip: int = 0) -> list[dict[str, Any]]:
+    """The parameters of a preset or modifier.
+
+    Returns:
+        for each its `name` and, if it has one, its `default`.
+    """
+    import inspect
+
+    parameters = list(inspect.signature(function).parameters.values())[skip:]
+    return [
+        {"name": each.name} | ({} if each.default is each.empty else {"default": each.default})
+        for each in parameters
+    ]
+
+
+def preset_named(text: str) -> str | None:
+    """The registered preset that a text names, with or without parameters.
+
+    Arguments:
+        text: for instance `tiny`, `my_preset` or `tiny(width=64)`.
+    """
+    name = text.partition("(")[0].strip().replace("_", "-")
+    return name if name in presets else None
+
+
+def call_preset(text: str) -> Node:
+    """Make the config of a preset; its assignments carry the preset as origin.
+
+    Arguments:
+        text: the preset's name, with parameters in parentheses if it gets any; hyphens and
+            underscores are the same.
+
+    Raises:
+        SetpointError: if there is no such preset, or it cannot take the parameters.
+    """
+    name, opened, inside = text.partition("(")
+    function = presets.get(name.strip().replace("_", "-"))
+    if function is None:
+        raise SetpointError(unknown_preset("preset", name, presets))
+    return call_source(function, text, f"the preset {text!r}", inside if opened else ")")
+
+
+def call_source(function: Callable[..., object], text: str, title: str, inside: str) -> Any:
+    """Call a function that makes a config.
+
+    Raises:
+        SetpointError: if it cannot take the parameters, or fails.
+    """
+    arguments = _read_arguments(function, inside, 0, title, text.partition("(")[0])
+
+    with running(PRESET, text):
+        return call_user_function(function, title, **arguments)
+
+
+def call_modifier(text: str, draft: Node) -> Node:
+    """Apply a modifier such as `smoke`, `smoke(steps=5)` or `module:function`.
+
+    Raises:
+        SetpointError: if there is no such modifier, or it cannot take the parameters.
+    """
+    name, opened, inside = text.partition("(")
+    name = name.strip()
+    if ":" in name:
+        function = find_user_function(name)
+    elif (known := modifiers.get(name.replace("_", "-"))) is not None:
+        function = known
+    else:
+        raise SetpointError(unknown_preset("modifier", name, modifiers))
+    title = f"the modifier {text!r}"
+    arguments = _read_arguments(function, inside if opened else ")", 1, title, name)
+
+    with running(MODIFIER, text):
+        result: object = call_user_function(function, title, draft, **arguments)
+    if not isinstance(result, type(draft)):
+        said = not_of(result, type(draft)) if isinstance(result, Config) else f"{result!r}"
+        raise SetpointError(f"the modifier {name!r} must return the config, got {said}")
+    return result
+
+
+def _read_arguments(
+    function: Callable[..., object], inside: str, skip: int, title: str, name: str
+) -> dict[str, Any]:
+    try:
+        return _arguments(function, inside, skip)
+    except Invalid as error:
+        # The text as typed may hold what must not be repeated.
+        secret = any(part.secret for part in error.parts)
+        shown = f"{title.rpartition(' ')[0]} {name!r}".strip() if secret else title
+        reasons = "; ".join(part.message for part in error.parts)
+        raise SetpointError(f"{shown}: {reasons}") from None
+
+
+def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[str, Any]:
+    """What is typed between parentheses as keyword arguments, past the first `skip` of them."""
+    if not inside.rstrip().endswith(")"):
+        raise Invalid("the parameters are not closed by )")
+    if not inside.strip(" )") and not skip and not _takes_arguments(function):
+        return {}
+    import inspect
+
+    given: Any = parse_flow(PlainScalar("{" + inside.rstrip()[:-1] + "}"))
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())[skip:]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {each.name: each for each in parameters if each.kind in named}
+    result: dict[str, Any] = {}
+    errors: list[Invalid] = []
+    for key, value in cast(Mapping[str, object], given).items():
+        if key not in known:
+            names = ", ".join(known) or "none"
+            errors.append(Invalid(f"unknown parameter {key!r}; it takes: {names}"))
+            continue
+        annotation = known[key].annotation
+        free = annotation is inspect.Parameter.empty
+        kind = compile_annotation(Any if free else annotation, f"{function.__name__}({key})")
+        try:
+            result[key] = kind.read(value, Origin(MODIFIER, function.__name__))
+        except Invalid as error:
+            valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
+            hint = f". {error.hint}" if error.hint else ""
+            message = f"parameter {key!r} {error.message}{valid}{hint}"
+            errors.append(Invalid(message, secret=error.secret))
+    missing = [name for name, p in known.items() if p.default is p.empty and name not in given]
+    if missing:
+        errors.append(Invalid(f"needs a value for {', '.join(missing)}"))
+    if errors:
+        raise several(errors)
+    return result
+
+
+def _takes_arguments(function: Any) -> bool:
+    # Most presets take none, and `inspect` is not free to import.
+    code = getattr(function, "__code__", None)
+    return code is None or bool(code.co_argcount + code.co_kwonlyargcount)
+
+
+def unknown_preset(kind: str, name: str, table: Mapping[str, object]) -> str:
+    """What to say about a name that nothing is registered under."""
+    meant = did_you_mean(name, table, " ")
+    if "," in name and all(part.strip().replace("_", "-") in table for part in name.split(",")):
+        each = " ".join(f"--with {part.strip()}" for part in name.split(","))
+        meant = f" Repeat the option: {each}." if kind == "modifier" else ""
+    if not meant and name.strip().replace("-", "_").isidentifier():
+        meant = f" {FORGOTTEN}."
+    return f"there is no {kind} {name!r}.{meant} Known: {', '.join(sorted(table)) or 'none'}"
+
+
+GROUP = "setpoint.plugins"
+
+
+_loaded: set[str] = set()
+
+
+@functools.cache
+def _installed() -> tuple[EntryPoint, ...]:
+    # What is installed is looked up once in a process, however many errors it meets.
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
+
+
+def load_plugins(broken: list[SetpointError] | None = None) -> bool:
+    """Import the modules that installed packages name as plugins, each once.
+
+    Looking for them takes longer than all of `setpoint check`, so that they are asked for only
+    where a name is not known without them, and where everything is listed.
+
+    Arguments:
+        broken: gets the errors of plugins that cannot be imported; None raises the first.
+
+    Raises:
+        SetpointError: if a plugin cannot be imported, naming the package that brings it.
+    """
+    found = False
+    for entry in _installed():
+        if entry.value in _loaded:
+            continue
+        package = entry.dist.name if entry.dist else "a package"
+        try:
+            import_user_module(entry.module, f"the plugin {entry.name!r} of {package}")
+        except SetpointError as error:
+            said = SetpointError(f"{error}; uninstall {package} or repair it")
+            if broken is None:
+                raise said from None
+            broken.append(said)
+            continue
+        _loaded.add(entry.value)
+        found = True
+    return found
+
+
+SIGN = "@"
+
+
+WRITTEN = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
+
+
+def section_of_preset(editor: Edits, text: str, path: Path) -> Node | None:
+    """The section that a preset of the same root has in a place.
+
+    Arguments:
+        text: `@` and the preset, with parameters in parentheses if it gets any.
+
+    Returns:
+        a draft of the section, whose values keep the preset's origins; None if it is null there.
+
+    Raises:
+        Invalid: if there is no such preset, or it has no such section.
+        ConfigError, UserCodeError: if the preset itself is at fault.
+    """
+    name = text.removeprefix(SIGN)
+    root = type(editor.root)
+    if preset_named(name) is None:
+        stem = name.partition("(")[0]
+        hint = did_you_mean(stem, presets) or f"{FORGOTTEN}."
+        raise Invalid("names no preset", tuple(sorted(presets)), hint=hint)
+    try:
+        config: Any = call_preset(name)
+    except (ConfigError, UserCodeError):
+        raise
+    except SetpointError as error:
+        raise Invalid(str(error)) from None
+    if not isinstance(config, root):
+        raise Invalid(f"the preset {name!r} gives {not_of(config, root)}")
+    node: Any = config
+    for part in path:
+        known = isinstance(node, Node) and part in type(node).__setpoint__.fields
+        node = value_or_missing(node, str(part)) if known else MISSING
+        if node is MISSING:
+            raise Invalid(f"the preset {name!r} has no section {dotted(path)}")
+    return draft_of(node) if isinstance(node, Node) else None
+
+
+def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text: str) -> None:
+    """List as dropped what files and flags had set in a section that a preset's replaces."""
+    for leaf in leaves(before, path):
+        if leaf.origin.layer in WRITTEN and leaf.origin is not origin and leaf.path[-1] != "type":
+            place = Recorded(leaf.origin.layer, leaf.describe_origin())
+            reason = f"{dotted(path)} = {text} replaces the section"
+            state_of(root).dropped.append((leaf.key, leaf.value, place, reason))

@@ -1,0 +1,258 @@
+"""Running the checks of a tree: required values, ranges of items, and the marked methods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, cast
+
+from ..schema.field import FieldInfo
+from ..schema.hooks import CHECK, CheckMark, Need
+from ..values.free import Free
+from ..values.node import Node, chain_of, is_frozen, origins_of, state_of, value_or_missing
+from ..values.origin import short_name
+from ..values.user_code import error_in_words, traceback_of
+from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedError
+from ..words.names import Path, did_you_mean, dotted
+from ..words.shown import MISSING, shown_plain
+
+
+class Checker:
+    """Looks for what is wrong with a tree whose values are all known."""
+
+    def __init__(self, placed: list[tuple[Path, Node]], doubtful: set[str]) -> None:
+        self.placed = placed
+        self.doubtful = doubtful
+        self.problems: list[Problem] = []
+        self.cautions: list[Caution] = []
+        # A section that was taken over as it is has passed; only what is said again counts.
+        self.passed = {id(section) for _, section in placed if is_frozen(section)}
+
+    def required(self) -> None:
+        """Report every field that must have a value and has none."""
+        for path, section in self.placed:
+            if is_frozen(section):
+                continue
+            for name, info in type(section).__setpoint__.fields.items():
+                if info.constant or info.factory is not None:
+                    continue
+                here = dotted((*path, name))
+                if here in self.doubtful or name in state_of(section).withheld:
+                    continue
+                if value_or_missing(section, name) is not MISSING:
+                    continue
+                reason = "is required and has no value"
+                if info.derived:
+                    reason = "must be set here: nothing in this configuration derives it"
+                self.doubtful.add(here)
+                self.problems.append(Problem(here, reason, hint=f"Expected {_expected(info)}."))
+
+    def items(self) -> None:
+        """Check the ranges of items, since a list may have been changed in place."""
+        for path, section in self.placed:
+            if is_frozen(section):
+                continue
+            origins = origins_of(section)
+            for name, info in type(section).__setpoint__.fields.items():
+                if info.item_bounds is None or name not in origins:
+                    continue
+                value: Any = value_or_missing(section, name)
+                try:
+                    info.check(None if value is MISSING else value)
+                except Invalid as error:
+                    for part in error.parts:
+                        relative = dotted((name, *part.at))
+                        problem = Problem(relative, part.message)
+                        self.problems.append(whole_problem(path, section, problem))
+
+    def run(self, able: Collection[Need] = (), unread: Collection[str] = ()) -> None:
+        """Run every check that needs what is at hand.
+
+        Arguments:
+            able: what is at hand; without anything the checks that need nothing are run, and
+                else those that need something.
+        """
+        seen: set[int] = set()
+        for path, section in self.placed:
+            if id(section) in seen:
+                continue
+            seen.add(id(section))
+            passed = id(section) in self.passed and not able
+            for name in type(section).__setpoint__.checks:
+                mark = mark_of(section, name)
+                if passed and not mark.cautions:
+                    continue
+                if bool(mark.needs) != bool(able) or not set(mark.needs) <= set(able):
+                    continue
+                if "files" in mark.needs and path and path[0] in unread:
+                    continue
+                if mark.when is None or mark.when(section):
+                    self._one(path, section, name)
+
+    def _one(self, path: Path, section: Node, name: str) -> None:
+        for found in findings_of(section, name, mark_of(section, name).cautions):
+            problem = whole_problem(path, section, found)
+            if isinstance(problem, Caution):
+                self.cautions.append(problem)
+            else:
+                self.problems.append(problem)
+
+
+def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
+    """A finding about a section as the report shows it."""
+    value, origin = describe_value(section, path, problem.path)
+    also: list[str] = []
+    for name in problem.also:
+        other, where = describe_value(section, path, name)
+        also.append(f"{dotted((*path, *name.split('.')))} = {other} ({where})")
+    parts = tuple(part for part in problem.path.split(".") if part)
+    return problem.placed(dotted((*path, *parts)), value, origin, also)
+
+
+def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None, str | None]:
+    """A value and its origin as texts, by a path relative to a section.
+
+    Arguments:
+        relative: a dotted path, or the empty text for the section itself.
+
+    Returns:
+        the value and the origin; both None where the path leads to no value.
+    """
+    node: Any = section
+    chain: Any = []
+    here: Path = path
+    parts = relative.split(".") if relative else []
+    while parts:
+        part, keys = parts.pop(0), node
+        while isinstance(keys, dict) and part not in keys and parts:
+            part = f"{part}.{parts.pop(0)}"  # keys of a mapping may have dots of their own
+        here = (*here, part)
+        if isinstance(node, Node):
+            if part == "type":
+                return type(node).__setpoint__.tag, None
+            chain = chain_of(node, part)
+            try:
+                node = getattr(node, part)
+            except (UnresolvedError, AttributeError):
+                return None, None
+        elif isinstance(node, Free):
+            held = dict(node.items())
+            if part not in held:
+                return None, None
+            chain = node.chain(part) or chain
+            node = held[part]
+        else:
+            try:
+                node = node[part if isinstance(node, dict) else int(part)]
+            except (LookupError, TypeError, ValueError):
+                return None, None
+    if node is section:
+        return None, None
+    origin = chain[-1][0].describe(here) if chain else "default"
+    if isinstance(node, Node):
+        return type(node).__setpoint__.tag, origin
+    if isinstance(node, Free):
+        origin = _origins_inside(node, here) or origin
+    return shown_plain(node), origin
+
+
+def _origins_inside(area: Free, path: Path) -> str:
+    """Where the keys of an area come from: only they have been set, not the area."""
+    found: list[str] = []
+    for key, value in area.items():
+        if isinstance(value, Free):
+            found.append(_origins_inside(value, (*path, key)))
+        elif chain := area.chain(key):
+            found.append(chain[-1][0].describe((*path, key)))
+    return ", ".join(dict.fromkeys(filter(None, found)))
+
+
+def _expected(info: FieldInfo) -> str:
+    bounds = info.bounds.describe() if info.bounds else ""
+    return info.type.describe() + (f", {bounds}" if bounds else "")
+
+
+def mark_of(section: Node | type[Node], name: str) -> CheckMark:
+    """What a check says about itself."""
+    return getattr(getattr(section, name), CHECK)
+
+
+WANTED = "it must yield a Problem for each finding, and nothing where all is well"
+
+
+def findings_of(section: Node, name: str, cautions: Collection[str]) -> Iterator[Problem]:
+    """Run one check.
+
+    Returns:
+        what it found, relative to the section; a problem of the section itself where the method
+        is wrong, with its class, name and line.
+    """
+    method: Any = getattr(section, name)
+    try:
+        found: Any = method()
+        if not isinstance(found, Iterable) or isinstance(found, str | Node | dict):
+            yield _mistake(method, f"returned {_kind(cast(object, found))}; {WANTED}")
+            return
+        for one in cast(Iterable[object], found):
+            yield _held(section, method, one, cautions)
+    except UnresolvedError:
+        # It reads a value that is itself reported as missing or wrong.
+        return
+    except SetpointError as error:
+        yield _mistake(method, f"failed: {error}", error)
+    except Exception as error:
+        yield _mistake(method, f"failed: {error_in_words(error)}; {WANTED}", error)
+
+
+def _held(section: Node, method: Any, one: object, cautions: Collection[str]) -> Problem:
+    if not isinstance(one, Problem):
+        return _mistake(method, f"yielded {_kind(one)}; {WANTED}")
+    for path in (one.path, *one.also):
+        wrong = _unknown(section, path)
+        if wrong:
+            return _mistake(method, f"names {path!r}: {wrong} It says: {one.message}")
+    if isinstance(one, Caution) and one.code not in cautions:
+        declared = f"write @check(cautions={{{one.code!r}: 'what it means'}})"
+        return _mistake(method, f"yielded the caution {one.code!r} undeclared; {declared}")
+    return one
+
+
+def _unknown(section: Node, path: str) -> str:
+    """Why a path leads nowhere, as a sentence; the empty text if it may lead somewhere."""
+    node: object = section
+    for part in path.split(".") if path else ():
+        if not isinstance(node, Node) or part == "type":
+            return ""
+        fields = type(node).__setpoint__.fields
+        if part not in fields:
+            if hasattr(type(node), "__setpoint_open__"):
+                return ""  # what is wrong with a callable may be an argument that is missing
+            return f"{type(node).__name__} has no such field.{did_you_mean(part, fields, ' ')}"
+        try:
+            node = getattr(node, part)
+        except UnresolvedError:
+            return ""
+    return ""
+
+
+def _mistake(method: Any, what: str, error: Exception | None = None) -> Problem:
+    problem = Problem("", f"{title(method)} {what}")
+    problem.traceback = traceback_of(error) if error is not None else ""
+    return problem
+
+
+def title(method: Any) -> str:
+    """A method by its class, name and place, for errors.
+
+    Returns:
+        for instance `Net._check_heads (shop.py:30)`.
+    """
+    code = getattr(method, "__code__", None)
+    place = f" ({short_name(code.co_filename)}:{code.co_firstlineno})" if code else ""
+    return f"{getattr(method, '__qualname__', method)}{place}"
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    return f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"

@@ -1,0 +1,189 @@
+"""From a draft to a resolved config: references, derived values, checks, and the freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeVar
+
+from ..draft.argument_errors import need_config
+from ..draft.copying import frozen_value, working_copy
+from ..draft.shared_sections import bind, check_size
+from ..draft.walk import PLAIN, sections
+from ..values.node import Node, is_frozen, state_of, value_or_missing, withhold
+from ..values.origin import Origin
+from ..words.errors import ConfigError, Problem, SetpointError
+from ..words.names import Path, dotted
+from ..words.shown import MISSING
+from ..words.texts import TOO_DEEP
+from .checks import Checker
+from .computed import Determination
+from .dead_values import Drop, find_dead, undo
+from .verify import silenced_codes, unknown_codes
+
+C = TypeVar("C", bound=Node)
+Placed = list[tuple[Path, Node]]
+
+
+def resolve(
+    draft: C,
+    *,
+    problems: Sequence[Problem] = (),
+    failed: Sequence[str] = (),
+) -> C:
+    """Determine every value, check everything, and freeze a copy.
+
+    Arguments:
+        draft: the configuration with all layers merged; it is not changed.
+        failed: the paths of values that could not be set; nothing is concluded from them.
+
+    Raises:
+        ConfigError: with every problem at once.
+    """
+    if not isinstance(draft, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
+        need_config(draft, "resolve")
+    drops: list[Drop] = []
+    earlier: dict[float, tuple[Placed, Determination]] = {}
+
+    def before(giver: Origin) -> tuple[Placed, Determination]:
+        if giver.order not in earlier:
+            _, placed, _, determination = _determined(draft, failed, (), giver)
+            earlier[giver.order] = placed, determination
+        return earlier[giver.order]
+
+    while True:
+        root, placed, again, determination = _determined(draft, failed, drops)
+        overtaken, found = find_dead(determination, placed, before)
+        if not overtaken:
+            break
+        # All follows anew without them; each round drops a value more, so that it comes to an end.
+        drops.extend(overtaken)
+    found = [*problems, *determination.problems, *found]
+    checker = Checker(placed, {*failed, *determination.failed})
+    checker.required()
+    checker.items()
+    fresh = [section for _, section in placed if not is_frozen(section)]
+    for section in fresh:
+        _freeze(section)  # so that no check can change what it looks at
+    checker.run()
+    found.extend(checker.problems)
+    silenced = silenced_codes(root)
+    if silenced:
+        found.extend(unknown_codes(root, silenced))
+    if found:
+        raise ConfigError(found)
+    for section in fresh:
+        state_of(section).whole = True
+    tied = _tied(placed, determination.tied)
+    for _, section in placed:
+        state = state_of(section)
+        state.ties = bool(again)
+        if again or id(section) in tied:  # a section in two places ties these together
+            state.whole = False
+    heard = [caution for caution in checker.cautions if caution.code not in silenced]
+    state_of(root).cautions = tuple(heard)
+    return root
+
+
+def _determined(
+    draft: C, failed: Sequence[str], drops: Sequence[Drop], last: Origin | None = None
+) -> tuple[C, Placed, Placed, Determination]:
+    """A copy in which every value is computed; its sections, and their further places.
+
+    `last` is the last layer that counts, if not all of them do.
+    """
+    try:
+        root = working_copy(draft, reuse=not failed and not drops and last is None)
+    except RecursionError:
+        raise SetpointError(f"the sections of {type(draft).__name__} are {TOO_DEEP}") from None
+    if last is not None:
+        undo(root, last)
+    again: Placed = []
+    placed = list(sections(root, (), again))
+    bound = bind(root, placed)
+    if bound:
+        again = []
+        placed = list(sections(root, (), again))
+    if again:
+        check_size(root)
+    if drops:
+        by_path = dict(placed)
+        for drop in drops:
+            if drop.path in by_path:
+                drop.apply(by_path[drop.path])
+        again = []
+        placed = list(sections(root, (), again))
+    if failed:
+        placed = _withhold(placed, again, failed)
+    determination = Determination(root, placed)
+    determination.run()
+    if determination.shares:
+        again = []
+        placed = list(sections(root, (), again))
+    return root, placed, again, determination
+
+
+def determined(draft: C, failed: Collection[str]) -> C:
+    """A copy with every value computed that can be; nothing is checked or frozen.
+
+    Returns:
+        the copy; what cannot be computed has no value in it.
+    """
+    return _determined(draft, sorted(failed), [])[0]
+
+
+def _withhold(
+    placed: list[tuple[Path, Node]], again: list[tuple[Path, Node]], failed: Sequence[str]
+) -> list[tuple[Path, Node]]:
+    """Make what failed unreadable; the sections that still count are returned."""
+    dropped: set[Path] = set()
+    by_path = {dotted(path): section for path, section in placed}
+    for place, shared in again:
+        by_path.update((dotted(path), section) for path, section in sections(shared, place))
+    for whole in failed:
+        path = whole
+        # A part of a value that is wrong, such as an item of a list, makes the whole field so.
+        while path:
+            parent, _, name = path.rpartition(".")
+            section = by_path.get(parent)
+            if section is not None and name in type(section).__setpoint__.fields:
+                # A section stays, with all that is right in it, unless it is of an unknown variant.
+                if not isinstance(value_or_missing(section, name), Node):
+                    withhold(section, name)
+                    if whole.endswith(".type"):  # an item of an unknown variant
+                        dropped.add(tuple(whole.split(".")[:-1]))
+                elif whole == f"{path}.type":
+                    withhold(section, name)
+                    dropped.add(tuple(path.split(".")))
+                break
+            path = parent
+    return [
+        (path, section)
+        for path, section in placed
+        if not any(tuple(map(str, path[: len(gone)])) == gone for gone in dropped)
+    ]
+
+
+def _tied(placed: list[tuple[Path, Node]], tied: set[int]) -> set[int]:
+    """The sections in which something follows from outside, and those that hold one of them."""
+    if not tied:
+        return tied
+    above = {path[:n] for path, section in placed if id(section) in tied for n in range(len(path))}
+    return tied | {id(section) for path, section in placed if path in above}
+
+
+def _freeze(section: Node) -> None:
+    state = state_of(section)
+    origins, put = state.origins, object.__setattr__
+    for name, info in type(section).__setpoint__.fields.items():
+        if name in state.withheld:
+            continue  # known to be wrong, and so unreadable
+        # Filled slots also make later reads plain attribute reads.
+        if name not in origins and info.constant:
+            put(section, name, info.default)
+            continue
+        value = value_or_missing(section, name)
+        if type(value) not in PLAIN and value is not MISSING:
+            put(section, name, frozen_value(value))
+    state.frozen = True
+    # What the copy was made of is of no more use, and would be kept alive.
+    state.source = state.copies = None

@@ -1,0 +1,131 @@
+"""The range of a field: limits of numbers, and patterns of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..words.errors import Invalid
+
+INFINITIES = (float("inf"), float("-inf"))
+
+
+LIMITS = (type(None), int, float)
+
+
+class Bounds:
+    """A range, and the sentence that says it.
+
+    Arguments:
+        gt, ge, lt, le: exclusive and inclusive limits; None where there is none.
+        pattern: a regular expression that a text must match as a whole.
+    """
+
+    __slots__ = ("ge", "gt", "le", "lt", "pattern")
+
+    def __init__(
+        self,
+        gt: float | None = None,
+        ge: float | None = None,
+        lt: float | None = None,
+        le: float | None = None,
+        pattern: str | None = None,
+    ) -> None:
+        self.gt = gt
+        self.ge = ge
+        self.lt = lt
+        self.le = le
+        self.pattern = pattern
+
+    def __bool__(self) -> bool:
+        return self.pattern is not None or self.limited
+
+    @property
+    def possible(self) -> bool:
+        """Whether the limits are numbers that leave room for a value."""
+        gt, ge, lt, le = self.gt, self.ge, self.lt, self.le
+        for limit in (gt, ge, lt, le):
+            if limit.__class__ not in LIMITS and int not in limit.__class__.__mro__:
+                return False
+        if lt is not None and ((gt is not None and gt >= lt) or (ge is not None and ge >= lt)):
+            return False
+        if le is not None and ((gt is not None and gt >= le) or (ge is not None and ge > le)):
+            return False
+        return self.pattern is None or self.pattern.__class__ is str
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit for numbers."""
+        return any(limit is not None for limit in (self.gt, self.ge, self.lt, self.le))
+
+    def takes(self, value: float) -> bool:
+        """Whether a number lies inside."""
+        return (
+            (self.gt is None or value > self.gt)
+            and (self.ge is None or value >= self.ge)
+            and (self.lt is None or value < self.lt)
+            and (self.le is None or value <= self.le)
+        )
+
+    def describe(self) -> str:
+        """The range in signs, for help texts and errors.
+
+        Returns:
+            for instance `> 0, < 1`.
+        """
+        signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
+        parts = [f"{sign} {limit:g}" for sign, limit in signs if limit not in (None, *INFINITIES)]
+        if self.lt == float("inf") or self.gt == float("-inf"):
+            parts.append("finite")
+        if self.pattern is not None:
+            parts.append(f"a text like {self.pattern}")
+        return ", ".join(parts)
+
+    def check(self, value: Any) -> None:
+        """Refuse a value outside the range.
+
+        Arguments:
+            value: a number, or a text where there is a pattern; the limits say nothing about
+                values of other types, such as the word in `int | Literal["auto"]`.
+
+        Raises:
+            Invalid: if the value lies outside.
+        """
+        if isinstance(value, int | float) and not self.takes(value):
+            raise Invalid(f"is out of range: it must be {self.describe()}")
+        if self.pattern is not None and isinstance(value, str):
+            import re
+
+            if re.fullmatch(self.pattern, value) is None:
+                example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
+                such = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
+                raise Invalid(f"has the wrong form: it must be a text like {self.pattern}{such}")
+
+
+class Role:
+    """How a field takes part in the fingerprint and in the resume contract.
+
+    Arguments:
+        name: `"identity"`, `"budget"` or `"runtime"`.
+    """
+
+    __slots__ = ("meaning", "name")
+
+    def __init__(self, name: str, meaning: str) -> None:
+        self.name = name
+        self.meaning = meaning
+
+    def __repr__(self) -> str:
+        return self.name.upper()
+
+    def __reduce__(self) -> str:
+        # Roles are compared by identity, so a copy must be the same object.
+        return self.name.upper()
+
+
+IDENTITY = Role("identity", "part of what is learned: in the fingerprint, must match on resume")
+
+
+BUDGET = Role("budget", "how long: outside the fingerprint, may grow on resume and is recorded")
+
+
+RUNTIME = Role("runtime", "where and how: never in the fingerprint, free to change")

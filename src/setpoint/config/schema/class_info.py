@@ -1,0 +1,395 @@
+"""How a class statement becomes a config class."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, dataclass_transform
+
+from ..words.errors import DeclarationError, Invalid
+from ..words.names import nearest
+from ..words.shown import MISSING
+from .bounds import IDENTITY, Role
+from .declaration_errors import class_fault, field_fault, mark_fault, refuse_clashes
+from .declare import component, field
+from .field import FieldInfo, is_mutable, is_settled, stored_default
+from .hooks import CHECK, DEAD, DERIVE
+
+# The roots that have migrations; whoever meets an unknown key may have to ask theirs.
+versioned: list[Any] = []
+SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
+# The names of the fields that were added later; see `field(before=...)`.
+newer: set[str] = set()
+# The variables that some field declares; see `field(environment=...)`.
+environmental: set[str] = set()
+# The names of the fields with another one in the fingerprint; see `field(formerly=...)`.
+renamed: set[str] = set()
+ROLES = (type(None), Role)
+RESERVED = frozenset(
+    {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
+)
+
+
+class ClassInfo:
+    """What the engine knows of one config class.
+
+    Arguments:
+        owner: `module:name` of what `build` constructs, or None.
+    """
+
+    __slots__ = (
+        "added",
+        "checks",
+        "cls",
+        "deads",
+        "derives",
+        "environment_prefix",
+        "fields",
+        "migrations",
+        "other_names",
+        "owner",
+        "presets",
+        "role",
+        "schema",
+        "tag",
+        "variants",
+    )
+
+    def __init__(self, cls: type[Any], tag: str | None, owner: str | None, role: Role) -> None:
+        self.cls = cls
+        self.tag = tag
+        self.owner = owner
+        self.role = role
+        # Of a root: the version of its whole tree, which records carry, and the module that says
+        # how configs of older versions become ones of today.
+        self.schema = 1
+        self.migrations: str | None = None
+        # The module that registers the presets and modifiers that come with it.
+        self.presets: str | None = None
+        # What the environment variables of a root begin with, before two underscores.
+        self.environment_prefix = "SETPOINT"
+        # The module with what the root answers to names of other systems.
+        self.other_names: str | None = None
+        self.fields: dict[str, FieldInfo] = {}
+        # Of a root: the sections that packages have added to it.
+        self.added: dict[str, Any] = {}
+        self.variants: dict[str, type] = {}
+        self.derives: dict[str, str] = {}
+        self.checks: list[str] = []
+        self.deads: list[str] = []
+
+    def find(self, key: str) -> FieldInfo | None:
+        """The field that a key sets, hyphens and underscores being the same.
+
+        Raises:
+            Invalid: if an imported component cannot have an argument of this name.
+        """
+        found = self.fields.get(key) or self.fields.get(key.replace("-", "_"))
+        opened = getattr(self.cls, "__setpoint_open__", None)
+        return opened(key) if found is None and opened is not None else found
+
+    def unknown(self, key: str) -> Invalid:
+        """The error for a key that no field has, with the nearest field."""
+        close = self.near(key)
+        title = f"{self.cls.__name__} (type = {self.tag})" if self.tag else self.cls.__name__
+        # What was written under a misspelt key may be the secret that the right key refers to.
+        secret = bool(close) and self.fields[close[0]].type.is_secret()
+        word = key if len(key) <= NAME else f"{key[:NAME]}..."
+        message = f"unknown key: {title} has no field {word!r}"
+        hint = f"Did you mean {close[0]}?" if close else ""
+        return Invalid(message, tuple(sorted(self.fields)), hint=hint, secret=secret)
+
+    def near(self, key: str) -> list[str]:
+        """The field whose name is nearest to a key, or none: `training` is not `tracking`."""
+        return nearest(key, self.fields, 1, 0.7 if len(key) < LONG else 0.78)
+
+
+def _annotations(namespace: Mapping[str, Any]) -> Mapping[str, object]:
+    found = namespace.get("__annotations__")
+    if found is None and sys.version_info >= (3, 14):
+        import annotationlib  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+        lib: Any = annotationlib
+        function = lib.get_annotate_from_class_namespace(namespace)
+        if function is not None:
+            found = lib.call_annotate_function(function, lib.Format.STRING)
+    return found or {}
+
+
+# `derived` is no specifier: type checkers take its call for a default, so that constructors do not
+# ask for what is going to be computed.
+@dataclass_transform(kw_only_default=True, field_specifiers=(field, component))
+class ConfigMeta(type):
+    """Turns annotations into slots and field descriptions; the rest happens when it is needed."""
+
+    __setpoint__: ClassInfo
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[builtins.type, ...],
+        namespace: dict[str, Any],
+        *,
+        type: str | None = None,
+        role: Role | None = None,
+        owner: str | None = None,
+        schema: int | None = None,
+        migrations: str | None = None,
+        presets: str | None = None,
+        other_names: str | None = None,
+        environment_prefix: str | None = None,
+    ) -> Any:
+        """Make a config class.
+
+        Arguments:
+            role: the role of fields that declare none; inherited.
+            owner: `"module:name"` of what `build` constructs; a class nested in its owner as
+                `Config` needs none.
+            schema: the version of a root and of all that is below it; inherited.
+            migrations: the module with the migrations from older versions; inherited.
+            presets: the module that registers the presets and modifiers of a root, imported when
+                a configuration of it is composed; inherited.
+            other_names: the module with the table `OTHER_NAMES`, see that module; inherited.
+            environment_prefix: what the variables of a root begin with: `"MYAPP"` for
+                `MYAPP__SEED`; SETPOINT if not given; inherited.
+
+        Raises:
+            TypeError: for a declaration that cannot work, with the class and the field named.
+        """
+        inherited = [base for base in bases if isinstance(base, ConfigMeta)]
+        fields = _own_fields(name, namespace, inherited)
+        if inherited and wrong_class(namespace, type, role, owner):
+            raise DeclarationError(f"{name}{class_fault(namespace, type, role, owner)}")
+        # Values stand in the dictionary of the instance, so that any two classes can be mixed.
+        namespace.setdefault("__slots__", ())
+        cls: Any = super().__new__(mcls, name, bases, namespace)
+        qualified: str = namespace["__qualname__"]
+        if owner is None and name == "Config" and "." in qualified and inherited:
+            parent = qualified.rpartition(".")[0]
+            if not parent.endswith("<locals>"):
+                owner = f"{namespace['__module__']}:{parent}"
+        if role is None:
+            role = inherited[0].__setpoint__.role if inherited else IDENTITY
+        if owner is None:
+            owner = next((o for base in inherited if (o := base.__setpoint__.owner)), None)
+        info = ClassInfo(cls, type, owner, role)
+        if inherited:
+            info.schema = inherited[0].__setpoint__.schema
+            info.migrations = inherited[0].__setpoint__.migrations
+            info.presets = inherited[0].__setpoint__.presets
+            info.environment_prefix = inherited[0].__setpoint__.environment_prefix
+            info.other_names = inherited[0].__setpoint__.other_names
+        info.schema = info.schema if schema is None else schema
+        info.migrations = migrations or info.migrations
+        info.presets = presets or info.presets
+        if environment_prefix is not None:
+            if not _is_variable(environment_prefix) or not environment_prefix.strip("_"):
+                raise DeclarationError(
+                    f"{name}: environment_prefix={environment_prefix!r} cannot begin a variable; "
+                    f"give a name such as 'MYAPP', for MYAPP__SEED"
+                )
+            info.environment_prefix = environment_prefix.rstrip("_").upper()
+        info.other_names = other_names or info.other_names
+        if migrations is not None:
+            versioned.append(cls)
+        cls.__setpoint__ = info
+        for base in reversed(inherited):
+            info.fields.update(base.__setpoint__.fields)
+            info.added.update(base.__setpoint__.added)
+            info.derives.update(base.__setpoint__.derives)
+            for group in ("checks", "deads"):
+                mine: list[str] = getattr(info, group)
+                theirs: list[str] = getattr(base.__setpoint__, group)
+                mine.extend(method for method in theirs if method not in mine)
+        local_names = _enclosing_locals(qualified)
+        for key, declared in fields.items():
+            declared.name, declared.owner, declared.namespace = key, cls, local_names
+            declared.role = declared.role or role
+            info.fields[key] = declared
+            if declared.before is not MISSING:
+                newer.add(key)
+            if declared.environment is not None:
+                environmental.add(declared.environment)
+            if declared.formerly is not None:
+                renamed.add(key)
+        _collect_hooks(info, namespace)
+        alike = len({key.lower() for key in info.fields}) < len(info.fields)
+        hidden = any(hasattr(base, key) for base in bases for key in fields)
+        if len(bases) > 1:  # what one base declares may be an attribute of another
+            hidden = any(key in vars(base) for base in cls.__mro__ for key in info.fields)
+        if alike or hidden:
+            refuse_clashes(cls)
+        if type is not None:
+            _register_variant(cls, type)
+        return cls
+
+    def __init__(
+        cls,
+        name: str,
+        bases: tuple[builtins.type, ...],
+        namespace: dict[str, Any],
+        *,
+        type: str | None = None,
+        role: Role | None = None,
+        owner: str | None = None,
+        schema: int | None = None,
+        migrations: str | None = None,
+        presets: str | None = None,
+        other_names: str | None = None,
+        environment_prefix: str | None = None,
+    ) -> None:
+        super().__init__(name, bases, namespace)
+
+
+def _own_fields(
+    name: str, namespace: dict[str, Any], inherited: list[ConfigMeta]
+) -> dict[str, FieldInfo]:
+    fields: dict[str, FieldInfo] = {}
+    for key, annotation in _annotations(namespace).items():
+        text = annotation if isinstance(annotation, str) else repr(annotation)
+        if text.partition("[")[0].endswith("ClassVar") or key.startswith("__"):
+            continue
+        if key in RESERVED or key.startswith("_"):
+            reason = "begins with an underscore" if key[0] == "_" else "is a word of the engine"
+            hint = "; write ClassVar[...] if it is no field" if key[0] == "_" else ""
+            raise DeclarationError(
+                f"{name}.{key}: {key!r} {reason}, so that no field can have this name; choose "
+                f"another one{hint}"
+            )
+        default = namespace.pop(key, MISSING)
+        declared = isinstance(default, FieldInfo)
+        info = default if declared else FieldInfo(default)
+        if declared and wrong_field(info):
+            raise DeclarationError(f"{name}.{key}: {field_fault(info)}")
+        if info.written.__class__ not in SCALARS:
+            if is_mutable(info.written):
+                kind = info.written.__class__.__name__
+                raise DeclarationError(
+                    f"{name}.{key}: a {kind} as default would be shared by all configs; write "
+                    f"field(factory=...)"
+                )
+            info.written = stored_default(info.written, f"{name}.{key}")
+        info.annotation = annotation
+        info.settled = info.constant and is_settled(info)
+        fields[key] = info
+    known = {f for base in inherited for f in base.__setpoint__.fields}
+    for key, value in namespace.items():
+        if isinstance(value, FieldInfo):
+            raise DeclarationError(f"{name}.{key}: a field needs a type annotation")
+        if value.__class__.__name__ == "cached_property":
+            raise DeclarationError(
+                f"{name}.{key}: a cached_property would keep what it first saw of a draft, which "
+                f"changes; write property"
+            )
+        if key in known:
+            raise DeclarationError(
+                f"{name}.{key}: give the type again to change an inherited field"
+            )
+    return fields
+
+
+def wrong_field(info: FieldInfo) -> bool:
+    """Whether something about a declaration is wrong whatever the type is; quick, since most are.
+
+    Returns:
+        True if `misdeclared.field_fault` can say what it is.
+    """
+    factory, bounds, items = info.factory, info.bounds, info.item_bounds
+    return (
+        info.role.__class__ not in ROLES
+        or not (isinstance(info.tags, tuple) and isinstance(info.also_called, tuple))
+        or (factory is not None and (info.written is not MISSING or not callable(factory)))
+        or (bounds is not None and not bounds.possible)
+        or not (info.environment is None or _is_variable(info.environment))
+        or (items is not None and not items.possible)
+    )
+
+
+def wrong_class(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> bool:
+    """Whether something about a class statement is wrong; quick, since most are right.
+
+    Returns:
+        True if `misdeclared.class_fault` can say what it is.
+    """
+    return (
+        not (role is None or isinstance(role, Role))
+        or not (owner is None or (isinstance(owner, str) and ":" in owner))
+        or not (tag is None or (isinstance(tag, str) and _is_tag(tag)))
+        or "__init__" in namespace
+        or "__post_init__" in namespace
+    )
+
+
+def _is_variable(name: object) -> bool:
+    return isinstance(name, str) and name.isascii() and name.isidentifier()
+
+
+def _is_tag(tag: str) -> bool:
+    return tag not in ("", "null") and f"_{tag}".replace("-", "_").isidentifier()
+
+
+def _enclosing_locals(qualified: str) -> Mapping[str, object] | None:
+    # A class made inside a function may name other local classes in its annotations.
+    if "<locals>" not in qualified:
+        return None
+    return dict(sys._getframe(2).f_locals)  # pyright: ignore[reportPrivateUsage]
+
+
+def _collect_hooks(info: ClassInfo, namespace: Mapping[str, Any]) -> None:
+    own: dict[str, str] = {}
+    for name, value in namespace.items():
+        if not callable(value):
+            continue
+        marked: Callable[..., Any] = value
+        path = getattr(marked, DERIVE, None)
+        if path is not None:
+            if path in own:
+                raise DeclarationError(
+                    f"{info.cls.__name__}.{path} is derived twice: by {own[path]} and by {name}"
+                )
+            _refuse_unknown(info, "derive", name, path)
+            info.derives[path] = own[path] = name
+        for path in getattr(marked, DEAD, ()):
+            _refuse_unknown(info, "dead", name, path)
+        for mark, group in (
+            (CHECK, info.checks),
+            (DEAD, info.deads),
+        ):
+            if hasattr(marked, mark) and name not in group:
+                group.append(name)
+
+
+def _refuse_unknown(info: ClassInfo, mark: str, method: str, path: object) -> None:
+    """Refuse a mark that names no field; what lies below a section is looked for at resolve."""
+    first, _, below = path.partition(".") if isinstance(path, str) else ("", "", "")
+    known = info.fields.get(first)
+    if known is None or not (below or mark == "dead" or known.derived):
+        raise DeclarationError(f"{info.cls.__name__}.{method}: {mark_fault(info, mark, path)}")
+
+
+def _register_variant(cls: Any, tag: str) -> None:
+    for base in cls.__mro__:
+        # Tags are unique within a family; what all configs share is none.
+        if not any(isinstance(above, ConfigMeta) for above in base.__bases__):
+            continue
+        # Nor do foreign components: each family has its own variant for them.
+        if "__setpoint_open__" in base.__dict__:
+            continue
+        variants = base.__setpoint__.variants
+        other = variants.get(tag)
+        if other is not None and (other.__module__, other.__qualname__) != (
+            cls.__module__,
+            cls.__qualname__,
+        ):
+            raise DeclarationError(
+                f"{cls.__module__}.{cls.__qualname__}: {base.__name__} has a variant {tag!r} "
+                f"already: {other.__module__}.{other.__qualname__}"
+            )
+        variants[tag] = cls
+
+
+LONG = 6  # letters from which on one wrong letter leaves much alike
+
+
+NAME = 60  # a longer name than this is shortened in errors

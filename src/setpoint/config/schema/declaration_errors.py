@@ -1,0 +1,163 @@
+"""What is wrong with a class statement, in words; imported only when something is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..types.containers import SequenceType
+from ..types.scalars import StrType
+from ..words.errors import DeclarationError
+from ..words.names import did_you_mean
+from ..words.shown import MISSING
+from .bounds import Role
+from .field import FieldInfo
+
+ROLES = "IDENTITY, BUDGET or RUNTIME, which setpoint.config exports"
+HELP = "write the text as a docstring under the field"
+LEAVE_OUT = "leave it out; every field is a keyword of the class, and is compared and shown"
+ELSEWHERE = {
+    **dict.fromkeys(("default_factory", "factory_function"), "write factory="),
+    **dict.fromkeys(("description", "help", "doc", "title"), HELP),
+    **dict.fromkeys(("min", "minimum", "min_value"), "write ge="),
+    **dict.fromkeys(("max", "maximum", "max_value"), "write le="),
+    **dict.fromkeys(("regex", "regexp"), "write pattern="),
+    **dict.fromkeys(("alias", "aliases", "validation_alias"), "write also_called=(...,)"),
+    **dict.fromkeys(("choices", "options"), "annotate the field with Literal[...]"),
+    **dict.fromkeys(("validator", "validators", "converter"), "write a method marked @check"),
+    **dict.fromkeys(("env", "envvar"), "write environment="),
+    **dict.fromkeys(("init", "repr", "compare", "hash", "kw_only", "eq", "order"), LEAVE_OUT),
+    "metadata": "leave it out; tags=(...,) are what can be attached to a field",
+}
+"""What is written here for arguments of dataclasses, attrs, pydantic and the like."""
+
+
+def refuse_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Refuse arguments that `field` does not have.
+
+    Raises:
+        DeclarationError: with what is written instead.
+    """
+    from inspect import signature
+
+    known = [name for name in signature(function).parameters if name != "elsewhere"]
+    said: list[str] = []
+    for name in given:
+        instead = ELSEWHERE.get(name) or did_you_mean(name, known)
+        said.append(f"{name}: {instead or 'it takes ' + ', '.join(known)}")
+    raise DeclarationError(f"{function.__name__}() has no argument {'; nor '.join(said)}")
+
+
+def field_fault(info: FieldInfo) -> str:
+    """Why a field cannot be declared like this.
+
+    Arguments:
+        info: a field that `meta.wrong_field` has found.
+    """
+    role: Any = info.role
+    if not (role is None or isinstance(role, Role)):
+        return f"role={role!r} is no role; write {ROLES}"
+    for word, value in (("tags", info.tags), ("also_called", info.also_called)):
+        if not isinstance(value, tuple):
+            example = value if isinstance(value, str) else "name"
+            return f"{word}={value!r} is no list of texts; write {word}=({example!r},)"
+    if info.factory is not None and info.written is not MISSING:
+        return "has a default and a factory; give one of them"
+    if info.factory is not None and not callable(info.factory):
+        kind = type(info.factory).__name__
+        return f"the factory is a {kind}, which cannot be called; give the class or a function"
+    for prefix, bounds in (("", info.bounds), ("item_", info.item_bounds)):
+        if bounds is not None and not bounds.possible:
+            given = [
+                f"{prefix}{word}={limit!r}"
+                for word in ("gt", "ge", "lt", "le", "pattern")
+                if (limit := getattr(bounds, word)) is not None
+            ]
+            return f"no value can be in the range {', '.join(given)}"
+    if not (isinstance(info.environment, str) and info.environment.isidentifier()):
+        return f"environment={info.environment!r} is no name of a variable, such as 'WANDB_PROJECT'"
+    return "cannot be declared like this"
+
+
+def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> str:
+    """Why a class cannot be declared like this."""
+    if not (role is None or isinstance(role, Role)):
+        return f": role={role!r} is no role; write {ROLES}"
+    if "__post_init__" in namespace:
+        return (
+            ".__post_init__ would never be called; compute values in methods marked "
+            '@derive("field") and refuse wrong ones in methods marked @check'
+        )
+    if "__init__" in namespace:
+        return (
+            ".__init__ would not be called where files, records and copies make the config; give "
+            'defaults to fields, and compute values in methods marked @derive("field")'
+        )
+    if not (owner is None or (isinstance(owner, str) and ":" in owner)):
+        return f": owner={owner!r} names nothing to build; write owner='package.module:name'"
+    return (
+        f": type={tag!r} cannot be a tag; a tag is a text of letters, digits, - and _ that is not "
+        f"null"
+    )
+
+
+def mark_fault(mark_of: Any, mark: str, path: object) -> str:
+    """Why a method cannot have its mark.
+
+    Arguments:
+        mark_of: the `ClassInfo` of the class.
+        mark: `"derive"` or `"dead"`.
+    """
+    fields: dict[str, FieldInfo] = mark_of.fields
+    first = path.partition(".")[0] if isinstance(path, str) else path
+    if first in fields:
+        return f"@{mark}({path!r}) names a field that is not declared as derived()"
+    known = [name for name, info in fields.items() if mark == "dead" or info.derived]
+    return f"@{mark}({path!r}) names no field of the class; it has {', '.join(known) or 'none'}"
+
+
+def refuse_clashes(cls: Any) -> None:
+    """Refuse fields that nothing could tell apart, or that something else of the class hides.
+
+    Raises:
+        DeclarationError: for two fields that differ in capitals only, which are one variable of
+            the environment, and for a field that is an attribute of another base.
+    """
+    seen: dict[str, str] = {}
+    for key in cls.__setpoint__.fields:
+        other = seen.setdefault(key.lower(), key)
+        if other != key:
+            raise DeclarationError(
+                f"{cls.__name__}.{key}: there is {other} already, and the environment does not "
+                f"tell capitals from small letters; choose another name"
+            )
+    for base in cls.__mro__:
+        for key in cls.__setpoint__.fields:
+            if key in vars(base):
+                raise DeclarationError(
+                    f"{cls.__name__}.{key} is a field and an attribute of {base.__name__}; rename "
+                    f"one of them"
+                )
+
+
+def refuse_root_word(root: Any, info: FieldInfo) -> None:
+    """Refuse a field of a root whose name means something else in files and on command lines.
+
+    Arguments:
+        info: its field `tag`, `sweep` or `silence`.
+
+    Raises:
+        DeclarationError: unless it is the list of codes that `silence` must be.
+    """
+    uses = {
+        "tag": "--tag.NAME sets the fields that carry a tag; choose another name",
+        "sweep": "the table [sweep] of a file describes many points; choose another name",
+        "silence": "it lists the codes of cautions; declare it as tuple[str, ...]",
+    }
+    kind = info.type
+    if info.name == "silence" and isinstance(kind, SequenceType) and isinstance(kind.item, StrType):
+        return
+    raise DeclarationError(
+        f"{root.__name__}.{info.name}: {info.name!r} is a word of the root of a configuration: "
+        f"{uses[info.name]}"
+    )

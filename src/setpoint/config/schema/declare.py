@@ -1,0 +1,196 @@
+"""`field`, `derived` and `component`: how a class declares its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from ..words.shown import MISSING
+from .bounds import Bounds, Role
+from .declaration_errors import refuse_arguments
+from .field import FieldInfo, Formerly
+
+T = TypeVar("T")
+
+
+@overload
+def field(
+    *,
+    default: T,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
+    formerly: Formerly | None = None,
+) -> T: ...
+
+
+@overload
+def field(
+    *,
+    factory: Callable[[], T],
+    role: Role | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
+    formerly: Formerly | None = None,
+) -> T: ...
+
+
+@overload
+def field(
+    *,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
+    formerly: Formerly | None = None,
+) -> Any: ...
+
+
+def field(
+    *,
+    default: Any = MISSING,
+    factory: Callable[[], Any] | None = None,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    item_gt: float | None = None,
+    item_ge: float | None = None,
+    item_lt: float | None = None,
+    item_le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
+    environment: str | None = None,
+    formerly: Formerly | None = None,
+    **elsewhere: object,
+) -> Any:
+    """Declare a field with a range, a role or a factory; without a default it is required.
+
+    Arguments:
+        default: the default value; for sections, lists and mappings give `factory` instead.
+        role: `IDENTITY`, `BUDGET` or `RUNTIME`; the class's `role=` if not given.
+        gt, ge, lt, le: limits of the value, exclusive and inclusive. `lt=float("inf")` makes
+            it finite.
+        pattern: a regular expression that a text must match as a whole.
+        tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
+        also_called: names of this field in other systems; who types one is told ours.
+        before: for a field that is added later: what runs effectively had before it existed, in
+            plain data. While it has this value it is not in the fingerprint, so that older runs
+            keep theirs.
+        values_also_called: the same for its values, as in `{"cuda": ("gpu",)}`.
+        environment: a variable such as `"WANDB_PROJECT"` that may give the value, above files and
+            below the variables of Setpoint's own; an empty one counts as none. Not for secrets,
+            which name their variable themselves.
+        formerly: for a field that was renamed or changed its type: from a plain value to the old
+            names and values of the same section, which take its place in the fingerprint, so that
+            older runs keep theirs; None for a value that could not be said before.
+        elsewhere: arguments that other libraries' `field` has and this one has not.
+
+    Returns:
+        a marker that the config class replaces; typed as the field's value for type checkers.
+
+    Raises:
+        DeclarationError: for an argument that it does not have, with what is written instead.
+    """
+    if elsewhere:
+        refuse_arguments(field, elsewhere)
+    bounds = Bounds(gt, ge, lt, le, pattern)
+    items = Bounds(item_gt, item_ge, item_lt, item_le)
+    return FieldInfo(
+        default,
+        factory,
+        False,
+        bounds or None,
+        items or None,
+        role,
+        tags,
+        also_called,
+        before,
+        values_also_called,
+        environment,
+        formerly,
+    )
+
+
+def derived(
+    *,
+    role: Role | None = None,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
+    before: object = MISSING,
+    values_also_called: Mapping[str, Sequence[str]] | None = None,
+    formerly: Formerly | None = None,
+) -> Any:
+    """Declare a field that is computed once all layers are merged, unless it is set.
+
+    A method marked `@derive("name")`, of this class or of a section above it, computes it.
+
+    Arguments:
+        gt, ge, lt, le: limits that a given and a computed value must keep.
+    """
+    bounds = Bounds(gt, ge, lt, le) or None
+    return FieldInfo(
+        derived=True,
+        bounds=bounds,
+        role=role,
+        tags=tags,
+        also_called=also_called,
+        before=before,
+        values_also_called=values_also_called,
+        formerly=formerly,
+    )
+
+
+def component(
+    *,
+    factory: Callable[[], Any],
+    role: Role | None = None,
+    tags: Sequence[str] = (),
+    also_called: Sequence[str] = (),
+) -> Any:
+    """Declare a field that takes `setpoint.partial` as well as its family's configs.
+
+    It goes with the annotation `Component[Family, Result]`, where `Result` is what the callable
+    makes: type checkers then take both when the field is set, and see the family when it is read.
+
+        optimizer: Component[OptimizerConfig, Optimizer] = component(factory=AdamW)
+    """
+    return field(factory=factory, role=role, tags=tags, also_called=also_called)

@@ -1,0 +1,507 @@
+"""What a config class declares about each of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ..values.node import Node
+from ..values.reference import Reference
+from ..words.errors import Invalid, SetpointError, UserCodeError, several
+from .bounds import Role
+
+if TYPE_CHECKING:
+    from ..types.base import FieldType
+    from ..values.origin import Origin
+import builtins
+import re
+import sys
+
+from ..types.base import read_item
+from ..types.compiler import compile_annotation
+from ..types.containers import MappingType, SequenceType, TupleType, name_containers
+from ..types.scalars import FloatType, IntType, LiteralType, StrType
+from ..types.sections import section_classes
+from ..types.special import AnyType, PatternType, ScalarType
+from ..values.free import Free
+from ..values.import_path import ImportPath
+from ..values.origin import DEFAULT, Origin, running
+from ..values.reference import may_refer
+from ..values.user_code import error_in_words, traceback_of
+from ..words.errors import DeclarationError
+from ..words.shown import MISSING, shown_part
+from .bounds import Bounds
+
+Formerly = Callable[[Any], Mapping[str, object] | None]
+
+
+class FieldInfo:
+    """One field of one config class.
+
+    Arguments:
+        factory: makes the default; for sections, lists and mappings.
+        role: identity, budget or runtime; None takes the class's.
+        tags: marks by which fields of several sections are set or swept together.
+        also_called: what other systems call this field; answered with its name, never taken for it.
+        values_also_called: what other systems call its values, by value; answered likewise.
+        before: what a run had before this field existed, in plain data; MISSING for the first ones.
+    """
+
+    __slots__ = (
+        "_type",
+        "also_called",
+        "annotation",
+        "before",
+        "bounds",
+        "constant",
+        "derived",
+        "environment",
+        "factory",
+        "formerly",
+        "item_bounds",
+        "name",
+        "namespace",
+        "owner",
+        "role",
+        "settled",
+        "tags",
+        "values_also_called",
+        "written",
+    )
+
+    def __init__(
+        self,
+        default: object = MISSING,
+        factory: Callable[[], object] | None = None,
+        derived: bool = False,
+        bounds: Bounds | None = None,
+        item_bounds: Bounds | None = None,
+        role: Role | None = None,
+        tags: Sequence[str] = (),
+        also_called: Sequence[str] = (),
+        before: object = MISSING,
+        values_also_called: Mapping[str, Sequence[str]] | None = None,
+        environment: str | None = None,
+        formerly: Formerly | None = None,
+    ) -> None:
+        # The default as it stands in the class, and whether that, or what the factory makes, is
+        # known to be what the field would have read.
+        self.written = default
+        self.settled = False
+        # Whether every instance begins with the same object, which can hold no section.
+        self.constant = default is not MISSING and factory is None
+        self.factory = factory
+        self.derived = derived
+        self.bounds = bounds
+        self.item_bounds = item_bounds
+        self.role = role
+        # What is no list of texts is left as it is, for the class to refuse with the field's name.
+        self.tags = tuple(tags) if isinstance(tags, list | tuple) else tags
+        self.also_called = (
+            tuple(also_called) if isinstance(also_called, list | tuple) else also_called
+        )
+        self.before = before
+        self.values_also_called = values_also_called or {}
+        self.environment = environment
+        self.formerly = formerly
+        self.name = ""
+        self.annotation: object = None
+        self.owner: type = object
+        self.namespace: Mapping[str, object] | None = None
+        self._type: FieldType | None = None
+
+    @property
+    def default(self) -> Any:
+        """The default as the field stores it, read by its type when first asked for."""
+        if not self.settled and self.constant:
+            pass
+
+            settle(self)
+        return self.written
+
+    @default.setter
+    def default(self, value: object) -> None:
+        self.written, self.settled = value, False
+
+    @property
+    def required(self) -> bool:
+        """Whether a value must be given: there is no default, and nothing derives one."""
+        return self.written is MISSING and self.factory is None and not self.derived
+
+    @property
+    def full_name(self) -> str:
+        """The field with its class and module, for errors about the declaration."""
+        return f"{self.owner.__module__}.{self.owner.__qualname__}.{self.name}"
+
+    @property
+    def type(self) -> FieldType:
+        """The field's type, worked out from its annotation when first asked for."""
+        if self._type is None:
+            pass
+
+            self._type = compile_field(self)
+            if self.environment is not None:
+                pass
+
+                refuse_environment(self, self._type)
+        return self._type
+
+    def initial(self) -> Any:
+        """A default value of the field's own, never shared between two configs."""
+        if self.factory is None:
+            return self.default
+        if self.settled and isinstance(self.factory, type):
+            return self.type.adopt(self.factory())  # always of one kind, which has been read once
+
+        pass
+
+        # What the factory sets is a default, whoever asks for it first; and it may hand out the
+        # same object each time, so that a copy is taken.
+        with running(DEFAULT, ""):
+            value = made(self, self._call_factory(self.factory))
+        return self.type.map(value, lambda section: section.__setpoint_draft__(), False)
+
+    def _call_factory(self, factory: Callable[[], Any]) -> Any:
+        try:
+            return factory()
+        except SetpointError:
+            raise
+        except Exception as error:
+            where = f"{self.owner.__qualname__}.{self.name}"
+            said = f"the factory of {where} failed: {error_in_words(error)}"
+            raise UserCodeError(said, traceback_of(error)) from error
+
+    def read(self, value: object, origin: Origin) -> Any:
+        """Read a value as this field's type and check its range.
+
+        Arguments:
+            value: a Python value, a value of a file, or a text to be read (`PlainScalar`).
+
+        Returns:
+            the value as the field stores it; a `Reference` stays one until resolve.
+
+        Raises:
+            Invalid: if the field cannot take it.
+        """
+        if isinstance(value, Reference) or (isinstance(value, str) and "${" in value):
+            result = read_item(self.type, value, origin)
+            if isinstance(result, Reference):
+                return result
+        else:
+            result = self.type.read(value, origin)
+        self.check(result)
+        return result
+
+    def check(self, value: Any) -> None:
+        """Check a value of the right type against the field's range.
+
+        Arguments:
+            value: what `read` or a derivation returned.
+
+        Raises:
+            Invalid: if it is out of range.
+        """
+        if value is None:
+            return
+        if self.bounds is not None:
+            self.bounds.check(value)
+        if self.item_bounds is not None and isinstance(value, Mapping | list | tuple):
+            named = isinstance(value, Mapping)
+            pairs = (
+                cast(Mapping[Any, Any], value).items()
+                if named
+                else enumerate(cast(Sequence[Any], value))
+            )
+            errors: list[Invalid] = []
+            for key, item in pairs:
+                try:  # a reference is no number, so the limits say nothing about it yet
+                    self.item_bounds.check(item)
+                except Invalid as error:
+                    errors.append(error.inside(key))
+            if errors:
+                raise several(errors)
+
+
+class ForTypeCheckers(dict[str, Any]):
+    """Names of a module, in which those that it does not import stand for anything."""
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name):
+            raise KeyError(name)
+        return Any
+
+
+def compile_field(info: FieldInfo) -> FieldType:
+    """The type of a field.
+
+    Raises:
+        TypeError: if the annotation is not one a config can have, with class and field named.
+    """
+    where, annotation = info.full_name, info.annotation
+    if isinstance(annotation, str):
+        module = vars(sys.modules[info.owner.__module__])
+        names = {**(info.namespace or {}), **vars(info.owner), info.owner.__name__: info.owner}
+        if annotation.startswith(("Component[", "sp.Component[", "setpoint.Component[")):
+            # What it builds is for type checkers, and may be imported for them only.
+            names = ForTypeCheckers({**module, **names})
+        try:
+            annotation = eval(annotation, dict(module), names)
+        except NameError as error:
+            raise DeclarationError(
+                f"{where}: the annotation {annotation!r} names {error.name!r}, which "
+                f"the module does not import at run time"
+            ) from None
+        except Exception as error:  # whatever Python has against the expression
+            raise DeclarationError(
+                f"{where}: the annotation {annotation!r} cannot be read: {error}"
+            ) from None
+    kind = compile_annotation(annotation, where)
+    name_containers(kind, f"{info.owner.__name__}.{info.name}")
+    if (info.bounds, info.item_bounds, info.before) != (None, None, MISSING):
+        check_declaration(info, kind)
+    return kind
+
+
+def check_declaration(info: FieldInfo, kind: FieldType) -> None:
+    """Refuse limits that would be held against nothing, and a wrong value of older runs.
+
+    Raises:
+        DeclarationError: with the class and the field named.
+    """
+    bounds, items = info.bounds, info.item_bounds
+    if bounds is not None and bounds.limited and not _may_be(kind, (int, float)):
+        inside = _items(kind)
+        hint = "; limits of the items are item_gt, item_ge, item_lt, item_le" if inside else ""
+        raise _error(info, f"gt, ge, lt and le are for numbers, and it is {kind.describe()}{hint}")
+    if bounds is not None and bounds.pattern is not None:
+        if not _may_be(kind, (str,)):
+            raise _error(info, f"a pattern is for texts, and it is {kind.describe()}")
+        _check_pattern(info, bounds.pattern)
+    if items is not None and not any(_may_be(item, (int, float)) for item in _items(kind)):
+        raise _error(
+            info,
+            f"item_gt, item_ge, item_lt and item_le are for lists and mappings of numbers, and it "
+            f"is {kind.describe()}",
+        )
+    # Where there was nothing before, null says so.
+    if info.before not in (MISSING, None) and not kind.nested:
+        _check_before(info, kind)
+
+
+def _check_pattern(info: FieldInfo, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _error(info, f"the pattern {pattern!r} is no regular expression: {error}") from None
+
+
+def _check_before(info: FieldInfo, kind: FieldType) -> None:
+    try:
+        kind.read(info.before, Origin(DEFAULT))
+    except Invalid as error:
+        raise _error(info, f"before={info.before!r} {error.message}") from None
+
+
+def _error(info: FieldInfo, reason: str) -> DeclarationError:
+    return DeclarationError(f"{info.full_name}: {reason}")
+
+
+def _may_be(kind: FieldType, classes: tuple[type, ...]) -> bool:
+    """Whether values, apart from their items, may be of one of some plain classes."""
+    if isinstance(kind, IntType):
+        return int in classes
+    if isinstance(kind, FloatType):
+        return float in classes
+    if isinstance(kind, StrType):
+        return str in classes
+    if isinstance(kind, AnyType):
+        return True
+    if isinstance(kind, LiteralType):
+        return any(isinstance(choice, classes) for choice in kind.choices)
+    if isinstance(kind, ScalarType):
+        return issubclass(kind.cls, classes)
+    return not kind_has_items(kind) and any(_may_be(part, classes) for part in kind.parts())
+
+
+def kind_has_items(kind: FieldType) -> bool:
+    """Whether the parts of a type are those of its items, and not alternatives."""
+    return isinstance(kind, SequenceType | TupleType | MappingType)
+
+
+def _items(kind: FieldType) -> tuple[FieldType, ...]:
+    """The types of items, through options and alternatives."""
+    if kind_has_items(kind):
+        return kind.parts()
+    return tuple(item for part in kind.parts() for item in _items(part))
+
+
+# The annotations whose values need no reading if they are of exactly this type.
+EXACT: dict[object, type] = {
+    **{kind.__name__: kind for kind in (int, float, bool, str)},
+    **{kind: kind for kind in (int, float, bool, str)},
+}
+
+
+NULL = " | None"
+
+
+OPTIONAL: dict[object, type] = {
+    f"{kind}{NULL}": EXACT[kind] for kind in ("int", "float", "bool", "str")
+}
+
+
+# What begins a message that has the value for its subject.
+VERBS = ("is", "has", "holds", "needs", "cannot", "would", "takes")
+
+
+def stored_default(default: Any, where: str) -> Any:
+    """A default as its field would have read it.
+
+    Arguments:
+        default: as written in the class: a function stands for its import path, and the flags of a
+            regular expression become part of its text.
+
+    Raises:
+        TypeError: if no import path leads to the function.
+    """
+    cls = cast(Any, type(default))
+    pattern = cls.__module__ == "re" and cls.__name__ == "Pattern"
+    if not pattern and (not callable(default) or hasattr(cls, "__setpoint_scalar__")):
+        return default
+
+    try:
+        return PatternType().read(default, Origin(DEFAULT)) if pattern else ImportPath(default)
+    except Invalid as error:
+        raise DeclarationError(f"{where}: the default {error.message}") from None
+
+
+def is_settled(info: FieldInfo) -> bool:
+    """Whether a default is what the field would read, as far as that is plain to see.
+
+    Most are, and their types then need not be worked out before somebody sets the field.
+    """
+    default, annotation, bounds = cast(Any, info.written), info.annotation, info.bounds
+    cls: Any = default.__class__
+    if info.item_bounds is not None or info.before is not MISSING:
+        return False
+    kind = None
+    if annotation.__class__ is str:
+        kind = EXACT.get(annotation) or OPTIONAL.get(annotation)
+        if kind is None:
+            return bounds is None and _is_named(cast(str, annotation), default, cls)
+    elif annotation.__class__ is type:
+        kind = EXACT.get(annotation)
+    if kind is not cls:
+        # Null, where the annotation names it; without a pattern, which nobody would look at.
+        return default is None and bounds is None and f"{annotation}" in OPTIONAL
+    if cls is str:
+        return bounds is None and default.isidentifier() and default != "null"
+    if cls is int and not -(2**63) <= default < 2**64:
+        return False
+    if cls is float and not (default > 0 or default < 0 or str(default) == "0.0"):
+        return False
+    if bounds is None:
+        return True
+    try:
+        bounds.check(default)
+    except Invalid:
+        return False
+    return cls is not bool and bounds.pattern is None
+
+
+def _is_named(annotation: str, default: Any, cls: Any) -> bool:
+    """Whether a default is a word of a `Literal`, or of a class that reads its own values."""
+    if annotation.startswith("Literal[") and cls is str and default.isidentifier():
+        alone = annotation.count("[") == 1 and annotation.endswith("]")
+        return alone and (f"'{default}'" in annotation or f'"{default}"' in annotation)
+    return hasattr(cls, "__setpoint_scalar__") and annotation in (cls.__name__, cls.__name__ + NULL)
+
+
+def settle(info: FieldInfo) -> None:
+    """Read the default of a field that all instances share.
+
+    Arguments:
+        info: the field; its default becomes what the type makes of it.
+
+    Raises:
+        DeclarationError: if the field cannot take it.
+    """
+    pass
+
+    value = read_default(info, info.written)
+    if is_mutable(value):
+        raise DeclarationError(
+            f"{info.full_name}: the default is read as {info.type.describe()}, which would be "
+            f"shared by all configs; write field(factory=...)"
+        )
+    info.written = value
+    info.settled = True
+
+
+def made(info: FieldInfo, value: object) -> Any:
+    """Read what a factory has made.
+
+    Raises:
+        DeclarationError: if the field cannot take it.
+    """
+    result = read_default(info, value)
+    info.settled = True
+    return result
+
+
+def read_default(info: FieldInfo, value: object) -> Any:
+    """Read a default like a value that is set.
+
+    Raises:
+        DeclarationError: if the field cannot take it.
+    """
+    if may_refer(value) and not info.type.is_secret():
+        raise DeclarationError(
+            f"{info.full_name}: a reference cannot be a default: it names fields by their path "
+            f"from the root, which the class does not know. Declare the field as derived() and "
+            f"compute it in a method marked @derive({info.name!r})"
+        )
+    try:
+        return info.read(value, Origin(DEFAULT))
+    except Invalid as error:
+        what = "what the factory makes" if info.factory is not None else "the default"
+        lines: list[str] = []
+        for part in error.parts:
+            place = "".join(f".{key}" for key in part.at)
+            given = "" if part.secret or "got " in part.message else f" {shown_part(value, part)}"
+            if part.message.partition(" ")[0] not in VERBS:
+                given = ":"  # a sentence of its own
+            text = f"{info.full_name}{place}: {what}{given} {part.message}"
+            text += f"; valid: {', '.join(part.valid)}" if part.valid else ""
+            if value is None:
+                text += "; to allow it, write ... | None"
+            lines.append(f"{text}. {part.hint}" if part.hint else text)
+        raise DeclarationError("\n".join(lines)) from None
+
+
+def refuse_environment(info: FieldInfo, kind: Any) -> None:
+    """Refuse a variable for a field that cannot be read from one text.
+
+    Arguments:
+        info: a field declared with `environment=`.
+
+    Raises:
+        DeclarationError: for secrets and sections.
+    """
+    if kind.is_secret():
+        raise DeclarationError(
+            f"{info.full_name}: a secret names its variable itself, as in 'env:NAME', so that "
+            f"environment={info.environment!r} has no place here"
+        )
+    if section_classes(kind):
+        raise DeclarationError(
+            f"{info.full_name}: environment={info.environment!r} gives one value, and a section "
+            f"has several; declare it on fields of the section"
+        )
+
+
+def is_mutable(default: object) -> bool:
+    """Whether instances that share a value could change it for one another."""
+    if isinstance(default, tuple):
+        return any(is_mutable(item) for item in cast(tuple[object, ...], default))
+    return isinstance(default, list | dict | set | Free | Node)

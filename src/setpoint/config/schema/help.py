@@ -1,0 +1,76 @@
+"""Help texts: the docstring under a field, read from the source when somebody asks for help."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+from ..values.node import Node
+from .tree import section_added
+
+if TYPE_CHECKING:
+    import ast
+
+
+@functools.cache
+def _classes(filename: str) -> dict[str, dict[str, str]]:
+    """Field docstrings of all classes of a file, by qualified class name."""
+    import ast
+    import linecache
+
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
+        return {}
+    found: dict[str, dict[str, str]] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                found[prefix + child.name] = _field_docs(child)
+                visit(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.FunctionDef):
+                visit(child, f"{prefix}{child.name}.<locals>.")
+            elif isinstance(child, ast.If | ast.Try | ast.With):
+                visit(child, prefix)
+
+    visit(tree, "")
+    return found
+
+
+def _field_docs(node: ast.ClassDef) -> dict[str, str]:
+    import ast
+
+    docs: dict[str, str] = {}
+    for statement, after in zip(node.body, node.body[1:], strict=False):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        value = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            docs[statement.target.id] = " ".join(value.value.split())
+    return docs
+
+
+def field_help(cls: type[Node], name: str) -> str:
+    """The help text of a field: the docstring that stands under it in the class.
+
+    Arguments:
+        cls: the config class; inherited fields are found in the class that declares them.
+    """
+    info = cls.__setpoint__.fields.get(name)
+    if info is None:
+        return ""
+    added = section_added(cls, name)
+    if added is not None:
+        return class_help(added)
+    module = sys.modules.get(info.owner.__module__)
+    filename = getattr(module, "__file__", None)
+    if not filename:
+        return ""
+    return _classes(filename).get(info.owner.__qualname__, {}).get(name, "")
+
+
+def class_help(cls: type[Node]) -> str:
+    """The first line of a config class's docstring."""
+    return (cls.__doc__ or "").strip().partition("\n")[0]

@@ -1,0 +1,160 @@
+"""The tree of config classes: what can stand at a path, and every field of all variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..types.base import FieldType
+from ..types.sections import section_classes
+from ..values.node import Node
+from ..words.errors import DeclarationError, Invalid
+from ..words.names import nearest
+from .bounds import Role
+from .class_info import RESERVED, ConfigMeta, newer
+from .field import FieldInfo
+
+PLAIN = ("int", "float", "bool", "str", "Path")  # annotations that hold no sections
+
+
+def classes_at(root: type[Node], path: tuple[str | int, ...]) -> list[type[Any]]:
+    """The config classes that can stand at a path, in any of the variants along it."""
+    classes: list[type[Any]] = [root]
+    item = False  # whether the next part is an index or a key, which leads to the same classes
+    for part in path:
+        if item:
+            item = False
+            continue
+        fields = [info for cls in classes if (info := field_of(cls, str(part))) is not None]
+        classes = [cls for info in fields for cls in section_classes(info.type)]
+        item = any(info.type.is_container() for info in fields)
+    return list(dict.fromkeys(classes))
+
+
+def field_of(cls: type[Node], key: str) -> FieldInfo | None:
+    """The field that a key names; hyphens and underscores are the same."""
+    fields = cls.__setpoint__.fields
+    return fields.get(key) or fields.get(key.replace("-", "_"))
+
+
+def all_fields(
+    cls: type[Node], prefix: str = "", above: tuple[type[Any], ...] = ()
+) -> Iterator[tuple[str, FieldInfo]]:
+    """Every field of a tree of config classes, those of all variants included.
+
+    Arguments:
+        above: the classes that lead to the root; a class that contains itself is entered once.
+    """
+    for name, info in cls.__setpoint__.fields.items():
+        path = f"{prefix}{name}"
+        yield path, info
+        if info.annotation in PLAIN and info.factory is None:
+            continue
+        for section in section_classes(info.type):
+            if section not in above:
+                yield from all_fields(section, f"{path}.", (*above, section))
+
+
+def first_places(root: type[Node]) -> dict[FieldInfo, str]:
+    """The path of each field; of a section that stands in several places the first is meant."""
+    first: dict[FieldInfo, str] = {}
+    for path, info in all_fields(root):
+        first.setdefault(info, path)
+    return first
+
+
+def names_secret(root: type[Node], key: str) -> bool:
+    """Whether an unknown key may be the misspelt or misplaced name of a secret."""
+    return any(info.type.is_secret() and nearest(key, [info.name]) for _, info in all_fields(root))
+
+
+def holds_secret(kind: FieldType) -> bool:
+    """Whether values of a type may hold a secret, also in a section inside.
+
+    Returns:
+        True if what was given must not be repeated when it cannot be read at all.
+    """
+    inside = (info for cls in section_classes(kind) for _, info in all_fields(cls))
+    return kind.is_secret() or any(info.type.is_secret() for info in inside)
+
+
+def known_tags(root: type[Node]) -> dict[str, list[str]]:
+    """All tags of a tree of config classes, with the fields they reach in any variant.
+
+    Returns:
+        dotted paths by tag, both in order of declaration.
+    """
+    found: dict[str, list[str]] = {}
+    for path, info in all_fields(root):
+        for tag in info.tags:
+            paths = found.setdefault(tag, [])
+            if path not in paths:
+                paths.append(path)
+    return found
+
+
+def unknown_tag(root: type[Node], tag: str) -> Invalid:
+    """The error for a tag that reaches nothing."""
+    known = known_tags(root)
+    if tag in known:
+        paths = ", ".join(known[tag])
+        return Invalid(f"reaches no field of this configuration; it is a mark of {paths}")
+    carrying = [t for t, paths in known.items() if any(p.rpartition(".")[2] == tag for p in paths)]
+    called = [t for _, info in all_fields(root) if tag in info.also_called for t in info.tags]
+    close = carrying or called or nearest(tag, known, 1)
+    hint = f"Did you mean tag.{close[0]}?" if close else ""
+    return Invalid(f"there is no tag {tag!r}", tuple(known), hint=hint)
+
+
+def add_section(
+    root: type[Node], name: str, section: type[Node], *, role: Role | None = None
+) -> None:
+    """Give a root a further section, which is null until a layer sets something in it.
+
+    While it is null it is no part of the fingerprint, so that other runs keep theirs.
+
+    Arguments:
+        root: the class to extend, for instance the training job; its subclasses get it as well.
+
+    Raises:
+        TypeError: if the name is taken or no identifier, or the section is no config class.
+    """
+    if not isinstance(section, ConfigMeta):
+        raise DeclarationError(
+            f"{root.__name__}.{name}: {section!r} is no section; give a class derived from Node"
+        )
+    if not name.isidentifier() or name.startswith("_") or name in RESERVED:
+        raise DeclarationError(f"{root.__name__}: {name!r} cannot be the name of a section")
+    before = root.__setpoint__.added.get(name)
+    if not (before and _same(before, section)) and (
+        name in root.__setpoint__.fields or hasattr(root, name)
+    ):
+        raise DeclarationError(f"{root.__name__} has {name!r} already; choose another name")
+    info = FieldInfo(default=None, role=role or root.__setpoint__.role, before=None)
+    info.name, info.owner, info.annotation = name, root, section | None
+    newer.add(name)
+    for cls in _with_subclasses(root):
+        cls.__setpoint__.fields[name] = info
+        cls.__setpoint__.added[name] = section
+
+
+def added_sections(config: Node) -> dict[str, Any]:
+    """The added sections that are not null."""
+    values = {name: getattr(config, name) for name in type(config).__setpoint__.added}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def section_added(root: type[Node], name: str) -> type[Node] | None:
+    """The class of an added section."""
+    return root.__setpoint__.added.get(name)
+
+
+def _same(one: type, other: type) -> bool:
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
+def _with_subclasses(root: type[Node]) -> list[type[Node]]:
+    found = [root]
+    for cls in root.__subclasses__():
+        found += _with_subclasses(cls)
+    return found

@@ -1,1 +1,0 @@
-"""Sweeps: many points from one configuration, all of them checked before any is used."""

@@ -1,0 +1,262 @@
+"""Lists and mappings inside configs: checked while a draft, immutable once resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, Protocol, SupportsIndex, cast
+
+from ..words.errors import ConfigError, Invalid, Problem, SetpointError
+from ..words.shown import shown_part
+from .origin import Origin, outside_origin
+
+
+class ItemType(Protocol):
+    """What a draft's list or mapping asks its type for."""
+
+    title: str
+
+    def read_one(self, item: object, origin: Origin) -> Any:
+        """Read one item, or raise `Invalid`."""
+        ...
+
+    def check_key(self, key: object) -> str:
+        """Refuse a key that a mapping cannot have with `Invalid`."""
+        ...
+
+
+class CheckedList(list[Any]):
+    """A draft's list: each item is checked when it is put in."""
+
+    __slots__ = ("changed", "kind")
+
+    def __init__(self, items: Iterable[Any], kind: ItemType) -> None:
+        super().__init__(items)
+        self.kind = kind
+        # Where the last change in place was made, since the section does not see it.
+        self.changed: Origin | None = None
+
+    def _read(self, *values: object, first: int = 0) -> list[Any]:
+        """What is put in, checked; the index of the first of it is for errors."""
+        self.changed = origin = outside_origin()
+        title = self.kind.title
+        return [
+            _checked(self.kind, value, origin, f"{title}.{index}")
+            for index, value in enumerate(values, start=first)
+        ]
+
+    def append(self, value: object) -> None:
+        """Add an item, checked."""
+        super().extend(self._read(value, first=len(self)))
+
+    def insert(self, index: SupportsIndex, value: object) -> None:
+        """Insert an item, checked."""
+        super().insert(index, *self._read(value, first=slice(index, None).indices(len(self))[0]))
+
+    def extend(self, values: Iterable[object]) -> None:
+        """Add items, each checked."""
+        super().extend(self._read(*values, first=len(self)))
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        """Take an item out."""
+        self._read()
+        return super().pop(index)
+
+    def remove(self, value: Any) -> None:
+        """Take out the first item that equals a value."""
+        self._read()
+        super().remove(value)
+
+    def clear(self) -> None:
+        """Take out all items."""
+        self._read()
+        super().clear()
+
+    def reverse(self) -> None:
+        """Turn the order round."""
+        self._read()
+        super().reverse()
+
+    def sort(self, **options: Any) -> None:
+        """Sort the items, with the options of `list.sort`."""
+        self._read()
+        super().sort(**options)
+
+    def __iadd__(self, values: Iterable[object]) -> CheckedList:
+        self.extend(values)
+        return self
+
+    def __imul__(self, count: SupportsIndex) -> NoReturn:
+        # Sections would stand in several places at once.
+        raise SetpointError("a list of a configuration cannot be multiplied; assign a new list")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, slice):
+            first = cast(slice, index).indices(len(self))[0]
+            items: Any = self._read(*value, first=first)
+        else:
+            items = self._read(value, first=int(index) % max(len(self), 1))[0]
+        super().__setitem__(cast(Any, index), items)
+
+    def __delitem__(self, index: Any) -> None:
+        self._read()
+        super().__delitem__(index)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        # A copy outside a configuration is an ordinary list.
+        return list, (list(self),)
+
+
+class CheckedDict(dict[str, Any]):
+    """A draft's mapping: each value is checked when it is put in."""
+
+    __slots__ = ("before", "changed", "kind")
+
+    def __init__(self, items: Mapping[str, Any], kind: ItemType) -> None:
+        super().__init__(items)
+        self.kind = kind
+        self.changed: Origin | None = None
+        # What the layer that gave the mapping had in it, once it has been changed in place.
+        self.before: dict[str, Any] | None = None
+
+    def _touch(self) -> Origin:
+        if self.changed is None:
+            self.before = dict(self)
+        self.changed = origin = outside_origin()
+        return origin
+
+    def __setitem__(self, key: str, value: object) -> None:
+        origin = self._touch()
+        try:
+            name = self.kind.check_key(key)
+        except Invalid as error:
+            raise _refused(error, key, origin, self.kind.title) from None
+        place = f"{self.kind.title}.{name}"
+        super().__setitem__(name, _checked(self.kind, value, origin, place))
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Set several values, each checked."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> CheckedDict:
+        self.update(other)
+        return self
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of a key, set and checked first if it is missing."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __delitem__(self, key: str) -> None:
+        self._touch()
+        super().__delitem__(key)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Take a key out, with the arguments of `dict.pop`."""
+        self._touch()
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Take the last key out."""
+        self._touch()
+        return super().popitem()
+
+    def clear(self) -> None:
+        """Take all keys out."""
+        self._touch()
+        super().clear()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def _checked(kind: ItemType, value: object, origin: Origin, place: str) -> Any:
+    try:
+        return kind.read_one(value, origin)
+    except Invalid as error:
+        raise _refused(error, value, origin, place) from None
+
+
+def _refused(error: Invalid, value: object, origin: Origin, place: str) -> ConfigError:
+    """The report for one item, which is named by the class and the field that hold it."""
+    return ConfigError(
+        [
+            Problem(
+                ".".join(map(str, (place, *part.at))),
+                part.message,
+                valid=part.valid,
+                hint=part.hint,
+                value=shown_part(value, part),
+                origin=origin.describe(()),
+            )
+            for part in error.parts
+        ]
+    )
+
+
+def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:
+    """The class and field that hold a list or mapping.
+
+    Returns:
+        for instance `Net.sizes`.
+    """
+    return value.kind.title if isinstance(value, CheckedList | CheckedDict) else value.title
+
+
+def last_change(value: object) -> Origin | None:
+    """Where a value was last changed in place.
+
+    Returns:
+        the origin, or None if neither it nor a list or mapping inside it was changed.
+    """
+    if isinstance(value, CheckedList | CheckedDict):
+        inner = list(value.values()) if isinstance(value, CheckedDict) else list(value)
+        return next(filter(None, map(last_change, inner)), value.changed)
+    return None
+
+
+def _refuse(self: Any, *_: object, **__: object) -> NoReturn:
+    subject = f"{self.title} cannot be changed: " if self.title else ""
+    raise SetpointError(
+        f"{subject}a resolved configuration is immutable; use evolve() to make a changed draft"
+    )
+
+
+class FrozenList(list[Any]):
+    """A resolved config's list: it equals a list, is hashable, and cannot change."""
+
+    __slots__ = ("title",)
+
+    def __init__(self, items: Iterable[Any] = (), title: str = "") -> None:
+        super().__init__(items)
+        self.title = title
+
+    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(tuple(self))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        # Items are not appended one by one, as copying and unpickling would.
+        return type(self), (tuple(self), self.title)
+
+
+class FrozenDict(dict[str, Any]):
+    """A resolved config's mapping: it equals a dict, is hashable, and cannot change."""
+
+    __slots__ = ("title",)
+
+    def __init__(self, items: Mapping[str, Any], title: str = "") -> None:
+        super().__init__(items)
+        self.title = title
+
+    update = setdefault = pop = popitem = clear = _refuse
+    __setitem__ = __delitem__ = __ior__ = _refuse
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(frozenset(self.items()))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return type(self), (dict(self), self.title)

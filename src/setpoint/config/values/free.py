@@ -1,0 +1,257 @@
+"""The user's own area: free keys with attribute access, recorded like everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+
+from ..words.errors import Invalid, SetpointError
+from ..words.inline import parse_flow
+from ..words.shown import MAX_BITS, plain_number, same, shown
+from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, guess, is_text, refuse_credentials
+from .containers import FrozenDict
+from .origin import python_origin
+
+if TYPE_CHECKING:
+    from .origin import Origin
+
+
+class Free:
+    """A mapping of free keys to plain values; reading a missing key of a draft makes a section.
+
+    `user.probe.width = 8` works although `user.probe` was never declared. A key that is a method
+    of this class, such as `items`, is read as `user["items"]`.
+    """
+
+    __slots__ = ("_frozen", "_origins", "_values")
+
+    _values: dict[str, Any]
+    _origins: dict[str, list[tuple[Origin, object]]]
+    _frozen: bool
+
+    def __init__(self, **values: object) -> None:
+        object.__setattr__(self, "_values", {})
+        object.__setattr__(self, "_origins", {})
+        object.__setattr__(self, "_frozen", False)
+        for key, value in values.items():
+            self.put(key, value, python_origin(1))
+
+    def __getattr__(self, key: str) -> Any:
+        # No key begins with _, but Python and its tools ask every object for such names.
+        if key.startswith("_"):
+            raise AttributeError(key)
+        if key in self._values:
+            return self._values[key]
+        if self._frozen:
+            raise AttributeError(f"the user area has no key {key!r}")
+        self._values[key] = Free()
+        return self._values[key]
+
+    def __setattr__(self, key: str, value: object) -> None:
+        self.put(key, value, python_origin(1))
+
+    __getitem__ = __getattr__
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self.put(key, value, python_origin(1))
+
+    def put(self, key: str, value: object, origin: Origin) -> None:
+        """Set one key from a known origin; a mapping is merged into the section of that name.
+
+        Raises:
+            Invalid: if the value is not plain data.
+            SetpointError: if the area is part of a resolved config.
+        """
+        if self._frozen:
+            raise SetpointError(f"user.{key} cannot be set: a resolved configuration is immutable")
+        _check_key(key)
+        if isinstance(value, Free):
+            value = value.dump()
+        if isinstance(value, PlainScalar) and value.startswith(("{", "[")):
+            value = parse_flow(value)
+        if isinstance(value, Mapping):
+            _refuse_depth(cast(object, value))
+            inner = self._values.get(key)
+            if not isinstance(inner, Free):
+                inner = self._values[key] = Free()
+            for name, item in cast(Mapping[object, object], value).items():
+                try:
+                    inner.put(str(name), item, origin)
+                except Invalid as error:
+                    raise error.inside(str(name)) from None
+            return
+        stored = plain_value(value)
+        self._values[key] = stored
+        self._origins.setdefault(key, []).append((origin, stored))
+
+    def inside(self, key: str) -> Any:
+        """What stands under a key, an empty area if nothing does yet.
+
+        Raises:
+            Invalid: if no key is like that.
+        """
+        _check_key(key)
+        return self[key]
+
+    @classmethod
+    def read(cls, value: object, origin: Origin) -> Free:
+        """Make an area from a mapping.
+
+        Raises:
+            Invalid: if it is no mapping.
+        """
+        if isinstance(value, Free):
+            return value
+        area = cls()
+        if isinstance(value, PlainScalar):
+            value = parse_flow(value)
+        if not isinstance(value, Mapping):
+            raise Invalid(f"is not a mapping of keys to values: got {shown(value)}")
+        for key, item in cast(Mapping[object, object], value).items():
+            try:
+                area.put(str(key), item, origin)
+            except Invalid as error:
+                raise error.inside(str(key)) from None
+        return area
+
+    def chain(self, key: str) -> list[tuple[Origin, object]]:
+        """All layers that set a key, first to last.
+
+        Returns:
+            pairs of origin and value; the last one won.
+        """
+        return self._origins.get(key, [])
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """The keys with their values.
+
+        Returns:
+            pairs; nested areas that hold nothing are left out.
+        """
+        for key, value in self._values.items():
+            if not isinstance(value, Free) or any(True for _ in value.items()):
+                yield key, value
+
+    def copy(self, frozen: bool) -> Free:
+        """A copy of its own."""
+        twin = Free()
+        for key, value in self.items():
+            twin._values[key] = value.copy(frozen) if isinstance(value, Free) else value
+        twin._origins.update({key: list(chain) for key, chain in self._origins.items()})
+        object.__setattr__(twin, "_frozen", frozen)
+        return twin
+
+    def __copy__(self) -> Free:
+        return self.copy(self._frozen)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Free:
+        return self.copy(self._frozen)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        chains = {
+            key: [(origin.fixed(key), value) for origin, value in chain]
+            for key, chain in self._origins.items()
+        }
+        return object.__new__, (type(self),), (self._values, chains, self._frozen)
+
+    def __setstate__(self, state: tuple[Any, Any, bool]) -> None:
+        for name, value in zip(("_values", "_origins", "_frozen"), state, strict=True):
+            object.__setattr__(self, name, value)
+
+    def dump(self) -> dict[str, Any]:
+        """The area in plain data."""
+        return {k: v.dump() if isinstance(v, Free) else listed(v) for k, v in self.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return same(self.dump(), other.dump()) if isinstance(other, Free) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted((key, hash(value)) for key, value in self.items())))
+
+    def __repr__(self) -> str:
+        return f"Free({', '.join(f'{key}={value!r}' for key, value in self.items())})"
+
+
+def _refuse_depth(value: object) -> None:
+    """Refuse lists and mappings that no file could hold, or that contain themselves."""
+    level = {id(value): value}
+    for _ in range(MAX_DEPTH):
+        below: dict[int, object] = {}
+        for item in level.values():
+            if isinstance(item, Mapping):
+                item = list(cast(Mapping[object, object], item).values())
+            if isinstance(item, list | tuple):
+                below.update((id(one), one) for one in cast(list[object], item))
+        if not below:
+            return
+        level = below
+    raise Invalid(f"is {TOO_DEEP}, or contains itself")
+
+
+def plain_value(value: object) -> Any:
+    """Check that a value is plain data, and make it immutable.
+
+    Returns:
+        the value with lists as tuples and unread texts read by the YAML 1.2 core rules.
+
+    Raises:
+        Invalid: for anything else.
+    """
+    if isinstance(value, PlainScalar):
+        if value == "null":
+            return None
+        try:
+            return plain_value(guess(value))
+        except Invalid:
+            raise
+        except SetpointError as error:
+            raise Invalid(str(error)) from None
+    if isinstance(value, str):
+        if not is_text(value):
+            raise Invalid("holds bytes that are no characters, so that no file could record it")
+        refuse_credentials(value)
+        return None if value == "null" else str(value)
+    if isinstance(value, float):
+        if value - value != 0:
+            raise Invalid("is not a finite number, so that not every file could record it")
+        return value + 0.0  # minus zero equals zero, and must be recorded alike
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise Invalid("has more digits than can be written to a file")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if plain_number(value) is not value:
+        return plain_value(plain_number(value))
+    if isinstance(value, list | tuple | Mapping):
+        _refuse_depth(cast(object, value))
+        return _plain_items(cast(Any, value))
+    raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
+
+
+def _plain_items(value: list[object] | tuple[object, ...] | Mapping[object, object]) -> Any:
+    if not isinstance(value, Mapping):
+        return tuple(map(_plain_item, value))
+
+    for key in value:
+        refuse_credentials(str(key))
+    return FrozenDict({str(key): _plain_item(item) for key, item in value.items()})
+
+
+def _plain_item(item: object) -> Any:
+    if isinstance(item, list | tuple | Mapping):
+        return _plain_items(cast(Any, item))
+    return plain_value(item)
+
+
+def listed(value: Any) -> Any:
+    """Stored plain data as a file has it, with lists for tuples."""
+    if isinstance(value, tuple):
+        return [listed(item) for item in cast(tuple[Any, ...], value)]
+    if isinstance(value, dict):
+        return {key: listed(item) for key, item in cast(dict[str, Any], value).items()}
+    return value
+
+
+def _check_key(key: str) -> None:
+    if not key or "." in key or key.startswith("_") or not is_text(key):
+        raise Invalid(f"{key!r} cannot be a key: it is empty, dotted or begins with _")
+    refuse_credentials(key)

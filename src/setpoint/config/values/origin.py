@@ -1,0 +1,261 @@
+"""Where values come from: one `Origin` for each time a layer touches a value."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any
+
+from ..words.names import Path
+
+# First line, last line, first column and last column of a piece of source.
+Span = tuple[int | None, int | None, int | None, int | None]
+
+DEFAULT = "default"
+PRESET = "preset"
+MODIFIER = "modifier"
+FILE = "file"
+ENVIRONMENT = "environment"
+COMMAND_LINE = "command line"
+SWEEP = "sweep"
+PROGRAM = "program"
+DERIVED = "derived"
+REFERENCE = "reference"
+RECORD = "record"
+
+KERNEL = "setpoint.config."
+
+
+_count = itertools.count()
+
+
+class Fixed:
+    """A finder that has found already.
+
+    Arguments:
+        text: `"file:line"`.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __call__(self, path: Path) -> str:
+        return self.text
+
+
+class Origin:
+    """One source of one value.
+
+    Arguments:
+        label: the preset, file, variable or flag by name.
+        find: finds `file:line[:column]` for a path inside the source; called only when shown.
+        order: its place among all layers, later ones higher; None for the latest of them.
+    """
+
+    __slots__ = ("_find", "label", "layer", "order")
+
+    def __init__(
+        self,
+        layer: str,
+        label: str = "",
+        find: Callable[[Path], str | None] | None = None,
+        order: float | None = None,
+    ) -> None:
+        self.layer = layer
+        self.label = label
+        self.order: float = next(_count) if order is None else order
+        self._find = find
+
+    def applied(self) -> Origin:
+        """The same origin as the latest layer: it counts from when its value is set.
+
+        Returns:
+            a new origin, so that what was read once can be put onto several drafts.
+        """
+        return Origin(self.layer, self.label, self._find)
+
+    def place(self, path: Path) -> str | None:
+        """Where in the source the value stands.
+
+        Returns:
+            `"file:line"` or `"file:line:column"`, or None for layers that have no text.
+        """
+        return self._find(path) if self._find else None
+
+    def describe(self, path: Path) -> str:
+        """The origin in words, as errors, `why` and records print it.
+
+        Returns:
+            for instance `preset tiny (presets/tiny.py:20)`, `exp.toml:3:1` or `--optimizer.lr`.
+        """
+        place = self.place(path)
+        if self.layer == FILE:
+            return place or self.label
+        if self.layer == RECORD:
+            return f"record {place or self.label}"
+        if self.layer == ENVIRONMENT:
+            return f"environment variable {self.label}"
+        if self.layer == COMMAND_LINE:
+            return f"command line {self.label}"
+        name = f"{self.layer} {self.label}".strip()
+        return f"{name} ({place})" if place else name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Finders hold code or whole files, which other processes do not need; see `fixed`.
+        find = self._find if isinstance(self._find, Fixed) else None
+        return _unpickled, (Origin, self.layer, self.label, find, self.order)
+
+    def fixed(self, name: str) -> Origin:
+        """The same origin for another process, with its place in Python code written out.
+
+        Arguments:
+            name: the field; the place in a file would need the whole path, and is left out.
+        """
+        place = None if self.layer in (FILE, RECORD) else self.place((name,))
+        return Origin(self.layer, self.label, Fixed(place) if place else None, self.order)
+
+    def __repr__(self) -> str:
+        return f"Origin({self.layer!r}, {self.label!r})"
+
+
+class Recorded(Origin):
+    """An origin as the process described it that wrote a record."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, layer: str, text: str, order: float | None = None) -> None:
+        super().__init__(layer, order=order)
+        self.text = text
+
+    def describe(self, path: Path) -> str:
+        """See `Origin.describe`."""
+        return self.text
+
+    def fixed(self, name: str) -> Origin:
+        """See `Origin.fixed`."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (Recorded, self.layer, self.text, self.order)
+
+
+def _unpickled(cls: Callable[..., Origin], *arguments: Any) -> Origin:
+    """An origin of another process: in its order, and before all that this process sets later."""
+    global _count
+    *_, order = arguments
+    _count = itertools.count(max(int(order), next(_count)) + 1)
+    return cls(*arguments[:-1], order=order)
+
+
+# A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
+# "program". The pair is (layer, label) of the innermost function that is running in this thread.
+_running: ContextVar[tuple[str, str]] = ContextVar("running", default=(PROGRAM, ""))
+
+
+class running:
+    """Attribute every assignment inside a `with` block to a preset or a modifier."""
+
+    def __init__(self, layer: str, label: str) -> None:
+        self._entry = (layer, label)
+        self._outer: Token[tuple[str, str]] | None = None
+
+    def __enter__(self) -> None:
+        self._outer = _running.set(self._entry)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._outer is not None:
+            _running.reset(self._outer)
+
+
+def python_origin(depth: int) -> Origin:
+    """The origin of an assignment or constructor call in Python code.
+
+    Arguments:
+        depth: how many frames above the caller of this function the user's line stands.
+
+    Returns:
+        an origin that finds its file and line when it is shown, not before.
+    """
+    frame = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
+    layer, label = _running.get()
+    return Origin(layer, label, _code_finder(frame))
+
+
+def outside_origin() -> Origin:
+    """The origin of a change inside a list or mapping: the innermost line outside the kernel.
+
+    Returns:
+        an origin that finds its file and line when it is shown, not before.
+    """
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    depth = 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(KERNEL):
+        frame, depth = frame.f_back, depth + 1
+    return python_origin(depth + 1)
+
+
+def _code_finder(frame: FrameType) -> Callable[[Path], str | None]:
+    # The frame itself would keep all its local variables alive; code and offset do not.
+    code, offset = frame.f_code, frame.f_lasti
+
+    def find(path: Path) -> str | None:
+        return f"{short_name(code.co_filename)}:{_line_of(code, offset, path)}"
+
+    return find
+
+
+def _line_of(code: CodeType, offset: int, path: Path) -> int:
+    """The line of the keyword `path[-1]` if the instruction is a call naming it, else its own."""
+    positions = next(islice(code.co_positions(), offset // 2, None), None)
+    if positions is None or positions[0] is None:
+        return code.co_firstlineno
+    first, last = positions[0], positions[1] or positions[0]
+    if first == last or not path:
+        return first
+    keywords = _calls(code.co_filename).get((first, last, positions[2], positions[3]), {})
+    return keywords.get(str(path[-1]), first)
+
+
+@functools.cache
+def _calls(filename: str) -> dict[Span, dict[str, int]]:
+    """The lines of the keywords of every call of a file that takes several lines."""
+    import ast
+    import linecache
+
+    try:
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError):
+        return {}
+    return {
+        (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset): {
+            keyword.arg: keyword.lineno for keyword in node.keywords if keyword.arg
+        }
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node.lineno != node.end_lineno
+    }
+
+
+def short_name(filename: str) -> str:
+    """A file's name as people want to read it, the same on every machine where that is possible.
+
+    Returns:
+        the path relative to the working folder when below it, else relative to the folder that
+        Python imports it from, else as it was given.
+    """
+    import os
+    import sys
+
+    try:
+        for folder in (os.getcwd(), *sorted(sys.path, key=len, reverse=True)):
+            if folder and filename.startswith(folder.rstrip(os.sep) + os.sep):
+                return os.path.relpath(filename, folder)
+    except OSError:  # the working folder is gone
+        return filename
+    return os.path.normpath(filename)

@@ -1,0 +1,436 @@
+"""References: `${model.dim * 4}`, arithmetic on other fields; texts may hold several of them."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, cast
+
+from ..words.errors import Invalid
+from ..words.names import Path
+from ..words.texts import OPENING, LiteralText, literal, refers
+
+if TYPE_CHECKING:
+    import ast
+import re
+
+LENGTH = 2000
+EXAMPLE = '"${model.dim * 4}"'
+LITERALLY = "A text that holds ${ as it is writes it $${."
+
+
+class Reference:
+    """An expression over other fields, evaluated once all layers are merged.
+
+    Arguments:
+        text: the expression inside `${` and `}`, which must be the whole value.
+
+    Raises:
+        Invalid: if it is not arithmetic on fields.
+    """
+
+    __slots__ = ("_tree", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = str(text)
+        body = self.text.strip()
+        if not is_whole(body):
+            raise Invalid(
+                f"is not a reference: it must be the whole value, as in {EXAMPLE}; only texts and "
+                f"paths hold references among other signs",
+                hint=LITERALLY,
+            )
+        if len(body) > LENGTH:
+            raise Invalid(f"is too long for a reference: {len(body)} of at most {LENGTH} signs")
+        self._tree: ast.expr = _parse(body[2:-1])
+
+    @property
+    def path(self) -> Path | None:
+        """The path of the one field that the reference names, or None for arithmetic."""
+        return path_of(self._tree)
+
+    def evaluate(self, look_up: Callable[[Path], object]) -> object:
+        """Compute the value.
+
+        Raises:
+            Invalid: for an undefined operation, such as a division by zero.
+        """
+        return evaluate(self._tree, look_up)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Reference) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+class Template(Reference):
+    """A text with references inside: `out/${name}-${seed}`; `$${` stands for `${` itself.
+
+    Raises:
+        Invalid: if one of the references is not closed, or not arithmetic on fields.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, text: str) -> None:
+        self.text = str(text)
+        if len(self.text) > LENGTH:
+            raise Invalid(
+                f"is too long for a text with references: {len(self.text)} of at most {LENGTH} "
+                f"signs"
+            )
+        self._parts: list[str | ast.expr] = []
+        at = 0
+        while at < len(self.text):
+            start = self.text.find(OPENING, at)
+            if start < 0:
+                self._parts.append(self.text[at:])
+                break
+            if start > at and self.text[start - 1] == "$":
+                self._parts.append(self.text[at : start - 1] + OPENING)
+                at = start + len(OPENING)
+                continue
+            end = _closing(self.text, start)
+            if end < 0:
+                shown = self.text[start : start + 40]
+                raise Invalid(
+                    f"holds a reference that is not closed by }}: {shown}", hint=LITERALLY
+                )
+            self._parts += [self.text[at:start], _parse(self.text[start + 2 : end], LITERALLY)]
+            at = end + 1
+
+    @property
+    def path(self) -> Path | None:
+        """None: a text leads to no section."""
+        return None
+
+    def evaluate(self, look_up: Callable[[Path], object]) -> object:
+        """See `Reference.evaluate`; the text, with each value written as it is shown."""
+        texts: list[str] = []
+        for part in self._parts:
+            if isinstance(part, str):
+                texts.append(part)
+                continue
+            value = evaluate(part, look_up)
+            text = _text_of(value)
+            if text is None:
+                raise Invalid(
+                    f"cannot be put together: {unparse(part)} is {_kind_of(value)}; a text takes "
+                    f"texts, numbers, truth values and paths"
+                )
+            texts.append(text)
+        return literal("".join(texts))
+
+
+def reference(text: str, in_text: bool) -> Reference:
+    """What a text with `${` in it means.
+
+    Arguments:
+        text: a text for which `refers` is true.
+
+    Raises:
+        Invalid: if it is neither.
+    """
+    return Template(text) if in_text and not is_whole(text) else Reference(text)
+
+
+def _parse(expression: str, hint: str = "") -> ast.expr:
+    # Most configurations hold no reference, and need no parser.
+
+    try:
+        return parse(expression.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        resolver, colon, rest = expression.strip().partition(":")
+        if colon and resolver in ("env", "oc.env"):
+            hint = from_environment(rest.partition(",")[0].strip())
+        raise Invalid(
+            f"cannot be read as arithmetic on fields, as in {EXAMPLE}", hint=hint
+        ) from None
+
+
+def from_environment(name: str, prefix: str = "SETPOINT") -> str:
+    """How a variable of the environment gets into a value, for who refers to it like a field."""
+    return (
+        f'References name fields, not variables of the environment. In a shell write "${name}", '
+        f"which it replaces; or set the field from outside, as {prefix}__SECTION__FIELD=VALUE."
+    )
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the reference that begins at `start` is closed; -1 if it is not."""
+    quote = ""
+    for at in range(start + len(OPENING), len(text)):
+        sign = text[at]
+        if quote:
+            quote = "" if sign == quote and text[at - 1] != "\\" else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign == "}":
+            return at
+    return -1
+
+
+def _text_of(value: object) -> str | None:
+    """A value inside a text, as `show` writes it; None for what no text can hold."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, str | int | float):
+        return str(value)
+    as_posix: Any = getattr(value, "as_posix", None)  # `pathlib` is not free to import
+    return None if as_posix is None else as_posix()
+
+
+def _kind_of(value: object) -> str:
+    if value is None or hasattr(type(value), "__setpoint__"):
+        return "null" if value is None else "a section"
+    return f"of type {type(value).__name__}"
+
+
+def ref(expression: str) -> Any:
+    """A reference for a field that is set in Python: computed once all layers are merged.
+
+    Arguments:
+        expression: arithmetic on fields by their paths from the root, such as `model.dim * 4`; or
+            a text with references in it, such as `out/${name}`.
+
+    Returns:
+        the reference; typed so that type checkers take it for every field's value.
+
+    Raises:
+        Invalid: if it is not arithmetic on fields.
+    """
+    try:
+        if refers(expression):
+            return reference(expression, in_text=True)
+        return Reference(f"${{{expression}}}")
+    except Invalid as error:
+        raise error.called("ref", expression) from None
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is one reference and nothing else.
+
+    Returns:
+        True for `${...}`, also where it cannot be read as arithmetic.
+    """
+    if isinstance(text, LiteralText):
+        return False
+    body = text.strip()
+    if not (body.startswith(OPENING) and body.endswith("}")):
+        return False
+    return body.count(OPENING) == 1 and _closing(body, 0) in (-1, len(body) - 1)
+
+
+def reference_to(path: Path) -> str:
+    """The reference that names one place of a tree.
+
+    Returns:
+        for instance `${data.sources.0}`, or `${sets['a-b'][0]}` where a key is no plain name.
+    """
+    plain = all(isinstance(part, int) or _is_name(part) for part in path)
+    text = str(path[0])
+    for part in path[1:]:
+        if plain or (isinstance(part, str) and _is_name(part)):
+            text += f".{part}"
+        else:
+            text += f"[{part if isinstance(part, int) else _quoted(part)}]"
+    return f"${{{text}}}"
+
+
+def may_refer(value: object) -> bool:
+    """Whether a value holds a reference, as text or read already, also in the items inside it."""
+    if isinstance(value, str):
+        return refers(value)
+    if isinstance(value, list | tuple):
+        return any(map(may_refer, cast(Sequence[object], value)))
+    if isinstance(value, dict):
+        return any(map(may_refer, cast(dict[str, object], value).values()))
+    return isinstance(value, Reference)
+
+
+def _is_name(part: str) -> bool:
+    return part.isascii() and part.isidentifier() and not keyword.iskeyword(part)
+
+
+def _quoted(key: str) -> str:
+    """A key as the expression has it, without any sign that could end the reference."""
+    signs = (c if c.isascii() and (c.isalnum() or c in " _-") else _escape(c) for c in key)
+    return f"'{''.join(signs)}'"
+
+
+def _escape(sign: str) -> str:
+    code = ord(sign)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\U{code:08x}"
+
+
+BITS = 4096
+
+
+DEPTH = 100  # operations inside operations
+
+
+QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+
+
+PATH = rf"""[A-Za-z_]\w*(?:\.\w+|\[(?:{QUOTED}|[^\]'"]*)\])+"""
+
+
+INDEX = rf"{QUOTED}|\.(\d+)(?!\w)"  # a key in quotes is left as it is
+
+
+def parse(text: str) -> ast.expr:
+    """Read an expression.
+
+    Arguments:
+        text: what stands between `${` and `}`.
+
+    Raises:
+        ValueError, SyntaxError, RecursionError, MemoryError: if it is anything else.
+    """
+    import ast
+
+    tree = ast.parse(_indexed(text), mode="eval").body
+    _validate(tree)
+    return tree
+
+
+def _indexed(text: str) -> str:
+    """The expression with paths such as `sources.0.name` written as `sources[0].name`."""
+    return re.sub(PATH, lambda path: re.sub(INDEX, _bracketed, path[0]), text)
+
+
+def _bracketed(part: re.Match[str]) -> str:
+    return part[0] if part[1] is None else f"[{part[1]}]"
+
+
+def path_of(node: ast.expr) -> Path | None:
+    """The path that an expression is, if it is nothing else.
+
+    Arguments:
+        node: from `parse`, or a part of it.
+
+    Returns:
+        names, keys and indices; None for arithmetic and numbers.
+    """
+    import ast
+
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        inner = path_of(node.value)
+        return None if inner is None else (*inner, node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        inner, key = path_of(node.value), node.slice.value
+        if isinstance(key, int | str) and not isinstance(key, bool):
+            return None if inner is None else (*inner, key)
+    return None
+
+
+def _validate(node: ast.expr, depth: int = 0) -> None:
+    import ast
+
+    if depth > DEPTH:
+        raise ValueError("nested too deep")
+    if path_of(node) is not None:
+        return
+    if isinstance(node, ast.BinOp) and type(node.op).__name__ in _BINARY:
+        _validate(node.left, depth + 1)
+        _validate(node.right, depth + 1)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        _validate(node.operand, depth + 1)
+    elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
+        raise ValueError("not arithmetic")
+
+
+def _power(left: float, right: float) -> float:
+    # Repeated powers grow without end; no size in a configuration needs more than this.
+    if isinstance(left, int) and abs(right) * max(left.bit_length(), 1) > BITS:
+        raise Invalid("is too large a power for a configuration")
+    return left**right
+
+
+# By the names of operators in `ast`, which is imported for those who have an expression only.
+_BINARY: dict[str, Callable[[float, float], float]] = {
+    "Add": lambda left, right: left + right,
+    "Sub": lambda left, right: left - right,
+    "Mult": lambda left, right: left * right,
+    "Div": lambda left, right: left / right,
+    "FloorDiv": lambda left, right: left // right,
+    "Mod": lambda left, right: left % right,
+    "Pow": _power,
+}
+
+
+# As lengths are told them.
+_SIGNS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%"}
+
+
+def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
+    """Compute the value of an expression.
+
+    Arguments:
+        node: from `parse`.
+
+    Raises:
+        Invalid: for an undefined operation, such as a division by zero.
+    """
+    import ast
+
+    path = path_of(node)
+    if path is not None:
+        return look_up(path)
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp):
+        operand = _number(node.operand, look_up)
+        return -operand if isinstance(node.op, ast.USub) else operand
+    assert isinstance(node, ast.BinOp)
+    left, right = _operand(node.left, look_up), _operand(node.right, look_up)
+    try:
+        if not isinstance(left, int | float) or not isinstance(right, int | float):
+            length: Any = right if isinstance(left, int | float) else left
+            return length.__setpoint_combine__(
+                _SIGNS.get(type(node.op).__name__, "**"), left, right
+            )
+        result = _BINARY[type(node.op).__name__](left, right)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise Invalid(f"cannot be computed: {error}") from None
+    if isinstance(result, complex) or (isinstance(result, int) and result.bit_length() > BITS):
+        raise Invalid("cannot be computed: the result is not a number of a usable size")
+    return result
+
+
+def unparse(node: ast.expr) -> str:
+    """An expression as it is written.
+
+    Arguments:
+        node: from `parse`.
+    """
+    import ast
+
+    return ast.unparse(node)
+
+
+def _operand(node: ast.expr, look_up: Callable[[Path], object]) -> Any:
+    """A number, or a value of a class that computes with numbers by `__setpoint_combine__`."""
+    value = evaluate(node, look_up)
+    return value if hasattr(value, "__setpoint_combine__") else _checked(node, value)
+
+
+def _number(node: ast.expr, look_up: Callable[[Path], object]) -> float:
+    return _checked(node, evaluate(node, look_up))
+
+
+def _checked(node: ast.expr, value: object) -> float:
+    import ast
+
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Invalid(f"cannot be computed: {ast.unparse(node)} is not a number")
+    return value

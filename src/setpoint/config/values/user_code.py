@@ -1,0 +1,317 @@
+"""The user's own code: what may be imported, importing it, and its errors in words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..words.credentials import hide_secrets
+from ..words.errors import (
+    ConfigError,
+    DeclarationError,
+    Invalid,
+    RunError,
+    SetpointError,
+    UserCodeError,
+    printable,
+)
+from ..words.names import did_you_mean
+from ..words.texts import can_be_named
+from .origin import short_name
+
+if TYPE_CHECKING:
+    from traceback import FrameSummary
+
+LIBRARY = os.path.dirname(os.__file__) + os.sep
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+# What runs the user's code and says nothing about a fault in it.
+ENGINE = (
+    os.path.join(PACKAGE, "config") + os.sep,
+    os.path.join(PACKAGE, "cli") + os.sep,
+    os.path.join(PACKAGE, "sweep_space") + os.sep,
+    os.path.join(PACKAGE, "units") + os.sep,
+    os.path.join(os.path.dirname(os.__file__), "importlib") + os.sep,
+    "<frozen importlib",
+)
+
+
+def import_user_module(name: str, source: str, *, trusted: bool = True) -> ModuleType:
+    """Import a module that somebody named, from the working folder as well.
+
+    Raises:
+        SetpointError: if there is no such module, or importing it fails.
+    """
+    import importlib
+
+    if not can_be_named(name):
+        raise SetpointError(f"{source!r}: {name!r} is not a module: nothing can have this name")
+    if not name or name.startswith("."):
+        wanted = "expected module:function" if ":" in source else "give one such as package.module"
+        raise SetpointError(f"{source}: {name!r} is not a module; {wanted}")
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise SetpointError(
+            f"{source}: modules are looked for in the working directory, which cannot be "
+            f"read: {error.strerror}"
+        ) from None
+    if not {"", here} & set(sys.path):
+        # Last, so that a file such as random.py here cannot stand in for the standard library.
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(name)
+        package = name.partition(".")[0]
+        if trusted and package != "setpoint":  # which has functions that import anything
+            pass
+
+            allow_imports(package)
+        return module
+    except DeclarationError as error:
+        raise UserCodeError(
+            f"{source}: importing {name} failed: {error}{place_of(error)}", traceback_of(error)
+        ) from error
+    except SetpointError:
+        raise
+    except ModuleNotFoundError as error:
+        raise SetpointError(f"{source}: {_not_there(name, error)}") from None
+    except SyntaxError as error:
+        place = f"{short_name(error.filename)}:{error.lineno}: " if error.filename else ""
+        raise UserCodeError(
+            f"{source}: importing {name} failed: {place}{type(error).__name__}: {error.msg}",
+            traceback_of(error),
+        ) from None
+    except Exception as error:
+        raise UserCodeError(
+            f"{source}: importing {name} failed: {error_in_words(error)}", traceback_of(error)
+        ) from error
+
+
+def _not_there(name: str, error: ModuleNotFoundError) -> str:
+    """Which module is missing: the one that was named, or one that it imports itself."""
+    missing = error.name or ""
+    if missing and name != missing and not name.startswith(f"{missing}."):
+        import traceback
+
+        frames = traceback.extract_tb(error.__traceback__)
+        user = [frame for frame in frames if not frame.filename.startswith("<frozen")]
+        place = f"{short_name(user[-1].filename)}:{user[-1].lineno}"
+        return f"importing {name} failed: there is no module {missing!r}, which {place} imports"
+    if name.endswith(".py"):
+        module = name.removesuffix(".py").replace("/", ".")
+        return f"a module is named without .py: did you mean {module}?"
+    return f"there is no module {missing or name!r}"
+
+
+def find_user_function(source: str) -> Callable[..., Any]:
+    """Import the function that `module:function` names.
+
+    Raises:
+        SetpointError: if there is no such module, or no such function in it.
+    """
+    module_name, _, name = source.partition(":")
+    module = import_user_module(module_name, source)
+    function = getattr(module, name, None)
+    if function is not None and not callable(function):
+        kind = type(function).__name__
+        raise SetpointError(f"{source}: {name} in {module_name} is no function, but of type {kind}")
+    if function is None:
+        meant = did_you_mean(name, _functions(module), " ")
+        raise SetpointError(f"{source}: {module_name} has no function {name!r}.{meant}")
+    return function
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value) and name[:1] != "_"]
+
+
+def importable_name(module: str) -> str:
+    """The name under which a module can be imported in another process.
+
+    Arguments:
+        module: of a class; that of a script that runs is `__main__`.
+
+    Returns:
+        for a script that `setpoint.run` has made known by its own name, that name.
+    """
+    if module != "__main__":
+        return module
+    script = sys.modules[module]
+    names = (name for name, other in sys.modules.items() if other is script and name != module)
+    return next(names, module)
+
+
+def call_user_function(function: Callable[..., Any], title: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a preset or modifier.
+
+    Raises:
+        SetpointError: if it raises one itself, or gives a config a wrong value.
+        UserCodeError: if it raises anything else, or uses the engine wrongly.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Invalid as error:
+        # It knows a value, and neither the field nor who gave it.
+        valid = f"; valid: {', '.join(error.valid)}" if error.valid else ""
+        raise SetpointError(f"{title}: {error.message}{valid}{place_of(error)}") from None
+    except (ConfigError, RunError, UserCodeError):
+        raise
+    except SetpointError as error:
+        if raised_by_user(error):
+            raise
+        said = f"{title} failed: {error}{place_of(error)}"
+        raise UserCodeError(said, traceback_of(error)) from error
+    except Exception as error:
+        raise UserCodeError(
+            f"{title} failed: {error_in_words(error)}", traceback_of(error)
+        ) from error
+
+
+def error_in_words(error: Exception) -> str:
+    """An exception with the line that raised it.
+
+    Returns:
+        for instance `ZeroDivisionError: division by zero (own.py:12)`.
+    """
+    return f"{type(error).__name__}: {error}{place_of(error)}"
+
+
+def place_of(error: Exception) -> str:
+    """The line that raised an exception, or called what did inside the configuration's engine.
+
+    Returns:
+        for instance ` (own.py:12)`; the empty text where nothing is known.
+    """
+    import traceback  # it brings the tokenizer, and most users' code works
+
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith(ENGINE)]
+    frames = outside or ([] if isinstance(error, SetpointError) else frames)
+    return f" ({short_name(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception in the user's code, without the frames of the engine.
+
+    Arguments:
+        error: as it was caught; what it was caused by is shown as well.
+
+    Returns:
+        lines as Python prints them, without the last line break.
+    """
+    import traceback
+
+    whole = traceback.TracebackException.from_exception(error)
+    waiting: list[traceback.TracebackException | None] = [whole]
+    while waiting:
+        one = waiting.pop()
+        if one is not None:
+            frames = [f for f in one.stack if not f.filename.startswith(ENGINE)]
+            one.stack = traceback.StackSummary.from_list(frames)
+            waiting += [one.__cause__, one.__context__]
+    return "".join(whole.format()).rstrip()
+
+
+def raised_by_user(error: BaseException) -> bool:
+    """Whether the user's code raised an exception itself, and not the package that it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(PACKAGE)
+
+
+VARIABLE = "SETPOINT_IMPORTS"
+
+
+_named: set[str] = set()
+
+
+def allow_imports(*modules: str) -> None:
+    """Allow configurations of this process to name what is in some modules.
+
+    `--import NAME` and `module:function` on the command line do the same.
+
+    Arguments:
+        modules: modules or packages, such as `"my_package"`; what lies below them is included.
+    """
+    _named.update(modules)
+
+
+def allowed_modules(trusted: Sequence[str] = ()) -> tuple[str, ...]:
+    """The modules that an import path may name.
+
+    Arguments:
+        trusted: what the class that declares the path trusts by itself; the environment variable
+            SETPOINT_IMPORTS, a list divided by commas, replaces it.
+    """
+    given = os.environ.get(VARIABLE)
+    words = trusted if given is None else [word.strip() for word in given.split(",")]
+    return tuple(sorted({*filter(None, words), *_named}))
+
+
+def is_allowed(name: str, modules: Sequence[str]) -> bool:
+    """Whether a module, or a name inside one, is among the allowed ones or below them.
+
+    Arguments:
+        modules: what `allowed_modules` returned.
+
+    Returns:
+        True for `torch.optim.Adagrad` where `torch.optim` is allowed; `torch.optimizers` is not.
+    """
+    return any(f"{name}.".startswith(f"{module}.") for module in modules)
+
+
+def not_allowed(name: str, modules: Sequence[str]) -> str:
+    """The sentence for a path that may not be imported."""
+    top = name.partition(".")[0].partition(":")[0]
+    return (
+        f"{name} may not be imported: allowed are {', '.join(modules) or 'no modules'}. If you "
+        f"trust it, name it with --import {top} or in {VARIABLE}"
+    )
+
+
+def users_traceback(error: BaseException, program: bool = False) -> str:
+    """The traceback of an exception that was raised in, or below, code of the user's.
+
+    Arguments:
+        error: the exception; what it was caused by is shown as well.
+
+    Returns:
+        lines as Python prints them, without Setpoint's frames above the innermost frame of the
+        user's; empty if there is no such frame, and the fault is Setpoint's own.
+    """
+    import traceback
+
+    whole = traceback.TracebackException.from_exception(error)
+    if _users(whole.stack, program) is None:
+        return ""
+    waiting: list[traceback.TracebackException | None] = [whole]
+    while waiting:
+        one = waiting.pop()
+        if one is not None:
+            last = _users(one.stack, program)
+            if last is not None:
+                one.stack = traceback.StackSummary.from_list(
+                    frame
+                    for at, frame in enumerate(one.stack)
+                    if at >= last or _is_users(frame.filename, one.stack, at, program)
+                )
+            waiting += [one.__cause__, one.__context__]
+    return printable(hide_secrets("".join(whole.format()).rstrip()))
+
+
+def _users(frames: Sequence[FrameSummary], program: bool) -> int | None:
+    """The innermost frame of the user's code."""
+    known = [at for at, f in enumerate(frames) if _is_users(f.filename, frames, at, program)]
+    return known[-1] if known else None
+
+
+def _is_users(file: str, frames: Sequence[FrameSummary], at: int, program: bool) -> bool:
+    """Whether a frame is of the user's code, and not of a package or the library."""
+    if program and not any(f.filename.startswith(PACKAGE) for f in frames[:at]):
+        return False  # the script that starts the program
+    if file.startswith((PACKAGE, LIBRARY, "<frozen ")):
+        return False
+    return f"{os.sep}site-packages{os.sep}" not in file

@@ -1,0 +1,333 @@
+"""The errors that a user can cause; everything else is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Self
+
+from .credentials import hide_secrets
+
+
+def printable(text: str) -> str:
+    """A text that any terminal can take: what does not print is escaped, line breaks stay."""
+    if all(sign.isprintable() or sign == "\n" for sign in text):
+        return text
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else repr(sign)[1:-1] for sign in text
+    )
+
+
+class SetpointError(Exception):
+    """An error in words: what is wrong, where, and what would be valid.
+
+    The command line prints the message alone and leaves with `status`; no traceback is shown.
+    """
+
+    # The configuration or the arguments are wrong.
+    status = 2
+
+    def __str__(self) -> str:
+        return printable(hide_secrets(super().__str__()))
+
+
+class RunError(SetpointError):
+    """An error of a run whose configuration is right: lost data, a loss that is not finite."""
+
+    status = 1
+
+
+class UserCodeError(SetpointError):
+    """A fault in a preset, modifier, factory or module of the user's own.
+
+    The command line prints the traceback from the user's code on, and leaves with status 1, since
+    neither the configuration nor the arguments are wrong.
+
+    Arguments:
+        traceback: of the exception, without the frames of the engine.
+    """
+
+    status = 1
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message, traceback)
+        self.message = message
+        self.traceback = printable(hide_secrets(traceback))
+
+    def __str__(self) -> str:
+        return printable(hide_secrets(self.message))
+
+
+class Invalid(SetpointError):
+    """One value that cannot be taken: by a field, or by `Period`, `ref` and the like in Python.
+
+    Who reads a field adds its name and where the value came from.
+
+    Arguments:
+        valid: what would be valid, nearest first.
+        at: where inside the value, for instance `(2, "lr")` for a field of a list's third section.
+        hint: a sentence that says what to do, or the empty string.
+        secret: whether the value may be a secret, so that no report may repeat it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        valid: tuple[str, ...] = (),
+        at: tuple[str | int, ...] = (),
+        hint: str = "",
+        secret: bool = False,
+    ) -> None:
+        super().__init__(message, valid, at, hint, secret)
+        self.message = message
+        self.valid = valid
+        self.at = at
+        self.hint = hint
+        self.secret = secret
+        self.parts: tuple[Invalid, ...] = (self,)
+        # Of a fault in the method that computes the value: its traceback.
+        self.traceback: str | None = None
+        # What a program has called itself, since no report of a configuration will name the value.
+        self.call = ""
+
+    def __str__(self) -> str:
+        if not self.call:
+            return printable(hide_secrets(self.message))
+        valid = f". Valid: {', '.join(self.valid)}" if self.valid else ""
+        hint = f". {self.hint}" if self.hint else ""
+        return printable(hide_secrets(f"{self.call} {self.message}{valid}{hint}"))
+
+    def called(self, name: str, value: object) -> Invalid:
+        """The same error, with the call that raised it in its text."""
+        whole = isinstance(value, int) and value.bit_length() > 1000  # too long to be written out
+        text = "a whole number" if whole else repr(value)
+        self.call = f"{name}({text if len(text) <= 100 else text[:97] + '...'})"
+        return self
+
+    def inside(self, key: str | int) -> Invalid:
+        """The same error, seen from one level further out.
+
+        Returns:
+            a new error whose `at` begins with `key`, for each of its parts.
+        """
+        if len(self.parts) == 1:
+            return Invalid(self.message, self.valid, (key, *self.at), self.hint, self.secret)
+        return several([part.inside(key) for part in self.parts])
+
+
+def several(errors: list[Invalid]) -> Invalid:
+    """One error that stands for several, so that all of them reach the report.
+
+    Returns:
+        the only one, or an error whose `parts` are all of them.
+    """
+    if len(errors) == 1:
+        return errors[0]
+    first = errors[0]
+    whole = Invalid(first.message, first.valid, first.at, first.hint, first.secret)
+    whole.parts = tuple(part for error in errors for part in error.parts)
+    return whole
+
+
+class DeclarationError(SetpointError, TypeError):
+    """A class that cannot be configured as it is declared; it and the field are named."""
+
+
+class UnresolvedError(SetpointError):
+    """A value was read that only `resolve` can know: a derived or referenced field, still unset."""
+
+
+MOST = 1000  # problems that a report shows, and after which no more are looked for in the layers
+
+
+PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
+
+
+WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
+
+
+class Problem:
+    """One finding: which field, what is wrong, and what would be valid.
+
+    Arguments:
+        path: the field; relative to the section in a `@check`, from the root in a report.
+        also: other fields that take part, shown with their values and origins.
+        value: the offending value as text; filled in by the engine.
+        origin: where the value came from, as text; filled in by the engine.
+    """
+
+    __slots__ = ("also", "hint", "message", "origin", "path", "traceback", "valid", "value")
+
+    def __init__(
+        self,
+        path: str,
+        message: str,
+        *,
+        valid: Sequence[str] = (),
+        also: Sequence[str] = (),
+        hint: str = "",
+        value: str | None = None,
+        origin: str | None = None,
+    ) -> None:
+        self.path = path
+        self.message = message
+        self.valid = tuple(valid)
+        self.also = tuple(also)
+        self.hint = hint
+        self.value = value
+        self.origin = origin
+        # Of a fault in a method of a config class: its traceback, empty where nothing was raised.
+        self.traceback: str | None = None
+
+    def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
+        """The same finding, seen from the root of the configuration."""
+        from copy import copy
+
+        whole = copy(self)
+        whole.path, whole.value, whole.origin, whole.also = path, value, origin, tuple(also)
+        return whole
+
+    def render(self, valid: bool = True) -> str:
+        """The problem as an indented paragraph."""
+        head = _short(self.path) or "(the whole configuration)"
+        lines = [f"  {head}" + (f" = {self.value}" if self.value is not None else "")]
+        if self.origin:
+            lines.append(f"    from {_short(self.origin)}")
+        lines.append(f"    {_short(self.message)}")
+        lines.extend(f"    with {other}" for other in self.also)
+        if self.valid and valid:
+            lines.append(wrapped_list("    valid: ", self.valid))
+        if self.hint:
+            lines.append(f"    {self.hint}")
+        if self.traceback:
+            lines.extend(f"      {line}" for line in self.traceback.splitlines())
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, object]:
+        """The problem for machines."""
+        return {
+            "path": hide_secrets(self.path),
+            "message": hide_secrets(self.message),
+            "value": self.value and hide_secrets(self.value),
+            "origin": self.origin,
+            "valid": list(self.valid),
+            "also": list(self.also),
+            "hint": self.hint,
+        }
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def __repr__(self) -> str:
+        return f"Problem({self.path!r}, {self.message!r})"
+
+
+class Caution(Problem):
+    """A finding that is legal but suspicious: it is shown and recorded, and stops nothing.
+
+    Arguments:
+        code: the name by which it can be silenced, for instance `"warmup-longer-than-run"`.
+        path, message, valid, also, hint: as for `Problem`.
+    """
+
+    __slots__ = ("code",)
+
+    def __init__(
+        self,
+        code: str,
+        path: str,
+        message: str,
+        *,
+        valid: Sequence[str] = (),
+        also: Sequence[str] = (),
+        hint: str = "",
+        value: str | None = None,
+        origin: str | None = None,
+    ) -> None:
+        super().__init__(
+            path, message, valid=valid, also=also, hint=hint, value=value, origin=origin
+        )
+        self.code = code
+
+    def render(self, valid: bool = True) -> str:
+        """See `Problem.render`; the code is in the last line."""
+        return f"{super().render(valid)}\n    silence it with --silence.append {self.code}"
+
+    def __repr__(self) -> str:
+        return f"Caution({self.code!r}, {self.path!r}, {self.message!r})"
+
+    def line(self) -> str:
+        """The caution on one line, for logs.
+
+        Returns:
+            for instance `schedule.warmup = 700 steps: ... (warmup-longer-than-run)`.
+        """
+        value = f" = {self.value}" if self.value is not None else ""
+        return f"{_short(self.path)}{value}: {_short(self.message)} ({self.code})"
+
+    def to_json(self) -> dict[str, object]:
+        """See `Problem.to_json`."""
+        return {"code": self.code, **super().to_json()}
+
+
+class ConfigError(SetpointError):
+    """Everything that is wrong with a configuration, in one report sorted by path."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=_position))
+        if any(problem.traceback is not None for problem in self.problems):
+            self.status = UserCodeError.status  # the code is wrong, whatever else is
+        super().__init__(self.render())
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
+        # `Exception` would call the class with the finished text, in another process too.
+        return type(self), (self.problems,)
+
+    def render(self) -> str:
+        """The report as text."""
+        count = len(self.problems)
+        head = f"{count} problem{'s' if count != 1 else ''} in the configuration"
+        parts = [head]
+        listed: set[tuple[str, ...]] = set()  # the keys of a section stand once
+        for problem in self.problems[:MOST]:
+            again = problem.message.startswith("unknown key") and problem.valid in listed
+            parts.append(problem.render(valid=not again))
+            listed.add(problem.valid)
+        if count > MOST:
+            parts.append(f"... and {count - MOST} more")
+        return "\n\n".join(parts)
+
+
+def wrapped_list(before: str, words: Sequence[str]) -> str:
+    """Words with commas, broken at the width of the terminal, or of a page where there is none.
+
+    Arguments:
+        before: the beginning of the first line; the others are indented as far as it reaches.
+    """
+    width = PAGE
+    if sys.stderr is not None and sys.stderr.isatty():
+        from shutil import get_terminal_size
+
+        width = max(get_terminal_size().columns, 40)
+    lines = [before]
+    for index, word in enumerate(words):
+        comma = "," if index < len(words) - 1 else ""
+        empty = len(lines[-1]) == len(before)
+        if not empty and len(lines[-1]) + len(word) + len(comma) + 1 > width:
+            lines.append(" " * len(before))
+            empty = True
+        lines[-1] += ("" if empty else " ") + word + comma
+    return "\n".join(lines)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.splitlines())
+    return line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+
+
+def _position(problem: Problem) -> list[tuple[bool, int, str]]:
+    # Item 10 of a list follows item 9.
+    return [
+        (False, int(part), "") if part.isdecimal() and len(part) < 10 else (True, 0, part)
+        for part in problem.path.split(".")
+    ]

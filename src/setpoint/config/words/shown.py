@@ -1,0 +1,224 @@
+"""Plain values: whether one is missing, whether two are the same, and how JSON and errors show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, cast
+
+from .credentials import hide_secrets
+from .errors import Invalid
+from .inline import parse_flow, parse_list
+from .texts import PlainScalar
+
+# Longer whole numbers cannot be written out in digits; Python refuses 4301 of them.
+MAX_BITS = 14_284
+
+
+KERNEL = "setpoint.config."
+
+
+SHOWN_LEVELS = 4
+
+
+SHOWN = 50  # items of a list that an error looks at; it shows 100 signs in all
+
+
+def shown_part(value: object, error: Invalid) -> str:
+    """The part of a value that an error is about, as the error shows it.
+
+    Returns:
+        a short text; `***` for what may be a secret.
+    """
+    if error.secret:
+        return "***"
+    whole = value
+    if error.at and isinstance(value, PlainScalar):
+        value = parsed(value)
+    for key in error.at:
+        if isinstance(value, Mapping):
+            value = cast(Mapping[Any, object], value).get(key)
+        elif isinstance(value, list | tuple) and isinstance(key, int):
+            items = cast(Sequence[object], value)
+            value = items[key] if key < len(items) else None
+        else:  # the path goes on where the value does not, as for the tag of a variant
+            return shown(whole)
+    return shown(cast(object, value))
+
+
+def parsed(text: PlainScalar) -> object:
+    """A text of the command line as the list or mapping that it stands for."""
+    try:
+        return parse_flow(text) if text.startswith("{") else parse_list(text)
+    except Invalid:
+        return text
+
+
+def shown(value: object, level: int = 0) -> str:
+    """A value as an error shows it: quoted texts in quotes, with the kind of other things named.
+
+    Arguments:
+        level: the lists and mappings that it stands in; it may contain itself.
+    """
+    if isinstance(value, PlainScalar):
+        text = str(value) if value and value.isprintable() else repr(str(value))
+    elif isinstance(value, str):
+        text = repr(str(value))
+    elif value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
+        text = f"a number of {value.bit_length()} bits"
+    elif isinstance(value, int | float):
+        text = repr(value)
+    elif isinstance(value, list | tuple | Mapping) and level == SHOWN_LEVELS:
+        text = "..."
+    elif isinstance(value, list | tuple):
+        items = cast(Sequence[object], value)[:SHOWN]
+        text = f"[{', '.join(shown(item, level + 1) for item in items)}]"
+    elif isinstance(value, Mapping):
+        pairs = islice(cast(Mapping[object, object], value).items(), SHOWN)
+        text = f"{{{', '.join(f'{key}: {shown(item, level + 1)}' for key, item in pairs)}}}"
+    elif is_own(value):
+        return shown(cast(Any, value).dump())
+    elif type(value).__module__.partition(".")[0] == "pathlib":
+        text = repr(str(value))
+    elif isinstance(value, type):
+        text = f"the class {value.__name__}"
+    else:
+        text = " ".join(repr(value).split())
+        kind, named = type(value).__name__.lower(), text.lower().partition("(")[0]
+        if not named or not (kind in named or named in kind):
+            text = f"{type(value).__name__} {text}"
+    text = hide_secrets(text)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def is_own(value: object) -> bool:
+    """Whether a value is of a class that brings its own reading and writing.
+
+    Arguments:
+        value: any value; arrays of other packages have a `dump` of another kind.
+
+    Returns:
+        True for `Period`, `Free` and the like.
+    """
+    cls = type(value)
+    brings = hasattr(cls, "__setpoint_scalar__") or cls.__module__.startswith(KERNEL)
+    return brings and callable(getattr(cls, "dump", None))
+
+
+def plain_number(value: Any) -> Any:
+    """A number of another package as Python's own number, where that is exact.
+
+    Returns:
+        a whole number, a float or a truth value for a scalar of numpy; else the value itself.
+    """
+    if type(value).__module__ != "numpy" or getattr(value, "shape", None) != ():
+        return value
+    number = value.item()
+    return number if type(number) in (int, float, bool) else value
+
+
+def shown_plain(value: Any) -> str:
+    """A stored value as reports print it."""
+    if is_own(value):
+        return shown(value.dump())
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    # An expression is shown as it is written.
+    return shown(getattr(value, "pattern", value))
+
+
+def not_of(value: object, root: type) -> str:
+    """What a function gave instead of a config of a root.
+
+    Returns:
+        for instance `a Motor, not a Job`; with modules where the names are the same.
+    """
+    if value is None:
+        return f"nothing, not {named(root.__name__)}"
+    given, wanted = type(value).__name__, root.__name__
+    if given == wanted:
+        given = f"{type(value).__module__}.{type(value).__qualname__}"
+        wanted = f"{root.__module__}.{root.__qualname__}"
+        if given == wanted:
+            again = "the class was defined anew since, as by importing its module twice"
+            return f"a {given} of another definition than this one: {again}"
+        return f"a {given}, not a {wanted}"
+    return f"{named(given)}, not {named(wanted)}"
+
+
+def named(name: str) -> str:
+    """A class's name with its article.
+
+    Arguments:
+        name: such as `Job` or `Inference`.
+
+    Returns:
+        `a Job` or `an Inference`.
+    """
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
+def json_value(value: Any) -> Any:
+    """A plain value as JSON can hold it."""
+    # JSON has no infinities, and json.dumps would write them as words that no reader takes.
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, list):
+        return [json_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, dict):
+        return {key: json_value(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are the same configuration."""
+    # True equals 1 in Python, and 1 equals 1.0; in a configuration they are different values.
+    for kind in (list, tuple):
+        if isinstance(left, kind) and isinstance(right, kind):
+            ours, theirs = cast(list[Any], left), cast(list[Any], right)
+            return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    if isinstance(left, dict) and isinstance(right, dict):
+        here, there = cast(dict[str, Any], left), cast(dict[str, Any], right)
+        return here.keys() == there.keys() and all(same(here[k], there[k]) for k in here)
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return type(left) is type(right) and left == right
+    return bool(left == right)
+
+
+def count_values(value: object, most: int) -> int:
+    """Count the values in lists and mappings inside one another, each time that one is met.
+
+    Arguments:
+        most: where to stop, since what is repeated inside itself may hold more than can be counted.
+
+    Returns:
+        the number, the value itself included; no more than `most` and what lies directly beside.
+    """
+    found = 1
+    waiting = [value]
+    while waiting and found <= most:
+        inner = waiting.pop()
+        if isinstance(inner, Mapping):
+            inner = cast(Mapping[object, object], inner).values()
+        elif not isinstance(inner, list | tuple):
+            continue
+        items = list(cast(Iterable[object], inner))
+        found += len(items)
+        waiting.extend(items)
+    return found
+
+
+class Missing:
+    """The type of `MISSING`, which stands for "no value", since None is a value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = Missing()

@@ -1,0 +1,118 @@
+"""Schemas put together so that a validator's error names the one thing that is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+Schema = dict[str, Any]
+
+REFERENCE: Schema = {"type": "string", "pattern": r"^\s*\$\{"}
+"""Arithmetic on other fields, which may stand for any value."""
+
+TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{"}
+"""A text with references in it."""
+
+PRESET: Schema = {"type": "string", "pattern": r"^@."}
+"""The section of a preset."""
+
+LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
+"""A text that holds `${` as it is."""
+
+NULL: Schema = {"type": ["null", "string"], "pattern": "^null$"}
+"""Null, which TOML has not and writes as a text."""
+
+
+def whole(pattern: str) -> str:
+    """A regular expression that a text must match as a whole.
+
+    Arguments:
+        pattern: the expression, in the part of the language that Python and ECMA-262 share.
+    """
+    return f"^(?:{pattern})$"
+
+
+def either(*options: Schema) -> Schema:
+    """A schema for what fits any of several.
+
+    `anyOf` would be right, but a validator can only say of it that nothing fits. Keywords such as
+    `minimum`, `items`, `pattern` and `properties` concern one type of JSON value each. Options of
+    different types therefore stand side by side, and the error is that of the option which was
+    meant. A text that fits no pattern is held against the words of `enum`.
+    """
+    if {} in options:
+        return {}
+    flat: Schema = {}
+    words: list[Any] = []
+    apart: list[Schema] = []
+    for option in options:
+        if list(option) == ["enum"]:
+            words.extend(option["enum"])
+        elif not _joined(flat, option):
+            apart.append(option)
+    if words and flat and not apart and all(isinstance(word, str) for word in words):
+        return _with_words(flat, {"enum": words})
+    apart = [*([{"enum": words}] if words else []), *apart, *([flat] if flat else [])]
+    return apart[0] if len(apart) == 1 else {"anyOf": apart}
+
+
+def inside(schemas: list[Schema]) -> Schema:
+    """Keywords that take what fits each of some schemas.
+
+    Arguments:
+        schemas: of which Taplo (0.9), which checks TOML, proposes each key once and only where it
+            can stand. Of an `allOf` without `properties` beside it, it exhausts its stack.
+    """
+    return {"properties": {}, "allOf": schemas}
+
+
+def hint(schema: Schema) -> Schema:
+    """Keywords that take anything, by which an editor finds what it may propose.
+
+    Arguments:
+        schema: of what is proposed. Taplo looks into `anyOf`, and does not look into `if`.
+    """
+    return {"anyOf": [True, schema]}
+
+
+def _with_words(flat: Schema, words: Schema) -> Schema:
+    types = types_of(flat)
+    # Where a table may stand, too, Taplo would propose the key once more for the words.
+    shown = {} if "object" in types else hint(words)
+    if "string" not in types:
+        return {
+            **flat,
+            "type": [*types, "string"],
+            "if": {"type": "string"},
+            "then": words,
+            **shown,
+        }
+    if "pattern" not in flat:  # every text fits
+        return {**flat, **shown}
+    # A pattern says nothing of what is no text.
+    return {"if": {"pattern": flat.pop("pattern")}, **flat, "else": words, **shown}
+
+
+def _joined(flat: Schema, option: Schema) -> bool:
+    """Put an option's keywords beside those of the others; False if they would mix."""
+    if not option.keys() & {"type"} or option.keys() & {"enum", "anyOf", "if"}:
+        return False
+    known, new = types_of(flat), types_of(option)
+    shared = set(known) & set(new)
+    if shared - {"string"}:
+        return False
+    patterns = [schema.get("pattern") for schema in (flat, option)]
+    flat.update(option)
+    types = list(dict.fromkeys([*known, *new]))
+    flat["type"] = types[0] if len(types) == 1 else types
+    if "string" in shared:
+        # A text that fits one of two patterns; without a pattern, every text does.
+        flat.pop("pattern", None)
+        if None not in patterns:
+            flat["pattern"] = "|".join(dict.fromkeys(cast(list[str], patterns)))
+    return True
+
+
+def types_of(schema: Schema) -> list[str]:
+    """The JSON types that a schema lists."""
+    listed: Any = schema.get("type", [])
+    return [listed] if isinstance(listed, str) else list(listed)

@@ -1,0 +1,270 @@
+"""What an axis of a random sweep, or of a search, is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, Self
+
+from setpoint.config import (
+    PROGRAM,
+    Config,
+    Invalid,
+    Origin,
+    PlainScalar,
+    SectionType,
+    chain_of,
+    did_you_mean,
+    field,
+    fields_of,
+    parse_list,
+    to_plain,
+)
+from setpoint.sweep_space.draw import linear, logarithmic
+from setpoint.sweep_space.naming import value_text
+from setpoint.sweep_space.split import split_points
+from setpoint.sweep_space.values import Raw
+
+EXAMPLE = "log_uniform(1e-5, 1e-2)"
+
+
+class Distribution(Config):
+    """How the values of an axis are spread."""
+
+    def at(self, share: Fraction) -> Any:
+        """The value at a share of the way through the distribution.
+
+        Arguments:
+            share: evenly spread over [0, 1).
+        """
+        raise AssertionError(f"{type(self).__name__} is no variant")
+
+    def extremes(self) -> list[Any]:
+        """Values that bound all the others, for a check before anything runs."""
+        raise AssertionError(f"{type(self).__name__} is no variant")
+
+    def describe(self) -> str:
+        """The distribution as a call.
+
+        Returns:
+            for instance `log_uniform(1e-5, 0.01)`.
+        """
+        tag = type(self).__setpoint__.tag
+        values = self.extremes() if isinstance(self, Choice) else list(self._arguments())
+        return f"{tag}({', '.join(map(value_text, values))})"
+
+    def _arguments(self) -> Iterator[Any]:
+        for name in fields_of(self):
+            yield getattr(self, name)
+
+    def fault(self) -> str:
+        """What is wrong with the limits taken together."""
+        return ""
+
+
+class Choice(Distribution, type="choice"):
+    """One of several values, each as likely as the others."""
+
+    values: tuple[Raw, ...]
+    """The values."""
+
+    def at(self, share: Fraction) -> Any:
+        """See `Distribution.at`."""
+        return self.values[int(share * len(self.values))].value
+
+    def extremes(self) -> list[Any]:
+        """See `Distribution.extremes`."""
+        return [item.value for item in self.values]
+
+    def fault(self) -> str:
+        """See `Distribution.fault`."""
+        return "" if self.values else "has no values"
+
+
+class Uniform(Distribution, type="uniform"):
+    """Any number between two limits, all equally likely."""
+
+    low: float
+    """The smallest number."""
+
+    high: float
+    """The largest number."""
+
+    def at(self, share: Fraction) -> Any:
+        """See `Distribution.at`."""
+        return linear(share, self.low, self.high)
+
+    def extremes(self) -> list[Any]:
+        """See `Distribution.extremes`."""
+        return [self.low, self.high]
+
+    def fault(self) -> str:
+        """See `Distribution.fault`."""
+        return _order(self.low, self.high)
+
+
+class LogUniform(Distribution, type="log_uniform"):
+    """Any number between two limits, each order of magnitude as likely as the others."""
+
+    low: float = field(gt=0)
+    """The smallest number."""
+
+    high: float = field(gt=0)
+    """The largest number."""
+
+    def at(self, share: Fraction) -> Any:
+        """See `Distribution.at`."""
+        return logarithmic(share, self.low, self.high)
+
+    def extremes(self) -> list[Any]:
+        """See `Distribution.extremes`."""
+        return [self.low, self.high]
+
+    def fault(self) -> str:
+        """See `Distribution.fault`."""
+        return _order(self.low, self.high)
+
+
+class Integer(Distribution, type="integer"):
+    """A whole number between two limits, both included, all equally likely."""
+
+    low: int
+    """The smallest number."""
+
+    high: int
+    """The largest number."""
+
+    step: int = field(default=1, ge=1)
+    """The distance between two numbers, counted from the smallest."""
+
+    def at(self, share: Fraction) -> Any:
+        """See `Distribution.at`."""
+        return self.low + self.step * int(share * ((self.high - self.low) // self.step + 1))
+
+    def extremes(self) -> list[Any]:
+        """See `Distribution.extremes`."""
+        return [self.low, self.low + (self.high - self.low) // self.step * self.step]
+
+    def fault(self) -> str:
+        """See `Distribution.fault`."""
+        return _order(self.low, self.high)
+
+
+class Drawn:
+    """The value of a field that holds a distribution, written as a mapping or as a call."""
+
+    __setpoint_scalar__ = f"a distribution, such as {EXAMPLE}"
+    __slots__ = ("distribution",)
+
+    def __init__(self, distribution: Distribution) -> None:
+        self.distribution = distribution
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Read a distribution.
+
+        Arguments:
+            value: a text such as `uniform(0, 1)`, or a mapping with its type.
+
+        Raises:
+            Invalid: if it is none, or its limits contradict each other.
+        """
+        if isinstance(value, Drawn):
+            return cls(value.distribution)
+        mapping = call_mapping(value) if isinstance(value, str) else value
+        found: Any = SectionType((Distribution,)).read(mapping, Origin(PROGRAM))
+        _required(found)
+        fault = found.fault()
+        if fault:
+            raise Invalid(fault)
+        return cls(found)
+
+    def dump(self) -> Any:
+        """The distribution in plain data."""
+        return to_plain(self.distribution)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Drawn) and other.distribution == self.distribution
+
+    def __hash__(self) -> int:
+        return hash(repr(self.dump()))
+
+
+def is_call(text: str) -> bool:
+    """Whether a text is a distribution written as a call."""
+    name, opened, _ = text.partition("(")
+    return bool(opened) and name.strip().replace("-", "_") in Distribution.__setpoint__.variants
+
+
+def misspelt_call(text: str) -> str:
+    """What may have been meant by a text that looks like a distribution and is none.
+
+    Arguments:
+        text: a value of the command line, for instance `loguniform(1e-5, 1)`.
+
+    Returns:
+        a sentence that asks for the nearest distribution; the empty text where none is near.
+    """
+    name, opened, inside = text.strip().partition("(")
+    if not opened or not inside.endswith(")") or is_call(text):
+        return ""
+    return did_you_mean(name.strip(), Distribution.__setpoint__.variants)
+
+
+def call_mapping(text: str) -> dict[str, object]:
+    """`uniform(0, 1)` as the mapping that it stands for.
+
+    Returns:
+        `type` and the fields.
+
+    Raises:
+        Invalid: if it has another form.
+    """
+    name, opened, inside = text.strip().partition("(")
+    tag = name.strip().replace("-", "_")
+    variants: dict[str, Any] = Distribution.__setpoint__.variants
+    cls: type[Distribution] | None = variants.get(tag)
+    if cls is None or not opened or not inside.endswith(")"):
+        tags = tuple(Distribution.__setpoint__.variants)
+        hint = did_you_mean(tag, tags) if cls is None else ""
+        raise Invalid(f"is not {Drawn.__setpoint_scalar__}: got {text!r}", tags, hint=hint)
+    if cls is Choice:
+        return {"type": tag, "values": _choices(inside[:-1])}
+    given: dict[str, object] = {"type": tag}
+    names = list(fields_of(cls))
+    parts = split_points(inside[:-1]) if inside[:-1].strip() else []
+    for index, part in enumerate(parts):
+        key, equals, rest = part.partition("=")
+        if not equals and index >= len(names):
+            raise Invalid(f"takes {len(names)} values ({', '.join(names)}), got {len(parts)}")
+        word, value = (key.strip(), rest.strip()) if equals else (names[index], part.strip())
+        if word in given:
+            raise Invalid(f"gives {word} twice")
+        given[word] = PlainScalar(value)
+    return given
+
+
+def _choices(inside: str) -> list[object]:
+    """The values between the parentheses; one may have parameters, as `smoke(steps=5, a=1)`."""
+    found: list[object] = []
+    for part in split_points(inside) if inside.strip() else ():
+        if "(" in part and part[0] not in "[{\"'":
+            found.append(PlainScalar(part))
+        else:
+            found.extend(parse_list(PlainScalar(f"[{part}]")))
+    return found
+
+
+def _required(section: Distribution) -> None:
+    fields = type(section).__setpoint__.fields
+    missing = [name for name, info in fields.items() if info.required and not _has(section, name)]
+    if missing:
+        raise Invalid(f"needs a value for {' and '.join(missing)}")
+
+
+def _has(section: Distribution, name: str) -> bool:
+    return bool(chain_of(section, name))
+
+
+def _order(low: float, high: float) -> str:
+    return "" if low < high else f"has its limits the wrong way round: {low} and {high}"

@@ -1,0 +1,252 @@
+"""From the points of a sweep to resolved configurations, with all that is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from setpoint.config import (
+    Composition,
+    Config,
+    ConfigError,
+    Editor,
+    Problem,
+    SetpointError,
+    answer,
+    differences,
+    draft_of,
+    fingerprint,
+    load_plugins,
+    put_flags,
+)
+from setpoint.sweep_space.flags import CommandLine
+from setpoint.sweep_space.naming import labels, name_of, value_text
+from setpoint.sweep_space.report import Statement, SweepError
+from setpoint.sweep_space.setting import SOURCE, WITH, Point, Setting
+from setpoint.sweep_space.space import Space
+from setpoint.sweep_space.split import split_points
+
+C = TypeVar("C", bound=Config)
+LIMIT = 1000
+"""How many points a sweep may have, unless it is told otherwise."""
+
+Open = Callable[[str, tuple[str, ...], Setting | None], Composition[C]]
+"""Composes a source with modifiers, without the overrides of the command line.
+
+The last is the source that the file of the sweep is put on top of, where the file has that axis.
+"""
+
+
+class ResolvedPoint(Generic[C]):
+    """One point, resolved."""
+
+    def __init__(self, name: str, point: Point, config: C, fingerprint: str) -> None:
+        self.name = name
+        self.point = point
+        self.config = config
+        self.fingerprint = fingerprint
+
+
+class Duplicate:
+    """A point that learns what another one learns already."""
+
+    def __init__(self, name: str, same_as: str, differing: list[str], given: str) -> None:
+        self.name = name
+        self.same_as = same_as
+        self.differing = differing
+        self.given = given
+
+    def describe(self) -> str:
+        """The duplicate in words."""
+        if self.name == self.same_as:  # one value, perhaps in two spellings
+            if self.given == self.same_as:
+                return f"{self.name}: it comes twice"
+            return f"{self.given}: the same as {self.same_as}"
+        differ = ", ".join(self.differing)
+        why = f"they differ in {differ} only, which is no part of what is learned"
+        return f"{self.name}: the same as {self.same_as}" + (f"; {why}" if differ else "")
+
+
+class Composer(Generic[C]):
+    """Makes the configuration of a point, as its own command line would.
+
+    Arguments:
+        open: composes a source with modifiers; called once for each combination of the two.
+        verify: the problems of a resolved configuration that only a look from outside finds.
+    """
+
+    def __init__(
+        self,
+        open: Open[C],
+        line: CommandLine,
+        finish: Callable[[C], None] = lambda _: None,
+        verify: Callable[[C], Sequence[Problem]] = lambda _: (),
+    ) -> None:
+        self._open = open
+        self._line = line
+        self._finish = finish
+        self._verify = verify
+        self._bases: dict[tuple[str, tuple[str, ...], str | None], Composition[C]] = {}
+
+    def base(self, point: Point = ()) -> Composition[C]:
+        """The layers below the overrides.
+
+        Arguments:
+            point: what the point sets; its source and modifiers count.
+
+        Returns:
+            the composition; the same object for the same source and modifiers.
+        """
+        chosen = {item.path: item for item in point}
+        source, below = self._line.source, chosen.get((SOURCE,))
+        if source is None:
+            source, below = "" if below is None else str(below.value), None
+        modifiers: list[str] = []
+        axis = _words(chosen.get((WITH,)))
+        if None not in self._line.modifiers:
+            # The axis is in a file, and files are data.
+            _refuse_imports(axis)
+            modifiers.extend(axis)
+        for text in self._line.modifiers:
+            modifiers.extend(axis if text is None else [text])
+        key = source, tuple(modifiers), None if below is None else repr(below.plain())
+        if key not in self._bases:
+            self._bases[key] = self._open(source, tuple(modifiers), below)
+        return self._bases[key]
+
+    def resolve(self, point: Point) -> C:
+        """The configuration of a point.
+
+        Raises:
+            ConfigError: with all that is wrong with it.
+        """
+        chosen = {item.path: item for item in point}
+        base = self.base(point)
+        draft = draft_of(base.draft)
+        editor = Editor(draft)
+        editor.problems = list(base.problems)
+        editor.failed = set(base.failed)
+        fields = {path: item for path, item in chosen.items() if path not in ((SOURCE,), (WITH,))}
+        put_flags(editor, self._line.flags_of(fields))
+        answer(editor)
+        self._finish(draft)
+        composition = Composition(draft, base.label, editor.problems, editor.failed)
+        config = composition.resolve()
+        problems = self._verify(config)
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+
+class Points(Generic[C]):
+    """All points of a sweep, every one of them sound."""
+
+    def __init__(self, kept: list[ResolvedPoint[C]], duplicates: list[Duplicate]) -> None:
+        self.kept = kept
+        self.duplicates = duplicates
+
+
+def resolve_points(space: Space, composer: Composer[C], limit: int = LIMIT) -> Points[C]:
+    """Resolve and check every point before anything is done with one.
+
+    Raises:
+        SetpointError: if there are too many.
+        SweepError: with the problems of all points.
+    """
+    refuse_too_many(space.size(), limit)
+    try:
+        return _resolve(space, composer)
+    except SetpointError:
+        # What is not known may be what an installed package brings.
+        if not load_plugins():
+            raise
+    return _resolve(space, composer)
+
+
+def refuse_too_many(size: int, limit: int) -> None:
+    """Refuse a sweep that is larger than its limit.
+
+    Raises:
+        SetpointError: if there are more.
+    """
+    if size > limit:
+        # A number that nobody can read is no answer.
+        count = f"{size:,}" if size < 10**15 else f"about 10^{len(str(size)) - 1}"
+        raise SetpointError(
+            f"this sweep has {count} points, and at most {limit:,} are taken; give fewer values, "
+            f"draw some of the points at random, or raise the limit with --limit"
+        )
+
+
+def _resolve(space: Space, composer: Composer[C]) -> Points[C]:
+    short = labels(space.paths)
+    found: dict[str, ResolvedPoint[C]] = {}
+    duplicates: list[Duplicate] = []
+    wrong: dict[str, list[Problem]] = {}
+    total = 0
+    for point in space.points():
+        total += 1
+        name = name_of(point, short)
+        try:
+            config = composer.resolve(point)
+        except ConfigError as error:
+            wrong.setdefault(name, []).extend(error.problems)
+            continue
+        except SetpointError as error:
+            # A source that is not there, a modifier that cannot be called.
+            wrong.setdefault(name, []).append(_of_point(point, error))
+            continue
+        digest = fingerprint(config)
+        other = found.get(digest)
+        if other is None:
+            found[digest] = ResolvedPoint(name, point, config, digest)
+        else:
+            differing = [item.path for item in differences(other.config, config)]
+            duplicates.append(Duplicate(name, other.name, differing, _as_given(point, short)))
+    if wrong:
+        raise SweepError(wrong, total)
+    return Points(list(found.values()), duplicates)
+
+
+def _as_given(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
+    parts = [
+        f"{short[item.path]}="
+        + (item.value if isinstance(item.value, str) else value_text(item.value))
+        for item in point
+    ]
+    return ",".join(parts)
+
+
+def _of_point(point: Point, error: SetpointError) -> Problem:
+    axes = [item for item in point if item.path in ((SOURCE,), (WITH,))]
+    named = next((item for item in axes if str(item.value) in str(error)), None)
+    if named is None:
+        return Statement(str(error))
+    origin = named.origin.describe(named.path)
+    return Problem(named.key, str(error), value=str(named.value), origin=origin)
+
+
+def _words(setting: Setting | None) -> list[str]:
+    """The modifiers of a value of their axis: none, one, or several in brackets."""
+    if setting is None or setting.value is None or setting.value == "null":
+        return []
+    if isinstance(setting.value, list | tuple):
+        return [str(item) for item in setting.plain()]
+    text = str(setting.value)
+    if text.startswith("[") and text.endswith("]"):
+        return [part for part in split_points(text[1:-1]) if part]
+    return [text]
+
+
+def _refuse_imports(modifiers: Sequence[str]) -> None:
+    for text in modifiers:
+        if ":" in text.partition("(")[0]:
+            raise SetpointError(
+                f"{text!r} would be imported, and a file imports nothing; give it by --with, or "
+                f"register the function as a modifier and name its module by --import"
+            )
+
+
+def mapping_of(point: Point) -> Mapping[str, object]:
+    """What a point sets, for machines."""
+    return {item.key: item.plain() for item in point}

@@ -1,0 +1,198 @@
+"""The table `[sweep]` of a file, read like every other configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+from setpoint.config import Config, Origin, Path, Problem, SetpointError, check, field
+from setpoint.sweep_space.distribution import Drawn, is_call
+from setpoint.sweep_space.setting import Setting, axis_origin, path_of
+from setpoint.sweep_space.space import Axis, Chain, Listed, Product, Random, Space, Zip
+from setpoint.sweep_space.values import Raw
+
+Place = Callable[[Path], str]
+"""Where a path of the table stands in its file."""
+
+Table = dict[str, tuple[Raw, ...]]
+TO_DRAW = "To draw values, give it to `axes` of [sweep.random], beside a count."
+"""What to do with a distribution that stands where values are expected."""
+
+
+class RandomTable(Config):
+    """Points drawn from distributions, the same for the same seed on every machine."""
+
+    count: int = field(ge=1)
+    """How many points."""
+
+    seed: int = field(default=0, ge=0, lt=2**63)
+    """Start of the draws; the seed of the runs is a field of its own."""
+
+    axes: dict[str, Drawn] = field(factory=dict[str, Drawn])
+    """A distribution for each field: `"log_uniform(1e-5, 1e-2)"`, or a table with its type."""
+
+    @check
+    def _check_axes(self) -> Iterator[Problem]:
+        if not self.axes:
+            yield Problem("axes", "has no axes, so that all points would be the same")
+
+
+class Sweep(Config):
+    """The points of a sweep; its parts are combined, each point of one with each of the others."""
+
+    grid: Table = field(factory=dict[str, tuple[Raw, ...]])
+    """Values for each field; every combination is a point."""
+
+    zip: Table = field(factory=dict[str, tuple[Raw, ...]])
+    """Values for each field, as many for each; the first ones make a point, then the second."""
+
+    points: tuple[dict[str, Raw], ...] = ()
+    """Points written out, each a table of fields and values."""
+
+    random: RandomTable | None = None
+    """Points drawn from distributions."""
+
+    product: tuple[Sweep, ...] = ()
+    """Sweeps of which every combination is a point."""
+
+    chain: tuple[Sweep, ...] = ()
+    """Sweeps whose points follow one another."""
+
+    @check
+    def _check_tables(self) -> Iterator[Problem]:
+        for name, table in (("grid", self.grid), ("zip", self.zip)):
+            for key, values in table.items():
+                if not values:
+                    yield Problem(f"{name}.{key}", "has no values, so that there is no point")
+                if key == "extends":
+                    hint = "The axis of presets and files is called source."
+                    yield Problem(f"{name}.{key}", "is no field, and cannot be varied", hint=hint)
+                for index, raw in enumerate(values):
+                    if isinstance(raw.value, str) and is_call(raw.value):
+                        at = f"{name}.{key}.{index}"
+                        yield Problem(at, "is a distribution, not a value", hint=TO_DRAW)
+        for index, row in enumerate(self.points):
+            if not row:
+                yield Problem(f"points.{index}", "sets nothing")
+
+    def parts(self) -> tuple[object, ...]:
+        """What the table says, empty parts included."""
+        return self.grid, self.zip, self.points, self.random, self.product, self.chain
+
+    @check
+    def _check_empty(self) -> Iterator[Problem]:
+        if not any(self.parts()):
+            yield Problem("", "says nothing of what is varied", hint="Give it a grid.")
+
+
+def space_of(sweep: Sweep, place: Place, at: Path) -> Space:
+    """The points that a table describes.
+
+    Returns:
+        the space; that of an empty table has one point, which sets nothing.
+
+    Raises:
+        SetpointError: if two parts set the same field, or the lists of a zip differ in length.
+    """
+    parts: list[Space] = _axes(sweep.grid, place, (*at, "grid"))
+    if sweep.zip:
+        try:
+            parts.append(Zip(_axes(sweep.zip, place, (*at, "zip"))))
+        except SetpointError as error:
+            raise SetpointError(f"{place((*at, 'zip'))}: {error}") from None
+    if sweep.points:
+        rows = [
+            tuple(
+                Setting(path_of(key), raw.value, _origin(key, place, (*at, "points", index, key)))
+                for key, raw in row.items()
+            )
+            for index, row in enumerate(sweep.points)
+        ]
+        parts.append(Listed(rows))
+    if sweep.random is not None:
+        drawn = sweep.random
+        where = (*at, "random", "axes")
+        axes = {
+            path_of(key): (value.distribution, _origin(key, place, (*where, key)))
+            for key, value in drawn.axes.items()
+        }
+        parts.append(Random(axes, drawn.count, drawn.seed))
+    for index, inner in enumerate(sweep.product):
+        parts.append(space_of(inner, place, (*at, "product", index)))
+    if sweep.chain:
+        chained = [
+            space_of(inner, place, (*at, "chain", index)) for index, inner in enumerate(sweep.chain)
+        ]
+        parts.append(Chain(chained))
+    try:
+        return parts[0] if len(parts) == 1 else Product(parts)
+    except SetpointError as error:
+        raise SetpointError(f"{place(at)}: {error}") from None
+
+
+def _axes(table: Mapping[str, tuple[Raw, ...]], place: Place, at: Path) -> list[Space]:
+    return [
+        Axis(path_of(key), [raw.value for raw in values], _origin(key, place, (*at, key)))
+        for key, values in table.items()
+    ]
+
+
+def _origin(key: str, place: Place, path: Path) -> Origin:
+    return axis_origin(key, lambda _: place(path))
+
+
+def flattened(table: Mapping[str, object]) -> dict[str, Any]:
+    """A table `[sweep]` with each field under its dotted path, however the file nests them.
+
+    `optimizer.lr = [1e-4]` is a table in a table for TOML, and `"optimizer.lr" = [1e-4]` is not.
+
+    Arguments:
+        table: plain data of the file; what has not the form of a sweep is left as it is.
+    """
+    result: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in ("grid", "zip"):
+            value = _dotted(value, _never)
+        elif key == "points" and isinstance(value, list):
+            rows = cast(list[object], value)
+            value = [_dotted(row, _never) for row in rows]
+        elif key in ("random", "search") and isinstance(value, dict):
+            block = cast(dict[str, object], value)
+            axes = _dotted(block.get("axes"), lambda inner: "type" in inner)
+            value = {**block, "axes": axes} if "axes" in block else block
+        elif key in ("product", "chain") and isinstance(value, list):
+            blocks = cast(list[object], value)
+            value = [
+                flattened(cast(dict[str, object], block)) if isinstance(block, dict) else block
+                for block in blocks
+            ]
+        result[key] = value
+    return result
+
+
+def mentions(table: object, axis: str) -> bool:
+    """Whether a flattened table, or one inside it, has an axis."""
+    if isinstance(table, list):
+        return any(mentions(each, axis) for each in cast(list[object], table))
+    if not isinstance(table, dict):
+        return False
+    entries = cast(dict[str, object], table)
+    return axis in entries or any(mentions(each, axis) for each in entries.values())
+
+
+def _never(table: Mapping[str, object]) -> bool:
+    return False
+
+
+def _dotted(value: object, whole: Callable[[Mapping[str, object]], bool]) -> object:
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, object] = {}
+    for key, item in cast(dict[str, object], value).items():
+        inner = cast(dict[str, object], item) if isinstance(item, dict) else None
+        if not inner or whole(inner):
+            found[key] = item
+            continue
+        below = cast(dict[str, object], _dotted(inner, whole))
+        found.update({f"{key}.{name}": leaf for name, leaf in below.items()})
+    return found

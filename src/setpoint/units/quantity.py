@@ -1,0 +1,429 @@
+"""`Period`: when something recurs; `Duration`: when training ends; `Length`: of a part of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+from setpoint.config import Invalid, did_you_mean, parse_list, shown
+
+UNITS = {
+    "step": "steps",
+    "steps": "steps",
+    "epoch": "epochs",
+    "epochs": "epochs",
+    "token": "tokens",
+    "tokens": "tokens",
+}
+SECONDS = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+SHAPE = re.compile(r"\s*([0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([a-z_]*)\s*")
+EXAMPLES = ('"100 steps"', '"0.25 epochs"', '"10 min"', '"1e9 tokens"')
+LENGTHS = (*EXAMPLES, '"5 %"')
+NUMBER = r"([0-9][0-9_]*\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+)"
+LONGEST = 100  # signs of a text, or bits of a number, that can be meant
+MOST = 2.0**63  # of anything; what is meant is far below
+ORDER = ("steps", "epochs", "tokens", "seconds")
+WORDS = ("last_step", "never")
+# For JSON Schema, in the part of the language that Python and ECMA-262 share.
+MEASURE = rf"\s*{NUMBER}\s*({'|'.join([*UNITS, *SECONDS])})?\s*"
+
+
+def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, str]:
+    """A count, its unit (time in seconds) and its canonical text: equal counts, equal texts.
+
+    With `zero` a count may be 0, which is 0 steps in every unit.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        text = f"{value} steps" if value.bit_length() < LONGEST else ""
+    else:
+        text = value if isinstance(value, str) and len(value) < LONGEST else ""
+    match = SHAPE.fullmatch(text)
+    if match is None:
+        raise Invalid(f"is not a count with a unit: got {shown(value)}", EXAMPLES)
+    digits, unit = match[1].replace("_", ""), match[2] or "steps"
+    if unit not in UNITS and unit not in SECONDS:
+        known = ("steps", "epochs", "tokens", "s", "min", "h", "days")
+        every = [*UNITS, *SECONDS]
+        raise Invalid(f"has an unknown unit {unit!r}", known, hint=did_you_mean(unit, every))
+    number = float(digits)
+    if zero and number == 0:
+        return 0, "steps", "0 steps"
+    if not 0 < number < float("inf"):
+        raise Invalid(f"must be a positive count: got {shown(value)}", EXAMPLES)
+    if number >= MOST / SECONDS.get(unit, 1.0):
+        raise Invalid(f"is out of range: it must be below 2**63: got {shown(value)}", EXAMPLES)
+    if unit in SECONDS:
+        seconds = number * SECONDS[unit]
+        return seconds, "seconds", _time(seconds)
+    # Beyond 2**53 a float would not be exact.
+    exact = int(digits) if digits.isdecimal() else int(number) if number.is_integer() else number
+    unit = UNITS[unit]
+    # A bare 1.0 is a share that somebody meant, the ratio of a warm-up, rather than one step.
+    share = not match[2] and "." in digits and "e" not in digits.lower()
+    if unit != "epochs" and (share or not isinstance(exact, int)):
+        raise Invalid(f"must be a whole count of {unit}: got {shown(value)}", EXAMPLES)
+    return exact, unit, f"{exact} {unit}"
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if (seconds / length).is_integer():
+            return f"{int(seconds / length)} {unit}"
+    return f"{int(seconds) if seconds.is_integer() else seconds!r} s"
+
+
+class Computed:
+    """What arithmetic in references asks of values that are no plain numbers."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def __setpoint_combine__(sign: str, left: Any, right: Any) -> Length | int | float:
+        return combine(sign, left, right)
+
+
+class Period(Computed):
+    """When something recurs: every so many steps, epochs, tokens or minutes, or at the end.
+
+    Arguments:
+        text: `"100 steps"`, `"0.25 epochs"`, `"10 min"`, `"1e9 tokens"`, a bare count of steps,
+            `"last_step"` or `"never"`.
+
+    Raises:
+        Invalid: if the text is none of these.
+    """
+
+    __slots__ = ("_text", "count", "unit")
+    __setpoint_scalar__ = "a period such as 100, '100 steps', '10 min', 'last_step' or 'never'"
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": ["integer", "string"],
+        "minimum": 1,
+        "pattern": f"^({MEASURE}|{'|'.join(WORDS)})$",
+    }
+
+    count: int | float
+    unit: str
+
+    def __init__(self, text: str | int) -> None:
+        if isinstance(text, str) and text in WORDS:
+            self.count, self.unit, self._text = 0, str(text), str(text)
+            return
+        try:
+            self.count, self.unit, self._text = _measure(text)
+        except Invalid as error:
+            hint = error.hint or (did_you_mean(text, WORDS) if isinstance(text, str) else "")
+            whole = Invalid(error.message, (*error.valid, *WORDS), hint=hint)
+            raise whole.called("Period", text) from None
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Length) and value:
+            value = str(value)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cls(value)
+        raise Invalid(f"is not a period: got {shown(value)}", (*EXAMPLES, *WORDS))
+
+    def dump(self) -> str:
+        """The period in plain data."""
+        return self._text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Period({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Period):
+            return NotImplemented
+        return (self.count, self.unit) == (other.count, other.unit)
+
+    def __hash__(self) -> int:
+        return hash((self.count, self.unit))
+
+
+class Length(Computed):
+    """How long a part of training lasts: a count with a unit, or a share of the whole.
+
+    `bool(length)` is whether it is above 0.
+
+    Arguments:
+        text: a count with a unit as for `Period`, `0`, or a percentage such as `"5 %"`.
+
+    Attributes:
+        count: the count; of a share, the percentage.
+        unit: `"steps"`, `"epochs"`, `"tokens"`, `"seconds"` or `"%"`.
+
+    Raises:
+        Invalid: if the text is none of these.
+    """
+
+    __slots__ = ("_text", "count", "unit")
+    __setpoint_scalar__ = "a length such as 100, '100 steps', '0.5 epochs', '10 min' or '5 %'"
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": ["integer", "string"],
+        "minimum": 0,
+        "pattern": rf"^({MEASURE}|{NUMBER}\s*%\s*)$",
+    }
+
+    count: int | float
+    unit: str
+
+    def __init__(self, text: str | int) -> None:
+        try:
+            self.count, self.unit, self._text = _share(text) or _measure(text, zero=True)
+        except Invalid as error:
+            hint = error.hint or _as_share(text)
+            raise Invalid(error.message, LENGTHS, hint=hint).called("Length", text) from None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the whole, from 0 to 1; None for a count."""
+        return shifted(self.count, -2) if self.unit == "%" else None
+
+    @classmethod
+    def of_share(cls, share: float) -> Self:
+        """Make a length from a share.
+
+        Returns:
+            the length whose `share` it is.
+        """
+        return cls(f"{shifted(share, 2)!r} %")
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Duration) and len(value.limits) == 1:
+            return cls(value.limits[0].text)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cls(value)
+        raise Invalid(f"is not a length: got {shown(value)}", LENGTHS, hint=_as_share(value))
+
+    def dump(self) -> str:
+        """The length in plain data."""
+        return self._text
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Length({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Length):
+            return NotImplemented
+        return (self.count, self.unit) == (other.count, other.unit)
+
+    def __hash__(self) -> int:
+        return hash((self.count, self.unit))
+
+
+def _as_share(value: object) -> str:
+    """How a ratio is written as a share."""
+    try:
+        ratio = (
+            float(value) if isinstance(value, str | float) and len(str(value)) < LONGEST else 0.0
+        )
+    except ValueError:
+        return ""
+    return f'A share of the whole is written "{shifted(ratio, 2):g} %".' if 0 < ratio <= 1 else ""
+
+
+def _share(value: object) -> tuple[float, str, str] | None:
+    """A percentage, its unit and its canonical text; None for what is none."""
+    match = re.fullmatch(rf"\s*({NUMBER})\s*%\s*", value) if isinstance(value, str) else None
+    if match is None or len(match[0]) >= LONGEST:
+        return None
+    count = float(match[1].replace("_", ""))
+    if count == 0:
+        return 0, "steps", "0 steps"
+    if not 0 < count <= 100:
+        raise Invalid(f"must be at most 100 %: got {shown(value)}", ('"5 %"',))
+    return count, "%", f"{int(count) if count.is_integer() else repr(count)} %"
+
+
+def shifted(number: float, places: int) -> float:
+    """A number with its decimal point moved: what is written with as many digits stays so."""
+    digits, _, exponent = repr(float(number)).partition("e")
+    return float(f"{digits}e{int(exponent or 0) + places}")
+
+
+class Limit:
+    """One way for training to end.
+
+    Arguments:
+        text: a count with a unit, as for `Period`.
+    """
+
+    __slots__ = ("count", "text", "unit")
+
+    def __init__(self, text: object) -> None:
+        self.count, self.unit, self.text = _measure(text)
+
+
+def _in_order(texts: tuple[str | int, ...]) -> tuple[Limit, ...]:
+    # One order for all, so that equal durations are recorded alike.
+    limits = tuple(sorted(map(Limit, texts), key=lambda limit: ORDER.index(limit.unit)))
+    units = [limit.unit for limit in limits]
+    if not units:
+        raise Invalid("needs at least one limit", EXAMPLES)
+    for unit in units:
+        if units.count(unit) > 1:
+            raise Invalid(f"has two limits in {unit}; give the one that is meant")
+    return limits
+
+
+class Duration(Computed):
+    """How long training lasts: one limit or several, of which the first to be reached ends it.
+
+    Arguments:
+        limits: texts such as `"300 steps"`, `"2 epochs"`, `"1e9 tokens"`, `"30 min"`.
+
+    Raises:
+        Invalid: if one cannot be read, or two have the same unit.
+    """
+
+    __slots__ = ("limits",)
+    __setpoint_scalar__ = "a duration such as '300 steps', '2 epochs', '30 min', or a list of them"
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": ["integer", "string", "array"],
+        "minimum": 1,
+        # Several may stand in one text: `300 steps, 30 min`.
+        "pattern": rf"^({MEASURE}|[\s\S]*,[\s\S]*|\[[\s\S]*)$",
+        "items": {"type": ["integer", "string"], "minimum": 1, "pattern": f"^{MEASURE}$"},
+        "minItems": 1,
+    }
+
+    limits: tuple[Limit, ...]
+
+    def __init__(self, *limits: str | int) -> None:
+        try:
+            self.limits = _in_order(limits)
+        except Invalid as error:
+            raise error.called("Duration", limits[0] if len(limits) == 1 else limits) from None
+
+    def in_unit(self, unit: str) -> int | float | None:
+        """The limit in one unit.
+
+        Arguments:
+            unit: `"steps"`, `"epochs"`, `"tokens"` or `"seconds"`.
+        """
+        return next((limit.count for limit in self.limits if limit.unit == unit), None)
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Make a value from what a layer holds.
+
+        Raises:
+            Invalid: if it cannot be read.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Length) and value:
+            value = str(value)
+        if isinstance(value, str) and ("," in value or value.startswith("[")):
+            value = parse_list(value)
+        if isinstance(value, list | tuple):
+            items: list[object] = list(value)
+            texts: list[str | int] = []
+            for item in items:
+                if not isinstance(item, str | int) or isinstance(item, bool):
+                    raise Invalid(f"is not a duration: got {shown(item)}", EXAMPLES)
+                texts.append(item)
+            return cls(*texts)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return cls(value)
+        raise Invalid(f"is not a duration: got {shown(value)}", EXAMPLES)
+
+    def dump(self) -> str | list[str]:
+        """The duration in plain data."""
+        texts = [limit.text for limit in self.limits]
+        return texts[0] if len(texts) == 1 else texts
+
+    def __str__(self) -> str:
+        return " or ".join(limit.text for limit in self.limits)
+
+    def __repr__(self) -> str:
+        return f"Duration({', '.join(repr(limit.text) for limit in self.limits)})"
+
+    def _key(self) -> frozenset[tuple[int | float, str]]:
+        return frozenset((limit.count, limit.unit) for limit in self.limits)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Duration) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
+Countable = int | float | Period | Length | Duration
+
+
+def combine(sign: str, left: Countable, right: Countable) -> Length | int | float:
+    """Compute with lengths in a reference: `schedule.horizon // 10`.
+
+    Arguments:
+        sign: `+`, `-`, `*`, `/`, `//`, `%` or `**`, which no length takes.
+
+    Returns:
+        a length; the ratio of two lengths is a number.
+
+    Raises:
+        Invalid: for lengths in different units, several limits, or a product of lengths.
+    """
+    first, second = _counted(left), _counted(right)
+    if sign == "**":
+        raise Invalid(f"cannot be computed: {left} ** {right} is no length")
+    if sign in "+-":
+        first, second = ((n, unit or "steps") for n, unit in (first, second))
+    (x, unit), (y, other) = first, second
+    if unit and other and unit != other:
+        raise Invalid(f"cannot be computed: {left} and {right} have different units")
+    if (sign == "*" and unit and other) or (sign not in "+-*" and other and not unit):
+        raise Invalid(f"cannot be computed: {left} {sign} {right} is no length")
+    result = {
+        "+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y,
+        "/": lambda: x / y, "//": lambda: x // y, "%": lambda: x % y,
+    }[sign]()  # fmt: skip
+    if unit and other and sign in ("/", "//"):
+        return result
+    unit = unit or other
+    # Without the noise of binary fractions: 0.07 * 600 is 42.
+    near = round(result, 6)
+    number = int(near) if near == int(near) else result
+    return Length(f"{number} {'s' if unit == 'seconds' else unit}")
+
+
+def _counted(value: Countable) -> tuple[int | float, str]:
+    """A count and its unit; a number has none."""
+    if isinstance(value, int | float):
+        return value, ""
+    if isinstance(value, Duration):
+        first, *others = value.limits
+        if others:
+            raise Invalid(f"cannot be computed: {value} has several limits")
+        return first.count, first.unit
+    if isinstance(value, Period) and value.unit in WORDS:
+        raise Invalid(f"cannot be computed: {value} is no count")
+    return value.count, value.unit

@@ -1,1 +1,0 @@
-"""Tests of `setpoint.config.json_schema`."""

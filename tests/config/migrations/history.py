@@ -1,0 +1,158 @@
+"""A root with a past: three schemas, with every kind of change between them."""
+
+from collections.abc import Iterable
+
+from setpoint.config import RUNTIME, Config, derive, derived, field
+from setpoint.config.migrations.chain import Operation, migration
+from setpoint.config.migrations.meaning import Added, Converted, Meant
+from setpoint.config.migrations.moving import Merged, Renamed, Retired, Split
+
+# What a record of schema 1 held.
+FIRST = {
+    "name": "old",
+    "optim": {"type": "adam_w", "lr": 0.1, "wd": 0.01, "warm": 100},
+    "train": {"log_every": 5, "batch": 6, "lr_floor": 0.5},
+    "hours": 1,
+    "minutes": 30,
+    "fp16": True,
+    "sources": [{"path": "a", "w": 2.0}, {"path": "b", "w": 1.0}],
+    "evaluation": None,
+    "eval_every": 10,
+}
+
+
+class Source(Config):
+    """Where text comes from."""
+
+    path: str = "x"
+    """File."""
+
+    weight: float = 1.0
+    """Share."""
+
+
+class Optimizer(Config):
+    """What optimizers share."""
+
+    lr: float = 0.1
+    """Rate."""
+
+    warmup_tokens: int = 0
+    """Tokens of warm-up."""
+
+
+class AdamW(Optimizer, type="adamw"):
+    """AdamW."""
+
+    weight_decay: float = 0.0
+    """Decay."""
+
+    fused: bool = field(default=True, before=False)
+    """One kernel for all."""
+
+
+class Sgd(Optimizer, type="sgd"):
+    """SGD."""
+
+
+class Batch(Config):
+    """Sizes."""
+
+    micro: int = 1
+    """Sequences."""
+
+    accumulation: int = 1
+    """Portions."""
+
+    total: int = derived(before=None)
+    """Their product."""
+
+    @derive("total")
+    def _derive_total(self) -> int:
+        return self.micro * self.accumulation
+
+
+class Tracking(Config, role=RUNTIME):
+    """What is shown."""
+
+    every: int = 1
+    """How often."""
+
+
+class Schedule(Config):
+    """The curve."""
+
+    floor: float = 0.1
+    """Lowest factor."""
+
+
+class Evaluation(Config):
+    """How it is judged."""
+
+    every: int = 100
+    """How often."""
+
+
+class Job(Config, schema=3, migrations=__name__):
+    """The root."""
+
+    name: str = field(default="job", role=RUNTIME)
+    """Name."""
+
+    optimizer: Optimizer = field(factory=AdamW)
+    """Optimizer."""
+
+    batch: Batch = field(factory=Batch)
+    """Sizes."""
+
+    tracking: Tracking = field(factory=Tracking)
+    """Shown."""
+
+    schedule: Schedule = field(factory=Schedule)
+    """Curve."""
+
+    minutes: int = 0
+    """How long."""
+
+    sources: tuple[Source, ...] = ()
+    """Text."""
+
+    evaluation: Evaluation | None = None
+    """Judging."""
+
+    seed: int = field(default=1, before=0)
+    """Start of all random numbers."""
+
+
+@migration(to=2)
+def optimizer_and_batch() -> Iterable[Operation]:
+    """Names in full, and the batch as a section."""
+    return [
+        Converted("optim.type", lambda tag: {"adam_w": "adamw"}.get(tag, tag), "AdamW is one word"),
+        Renamed("optim", "optimizer"),
+        Renamed("optimizer.wd", "optimizer.weight_decay", of="adamw"),
+        Split("train.batch", ("batch.micro", "batch.accumulation"), lambda n: (n // 2, 2)),
+        Retired("fp16", "it did nothing; use precision.compute", neutral=False),
+        Renamed("sources.*.w", "sources.*.weight"),
+        Added("optimizer.fused", False, of="adamw", what="the default is the fused kernel"),
+    ]
+
+
+@migration(to=3)
+def sections() -> Iterable[Operation]:
+    """No section named train."""
+    return [
+        Split("train", ("tracking.log_every", "schedule.lr_floor")),
+        Renamed("tracking.log_every", "tracking.every"),
+        Renamed("schedule.lr_floor", "schedule.floor"),
+        Merged(("hours", "minutes"), "minutes", lambda h, m: 60 * h + m, defaults=(0, 0)),
+        Renamed("optimizer.warm", "optimizer.warmup_tokens"),
+        Converted("optimizer.warmup_tokens", lambda n: n * 1000, "counts tokens, not steps"),
+        Renamed("eval_every", "evaluation.every"),
+        Added("seed", 0),
+        Added(
+            "batch.total", lambda data: data["batch"]["micro"] * data["batch"]["accumulation"],
+            derived=True,
+        ),
+        Meant("schedule.floor", "a fraction of the peak, no more a rate", when=lambda v: v > 0),
+    ]  # fmt: skip

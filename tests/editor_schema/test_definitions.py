@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from setpoint.config import Config, field
+from setpoint.config.components.section import Foreign
+from setpoint.editor_schema.document import json_schema
+
+from .helpers import complaints, validator
+
+
+class Node(Config):
+    """A class that holds itself."""
+
+    size: int = field(default=1, ge=1)
+    """How large."""
+
+    inner: Node | None = None
+    many: tuple[Node, ...] = ()
+
+
+class Shape(Config):
+    """A family."""
+
+    area: float = field(default=1.0, gt=0)
+
+
+class Circle(Shape, type="circle"):
+    """Round."""
+
+    radius: float = 1.0
+
+
+class Group(Shape, type="group"):
+    """Shapes inside a shape."""
+
+    part_of: Shape | None = None
+    radius: str = "none"
+
+
+class Imported(Shape, Foreign, type="import"):
+    """Anything."""
+
+
+class Root(Config):
+    node: Node = field(factory=Node)
+    shape: Shape = field(factory=Circle)
+    alone: Circle = field(factory=Circle)
+    either: Circle | Group | None = None
+
+
+KNOWN = validator(Root)
+
+
+def test_a_class_that_holds_itself() -> None:
+    good = {"size": 2, "inner": {"inner": {"many": [{"size": 3}, {}]}}}
+    assert complaints(KNOWN, {"node": good}) == []
+    bad = {"inner": {"inner": {"many": [{"size": 0}]}}}
+    assert complaints(KNOWN, {"node": bad}) == ["node.inner.inner.many.0.size: minimum"]
+    assert list(json_schema(Root)["$defs"]).count("Node") == 1
+
+
+def test_the_root_holds_itself() -> None:
+    known = validator(Node)
+    assert complaints(known, {"inner": {"size": 0}}) == ["inner.size: minimum"]
+
+
+def test_a_family_that_holds_itself() -> None:
+    good = {"type": "group", "part_of": {"type": "group", "part_of": {"type": "circle"}}}
+    assert complaints(KNOWN, {"shape": good}) == []
+    bad = {"type": "group", "part_of": {"type": "circle", "part_of": None}}
+    assert complaints(KNOWN, {"shape": bad}) == ["shape.part_of: additionalProperties"]
+
+
+def test_without_a_type_the_fields_of_all_variants_are_known() -> None:
+    assert complaints(KNOWN, {"either": {"area": 2, "radius": "x"}}) == []
+    assert complaints(KNOWN, {"either": {"area": 2, "radius": 3}}) == []
+    assert complaints(KNOWN, {"either": {"radius": None}}) == ["either.radius: anyOf"]
+    assert complaints(KNOWN, {"either": {"sides": 3}}) == ["either: additionalProperties"]
+    assert complaints(KNOWN, {"either": {"type": "circle", "radius": "x"}}) == [
+        "either.radius: pattern"
+    ]
+
+
+def test_a_class_with_one_tag_needs_none() -> None:
+    for value in ({}, {"type": "circle"}, "circle", {"radius": 2}):
+        assert complaints(KNOWN, {"alone": value}) == []
+    assert complaints(KNOWN, {"alone": {"type": "group"}}) == ["alone.type: const"]
+
+
+def test_components_that_are_imported_take_any_argument() -> None:
+    good = {"type": "import", "target": "torch.optim.Adagrad", "lr_decay": 0.1, "eps": [1]}
+    assert complaints(KNOWN, {"shape": good}) == []
+    assert complaints(KNOWN, {"shape": {**good, "area": 0}}) == ["shape.area: exclusiveMinimum"]
+    assert complaints(KNOWN, {"shape": {"type": "import", "target": 3}}) == ["shape.target: type"]
+
+
+def test_fragments() -> None:
+    for names in ("a.toml", ["a.toml", "b.yaml"]):
+        assert complaints(KNOWN, {"shape": {"extends": names}, "node": {"extends": names}}) == []
+    assert complaints(KNOWN, {"node": {"extends": 3}}) == ["node.extends: type"]
+
+
+def test_two_classes_of_one_name_are_told_apart() -> None:
+    def made(least: int) -> type[Config]:
+        class Part(Config):
+            size: int = field(default=9, ge=least)
+
+        return Part
+
+    one, two = made(1), made(5)
+
+    class Both(Config):
+        first: one = field(factory=one)  # pyright: ignore[reportInvalidTypeForm]
+        second: two = field(factory=two)  # pyright: ignore[reportInvalidTypeForm]
+
+    known = validator(Both)
+    data = {"first": {"size": 3}, "second": {"size": 3}}
+    assert complaints(known, data) == ["second.size: minimum"]

@@ -1,0 +1,82 @@
+"""A small root class with sources, and a sweep over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, field
+from setpoint.config.composition import Composition, compose
+from setpoint.sweep_space.flags import read_command_line
+from setpoint.sweep_space.points import Composer, Points, resolve_points
+from setpoint.sweep_space.setting import Setting
+from setpoint.sweep_space.space import Product
+
+
+class Rule(Config):
+    """How steps are taken."""
+
+    lr: float = field(default=0.1, gt=0, tags=("rate",))
+    """The rate."""
+
+
+class Plain(Rule, type="plain"):
+    """Plain steps."""
+
+
+class Momentum(Rule, type="momentum"):
+    """Steps with momentum."""
+
+    beta: float = field(default=0.9, ge=0, lt=1)
+    """How much is kept."""
+
+
+class Root(Config):
+    """The root."""
+
+    seed: int = 0
+    """The start."""
+
+    size: int = field(default=8, ge=1)
+    """How large."""
+
+    parts: int = 2
+    """How many."""
+
+    widths: tuple[int, ...] = (1, 2)
+    """Widths."""
+
+    fast: bool = False
+    """Whether it is fast."""
+
+    shown: Literal["yes", "no"] = field(default="yes", role=RUNTIME)
+    """Whether it is shown."""
+
+    rule: Rule = field(factory=Plain)
+    """The rule."""
+
+    @check
+    def _check_parts(self) -> list[Problem]:
+        if self.size % self.parts:
+            return [Problem("parts", f"do not divide {self.size}", also=("size",))]
+        return []
+
+
+def open_root(
+    source: str, modifiers: tuple[str, ...], below: Setting | None = None
+) -> Composition[Root]:
+    """The defaults, `big`, or an error."""
+    if source not in ("defaults", "big"):
+        raise SetpointError(f"there is no source {source!r}")
+    composition = compose(Root, modifiers=modifiers)
+    if source == "big":
+        composition.draft.size = 64
+    return composition
+
+
+def sweep(
+    *tokens: str, source: str = "defaults", modifiers: Sequence[str] = (), limit: int = 1000
+) -> Points[Root]:
+    """The points of a command line."""
+    line = read_command_line(Root, source, modifiers, tokens)
+    return resolve_points(Product(line.axes), Composer(open_root, line), limit)

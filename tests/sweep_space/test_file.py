@@ -1,0 +1,151 @@
+"""The table `[sweep]` of files: every kind, in every format, and what is wrong with some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from setpoint.config import Config, ConfigError, SetpointError, field
+from setpoint.config.files.read import parse
+from setpoint.sweep_space.file import place_in, read_table
+from setpoint.sweep_space.table import Sweep, space_of
+
+from ..snapshots import compare
+
+
+class File(Config):
+    """A file with a sweep."""
+
+    sweep: Sweep = field(factory=Sweep)
+    """What is varied."""
+
+
+def points(text: str, format: Any = "toml") -> list[dict[str, Any]]:
+    document = parse(text, format, f"exp.{format}")
+    table = read_table(File, document).sweep
+    space = space_of(table, place_in(document), ("sweep",))
+    found = [{item.key: item.plain() for item in point} for point in space.points()]
+    assert len(found) == space.size()
+    return found
+
+
+GRID = [{"a.b": 1, "c": 3}, {"a.b": 1, "c": 4}, {"a.b": 2, "c": 3}, {"a.b": 2, "c": 4}]
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("toml", '[sweep.grid]\n"a.b" = [1, 2]\nc = [3, 4]'),
+        ("toml", "[sweep.grid]\na.b = [1, 2]\nc = [3, 4]"),
+        ("yaml", "sweep:\n  grid:\n    a.b: [1, 2]\n    c: [3, 4]\n"),
+        ("yaml", "sweep: {grid: {a: {b: [1, 2]}, c: [3, 4]}}"),
+        ("json", '{"sweep": {"grid": {"a.b": [1, 2], "c": [3, 4]}}}'),
+    ],
+)
+def test_a_grid_in_every_format(format: str, text: str) -> None:
+    assert points(text, format) == GRID
+
+
+def test_kinds_combine() -> None:
+    found = points(
+        """
+        [sweep]
+        points = [{a.lr = 1, seed = 1}, {a.lr = 2}]
+        [sweep.zip]
+        x = [1, 2]
+        y = ["p", "q"]
+        """
+    )
+    assert found == [
+        {"x": 1, "y": "p", "a.lr": 1, "seed": 1},
+        {"x": 1, "y": "p", "a.lr": 2},
+        {"x": 2, "y": "q", "a.lr": 1, "seed": 1},
+        {"x": 2, "y": "q", "a.lr": 2},
+    ]
+
+
+def test_kinds_nest() -> None:
+    found = points(
+        """
+        [[sweep.product]]
+        zip = {a = [1, 2], b = [3, 4]}
+        [[sweep.product]]
+        [[sweep.product.chain]]
+        grid = {c = [5]}
+        [[sweep.product.chain]]
+        points = [{d = 6}]
+        """
+    )
+    assert found == [
+        {"a": 1, "b": 3, "c": 5},
+        {"a": 1, "b": 3, "d": 6},
+        {"a": 2, "b": 4, "c": 5},
+        {"a": 2, "b": 4, "d": 6},
+    ]
+
+
+def test_random_axes_as_calls_and_tables() -> None:
+    text = """
+        [sweep.random]
+        count = 4
+        seed = 3
+        [sweep.random.axes]
+        optimizer.lr = "log_uniform(1e-5, 1e-2)"
+        "model.dim" = {type = "choice", values = [64, 128]}
+        model.layers = {type = "integer", low = 2, high = 8}
+        """
+    found = points(text)
+    assert [list(point) for point in found] == [["optimizer.lr", "model.dim", "model.layers"]] * 4
+    assert all(point["model.dim"] in (64, 128) for point in found)
+    assert found == points(text)
+
+
+def test_values_keep_what_they_are() -> None:
+    found = points("[sweep.grid]\na = [1, 1.0, '1', true, [1, 2], {type = 'x', y = 1}]")
+    values = [point["a"] for point in found]
+    assert [type(value) for value in values] == [int, float, str, bool, list, dict]
+
+
+WRONG = {
+    "misspelt": "[sweep.gird]\na = [1]",
+    "no list": "[sweep.grid]\na = 1\nb.c = 'x'",
+    "empty": "[sweep]",
+    "no values": "[sweep.grid]\na = []",
+    "lengths": "[sweep.zip]\na = [1, 2]\nb = [1]",
+    "point": "[sweep]\npoints = [{}, 3]",
+    "random": "[sweep.random]\ncuont = 3\n"
+    "[sweep.random.axes]\na = 'uniform(1)'\nb = {type = 'unifrom'}",
+    "no count": "[sweep.random]\naxes = {a = 'uniform(0, 1)'}",
+    "no axes": "[sweep.random]\ncount = 3",
+    "nested": "[[sweep.chain]]\ngrid = {a = [1]}\n[[sweep.chain]]\ngrid = {b = 2}",
+    "no table": "sweep = 3",
+    "twice": "[sweep.grid]\na = [1]\n[sweep.zip]\na = [1]",
+}
+
+
+def test_what_is_wrong_is_said_with_its_place() -> None:
+    texts: list[str] = []
+    for name, text in WRONG.items():
+        with pytest.raises(SetpointError) as caught:
+            points(text)
+        texts.append(f"# {name}\n{caught.value}")
+    compare("config/sweep_files", "\n\n".join(texts))
+
+
+def test_all_problems_of_a_table_come_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        points("[sweep.grid]\na = 1\n[sweep.random]\ncuont = 3")
+    assert [problem.path for problem in caught.value.problems] == [
+        "sweep.grid.a",
+        "sweep.random.cuont",
+    ]
+
+
+def test_places_are_found_through_dots() -> None:
+    document = parse('[sweep.grid]\n"a.b" = [1]\nc.d = [2]\n', "toml", "exp.toml")
+    find = place_in(document)
+    assert find(("sweep", "grid", "a.b")) == "exp.toml:2:1"
+    assert find(("sweep", "grid", "c.d")).startswith("exp.toml:3:")
+    assert find(("sweep", "grid", "e")) == "exp.toml:1:8"
+    assert find(("other",)) == "exp.toml"

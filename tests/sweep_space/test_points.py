@@ -1,0 +1,240 @@
+"""Points: composed as their own command lines would be, all checked, named, without duplicates."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from setpoint.config import Config, ConfigError, SetpointError, dead
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.values.node import chain_of
+from setpoint.sweep_space.flags import read_command_line
+from setpoint.sweep_space.points import Composer, resolve_points
+from setpoint.sweep_space.report import SweepError
+from setpoint.sweep_space.setting import axis_origin
+from setpoint.sweep_space.space import Random
+
+from ..snapshots import compare
+from .sample import Momentum, Root, open_root, sweep
+
+INTS = st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True)
+
+
+@settings(max_examples=40)
+@given(INTS, INTS, st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=3, unique=True))
+def test_a_grid_is_what_single_command_lines_give(
+    seeds: list[int], halves: list[int], rates: list[float]
+) -> None:
+    def words(values: list[object]) -> str:
+        return ",".join(map(repr, values))
+
+    tokens = [
+        f"seed={words([*seeds])}",
+        f"--size={words([2 * half for half in halves])}",
+        f"--rule.lr={words([*rates])}",
+    ]
+    found = sweep(*tokens).kept
+    expected = [
+        fingerprint(compose(Root, flags=[f"seed={a}", f"size={2 * b}", f"rule.lr={c!r}"]).resolve())
+        for a, b, c in itertools.product(seeds, halves, rates)
+    ]
+    assert [point.fingerprint for point in found] == expected
+    names = [point.name for point in found]
+    assert len(set(names)) == len(names)
+    backwards = sweep(*tokens[:1], f"size={words([2 * h for h in reversed(halves)])}", tokens[2])
+    assert {p.name: p.fingerprint for p in found} == {p.name: p.fingerprint for p in backwards.kept}
+
+
+def test_names_and_origins() -> None:
+    first, second = sweep("--rule.lr", "1e-4,0.0003").kept
+    assert (first.name, second.name) == ("lr=1e-4", "lr=3e-4")
+    origin = chain_of(second.config.rule, "lr")[-1][0]
+    assert origin.describe(("rule", "lr")) == "sweep axis --rule.lr"
+
+
+def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
+    found = sweep("--rule.lr", "0.1,2", "--rule.beta", "0.5", "--rule", "momentum").kept
+    rules = [point.config.rule for point in found]
+    assert all(isinstance(rule, Momentum) and rule.beta == 0.5 for rule in rules)
+    assert [rule.lr for rule in rules] == [0.1, 2.0]
+    found = sweep("--rule.lr", "3", "--rule", "momentum,plain").kept
+    assert [type(point.config.rule).__name__ for point in found] == ["Momentum", "Plain"]
+    assert [point.config.rule.lr for point in found] == [3.0, 3.0]
+
+
+def test_switches_lists_and_tags() -> None:
+    found = sweep("--fast", "true,false", "--widths", "[1],[2,3]", "--tag.rate", "1,2").kept
+    assert [point.name for point in found][:3] == [
+        "fast=true,widths=+1,rate=1",
+        "fast=true,widths=+1,rate=2",
+        "fast=true,widths=2+3,rate=1",
+    ]
+    assert [point.config.rule.lr for point in found] == [1.0, 2.0] * 4
+    assert found[-1].config.widths == (2, 3)
+
+
+def test_sources_are_an_axis() -> None:
+    found = sweep("--seed", "1,2", source="defaults,big").kept
+    assert [(point.name, point.config.size) for point in found] == [
+        ("source=defaults,seed=1", 8),
+        ("source=defaults,seed=2", 8),
+        ("source=big,seed=1", 64),
+        ("source=big,seed=2", 64),
+    ]
+
+
+def test_one_value_stays_an_override() -> None:
+    (point,) = sweep("--seed", "3").kept
+    assert point.name == "base" and point.config.seed == 3
+
+
+def test_duplicates_are_dropped_and_named() -> None:
+    found = sweep("--seed", "1,01,2", "--shown", "yes,no")
+    assert [point.name for point in found.kept] == ["seed=1,shown=yes", "seed=2,shown=yes"]
+    lines = [duplicate.describe() for duplicate in found.duplicates]
+    assert lines[0] == (
+        "seed=1,shown=no: the same as seed=1,shown=yes; they differ in shown only, which is no "
+        "part of what is learned"
+    )
+    assert lines[1] == "seed=01,shown=yes: the same as seed=1,shown=yes"
+    assert len(lines) == 4
+
+
+def test_a_value_that_is_given_twice() -> None:
+    lines = [each.describe() for each in sweep("--rule.lr", "1e-4,0.0001,1e-4").duplicates]
+    assert lines == ["lr=0.0001: the same as lr=1e-4", "lr=1e-4: it comes twice"]
+
+
+def test_one_mistake_of_many_values_is_said_once() -> None:
+    with pytest.raises(SweepError) as caught:
+        sweep("--rule.lrr", ",".join(map(str, range(10))))
+    text = str(caught.value)
+    assert text.count("unknown key") == 1 and text.startswith("1 problem in all 10 points;")
+    assert "rule.lrr = 0, 1, 2, 3, 4, 5 and 4 more\n" in text
+    with pytest.raises(SweepError, match=r"^1 problem in the only point; nothing was started"):
+        sweep("--rule.lr", "-1")
+    with pytest.raises(SweepError, match=r"^1 problem in both points; nothing was started"):
+        sweep("--rule.lr", "-1", "--seed", "1,2")
+
+
+def test_modifiers_are_drawn_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def large(root: Root) -> Root:
+        root.size = 128
+        return root
+
+    monkeypatch.setattr("setpoint.config.layers.presets.modifiers", {"large": large})
+    line = read_command_line(Root, "defaults", ["choice(null, large)"], ["--seed", "3"])
+    drawn, label = line.drawn["with",]
+    axis = axis_origin(label)
+    space = Random({("with",): (drawn.distribution, axis)}, 8, 0)
+    found = resolve_points(space, Composer(open_root, line)).kept
+    assert {point.name: point.config.size for point in found} == {"with=null": 8, "with=large": 128}
+    with pytest.raises(SetpointError, match="names several values twice"):
+        read_command_line(Root, "defaults", ["choice(null, large)", "null,large"], [])
+
+
+def test_all_problems_of_all_points_come_together() -> None:
+    with pytest.raises(SweepError) as caught:
+        sweep("--size", "8,9,0", "--rule.lr", "1,-1,x", "--sede", "3", "--parts", "2")
+    compare("config/sweep_problems", str(caught.value))
+    error = caught.value
+    assert isinstance(error, ConfigError) and error.status == 2
+    wrong = next(problem for problem in error.problems if problem.path == "parts")
+    assert wrong.to_json()["points"] == ["size=9,lr=1", "size=9,lr=-1", "size=9,lr=x"]
+
+
+def test_sources_and_modifiers_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests may have registered some of their own.
+    monkeypatch.setattr("setpoint.config.layers.presets.modifiers", {})
+    with pytest.raises(SweepError) as caught:
+        sweep("--seed", "1,2", source="defaults,bgi", modifiers=["null,smok"])
+    compare("config/sweep_sources", str(caught.value))
+
+
+def test_too_many_points_are_refused_at_once() -> None:
+    many = ",".join(map(str, range(500)))
+    start = time.perf_counter()
+    with pytest.raises(SetpointError, match=r"has 62,500,000,000 points, and at most 1,000"):
+        sweep(*(f"{name}={many}" for name in ("seed", "size", "parts", "rule.lr")))
+    assert time.perf_counter() - start < 5
+    with pytest.raises(SetpointError, match="has 3 points, and at most 2"):
+        sweep("--seed", "1,2,3", limit=2)
+
+
+def test_a_thousand_points_take_a_moment() -> None:
+    start = time.perf_counter()
+    assert len(sweep(f"--seed={','.join(map(str, range(1000)))}").kept) == 1000
+    assert time.perf_counter() - start < 15  # a second on a machine that is not busy
+
+
+def test_points_are_the_same_in_another_process() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from tests.sweep_space.test_space import random, plain\n"
+        "print(plain(random(20, 5, a='log_uniform(1e-5, 1)', b='choice(x, y)')))"
+    )
+    from .test_space import plain, random
+
+    root = str(__file__).rpartition("/tests/")[0]
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program, root],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert printed == {f"{plain(random(20, 5, a='log_uniform(1e-5, 1)', b='choice(x, y)'))}\n"}
+
+
+class Mode(Config):
+    """One value decides over another."""
+
+    kind: str = "a"
+    """How."""
+
+    extra: int = 0
+    """Not for kind b."""
+
+    @dead("extra")
+    def _dead(self) -> str | None:
+        return "kind is b" if self.kind == "b" else None
+
+
+def dead_in_b() -> Mode:
+    """Sets what a later layer may make useless; given by its path."""
+    return Mode(extra=5)
+
+
+DEAD_IN_B = f"{__name__}:dead_in_b"
+
+
+def test_a_dead_value_is_dropped_as_on_the_command_line() -> None:
+    for tokens, single in (
+        (["--kind=b,a"], ["--kind=b"]),
+        (["--kind=b"], ["--kind=b"]),
+        (["--extra=1,2", "--kind=b"], ["--extra=1", "--kind=b"]),
+        (["--kind=b,a", "--extra=1"], ["--kind=b", "--extra=1"]),
+    ):
+        line = read_command_line(Mode, DEAD_IN_B, (), tokens)
+        composer = Composer(lambda source, _, __: compose(Mode, source), line)
+        point = next(iter(line.axes[0].points())) if line.axes else ()
+
+        def outcome(make: Callable[[], Mode]) -> object:
+            try:
+                return make().extra
+            except ConfigError as error:
+                return [(problem.path, problem.message) for problem in error.problems]
+
+        alone = outcome(lambda one=single: compose(Mode, DEAD_IN_B, flags=one).resolve())
+        assert outcome(lambda c=composer, p=point: c.resolve(p)) == alone, tokens

@@ -1,0 +1,89 @@
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from setpoint.config import Config, Invalid, SetpointError, resolve
+from setpoint.config.composition import compose
+from setpoint.units import DType
+from setpoint.units.dtype import ALIASES, NAMES
+
+
+class Formats(Config):
+    """Number formats."""
+
+    compute: DType = DType("bf16")
+    """One."""
+
+    reduce: DType | None = None
+    """Perhaps one."""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("bf16", "bfloat16"),
+        ("bfloat16", "bfloat16"),
+        ("FP32", "float32"),
+        ("torch.float16", "float16"),
+        ("half", "float16"),
+        ("float8-e4m3fn", "float8_e4m3fn"),
+        ("fp8_e5m2", "float8_e5m2"),
+        ("long", "int64"),
+    ],
+)
+def test_names(text: str, name: str) -> None:
+    assert DType(text) == DType(name)
+    assert DType(text).dump() == str(DType(text)) == name
+    assert DType(text).torch() is getattr(torch, name)
+
+
+def test_every_name_is_one_of_torch() -> None:
+    for name in ALIASES:
+        assert isinstance(DType(name).torch(), torch.dtype), name
+    assert set(NAMES.values()) == set(ALIASES)
+
+
+def test_torch_objects_are_taken() -> None:
+    assert DType.read(torch.bfloat16) == DType("bf16")
+    config = resolve(Formats(compute=torch.float32))
+    assert config.compute.name == "float32"
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert len({DType("fp32"), DType("float")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "valid", "hint"),
+    [
+        ("fp8", "is not one number format", ("float8_e4m3fn", "float8_e5m2"), ""),
+        ("tf32", "is not one number format", ("float32",), ""),
+        ("bfloat17", "is not a known", tuple(ALIASES), "Did you mean bfloat16?"),
+        (3, "is not a number format", tuple(ALIASES), ""),
+    ],
+)
+def test_what_is_none(text: object, words: str, valid: tuple[str, ...], hint: str) -> None:
+    with pytest.raises(Invalid, match=words) as caught:
+        DType.read(text)
+    assert caught.value.valid == valid
+    assert caught.value.hint == hint
+
+
+def test_flags_and_records() -> None:
+    config = compose(Formats, flags=["--compute=fp16", "--reduce=fp32"]).resolve()
+    assert (config.compute.dump(), str(config.reduce)) == ("float16", "float32")
+
+
+def test_a_format_that_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "float8_e8m0fnu")
+    with pytest.raises(SetpointError, match="has no number format float8_e8m0fnu"):
+        DType("e8m0").torch()
+
+
+def test_reading_a_torch_object_imports_nothing() -> None:
+    code = (
+        "import sys; from setpoint.units import DType; DType('bf16'); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
