@@ -1,4 +1,4 @@
-"""Plain values: whether one is missing, whether two are the same, and how JSON and errors show them."""
+"""Plain values: missing or the same, as JSON has them, and as errors show them."""
 
 from __future__ import annotations
 
