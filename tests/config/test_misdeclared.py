@@ -103,6 +103,12 @@ def test_arguments_of_other_libraries(name: str, instead: str) -> None:
     assert instead in str(caught.value) and isinstance(caught.value, SetpointError)
 
 
+@pytest.mark.parametrize("default", [{"default": 1}, {"factory": list}])
+def test_a_derived_field_has_no_default(default: Any) -> None:
+    with pytest.raises(TypeError, match=r"derived\(\) has no default: a method marked @derive"):
+        derived(**default)
+
+
 class Size(Config):
     width: int = field(default=1, ge=1)
 

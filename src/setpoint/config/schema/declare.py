@@ -3,77 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from ..words.errors import DeclarationError
 from ..words.shown import MISSING
 from .bounds import Bounds, Role
 from .declaration_errors import refuse_arguments
 from .field import FieldInfo, Formerly
 
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    class ItemOptions(TypedDict, total=False):
+        """What every field takes; `field` says what each means."""
+
+        role: Role | None
+        item_gt: float | None
+        item_ge: float | None
+        item_lt: float | None
+        item_le: float | None
+        tags: Sequence[str]
+        also_called: Sequence[str]
+        before: object
+        values_also_called: Mapping[str, Sequence[str]] | None
+        environment: str | None
+        formerly: Formerly | None
+
+    class Options(ItemOptions, total=False):
+        """What a field of a number or a text takes as well."""
+
+        gt: float | None
+        ge: float | None
+        lt: float | None
+        le: float | None
+        pattern: str | None
+
+
 T = TypeVar("T")
 
 
 @overload
-def field(
-    *,
-    default: T,
-    role: Role | None = None,
-    gt: float | None = None,
-    ge: float | None = None,
-    lt: float | None = None,
-    le: float | None = None,
-    pattern: str | None = None,
-    item_gt: float | None = None,
-    item_ge: float | None = None,
-    item_lt: float | None = None,
-    item_le: float | None = None,
-    tags: Sequence[str] = (),
-    also_called: Sequence[str] = (),
-    before: object = MISSING,
-    values_also_called: Mapping[str, Sequence[str]] | None = None,
-    environment: str | None = None,
-    formerly: Formerly | None = None,
-) -> T: ...
+def field(*, default: T, **options: Unpack[Options]) -> T: ...
 
 
 @overload
-def field(
-    *,
-    factory: Callable[[], T],
-    role: Role | None = None,
-    item_gt: float | None = None,
-    item_ge: float | None = None,
-    item_lt: float | None = None,
-    item_le: float | None = None,
-    tags: Sequence[str] = (),
-    also_called: Sequence[str] = (),
-    before: object = MISSING,
-    values_also_called: Mapping[str, Sequence[str]] | None = None,
-    environment: str | None = None,
-    formerly: Formerly | None = None,
-) -> T: ...
+def field(*, factory: Callable[[], T], **options: Unpack[ItemOptions]) -> T: ...
 
 
 @overload
-def field(
-    *,
-    role: Role | None = None,
-    gt: float | None = None,
-    ge: float | None = None,
-    lt: float | None = None,
-    le: float | None = None,
-    pattern: str | None = None,
-    item_gt: float | None = None,
-    item_ge: float | None = None,
-    item_lt: float | None = None,
-    item_le: float | None = None,
-    tags: Sequence[str] = (),
-    also_called: Sequence[str] = (),
-    before: object = MISSING,
-    values_also_called: Mapping[str, Sequence[str]] | None = None,
-    environment: str | None = None,
-    formerly: Formerly | None = None,
-) -> Any: ...
+def field(**options: Unpack[Options]) -> Any: ...
 
 
 def field(
@@ -146,37 +124,20 @@ def field(
     )
 
 
-def derived(
-    *,
-    role: Role | None = None,
-    gt: float | None = None,
-    ge: float | None = None,
-    lt: float | None = None,
-    le: float | None = None,
-    tags: Sequence[str] = (),
-    also_called: Sequence[str] = (),
-    before: object = MISSING,
-    values_also_called: Mapping[str, Sequence[str]] | None = None,
-    formerly: Formerly | None = None,
-) -> Any:
+def derived(**options: Unpack[Options]) -> Any:
     """Declare a field that is computed once all layers are merged, unless it is set.
 
-    A method marked `@derive("name")`, of this class or of a section above it, computes it.
+    A method marked `@derive("name")`, of this class or of a section above it, computes it. Limits
+    hold for a given and a computed value; the options are those of `field`.
 
-    Arguments:
-        gt, ge, lt, le: limits that a given and a computed value must keep.
+    Raises:
+        DeclarationError: for a default, which would stand in the way of the computation.
     """
-    bounds = Bounds(gt, ge, lt, le) or None
-    return FieldInfo(
-        derived=True,
-        bounds=bounds,
-        role=role,
-        tags=tags,
-        also_called=also_called,
-        before=before,
-        values_also_called=values_also_called,
-        formerly=formerly,
-    )
+    if "default" in options or "factory" in options:
+        raise DeclarationError("derived() has no default: a method marked @derive computes it")
+    info: FieldInfo = field(**options)
+    info.derived = True
+    return info
 
 
 def component(
