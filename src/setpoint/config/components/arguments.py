@@ -155,8 +155,6 @@ def _components(items: Collection[object]) -> bool:
 
 
 def _component(value: object, origin: Origin) -> Any:
-    pass
-
     if callable(value) and not isinstance(value, Config):
         named: Node = cast(Any, Named)()
         named.store("target", Named.__setpoint__.fields["target"].read(value, origin), origin)

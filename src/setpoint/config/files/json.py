@@ -34,8 +34,6 @@ def parse_json(text: str, name: str) -> Document:
     import json
 
     def scan() -> Place:
-        pass
-
         return scan_json(text, name)
 
     if not text.strip(" \t\r\n"):

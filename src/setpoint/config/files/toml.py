@@ -57,19 +57,13 @@ def parse_toml(text: str, name: str) -> Document:
     import tomllib
 
     def scan() -> Place:
-        pass
-
         return scan_toml(text)[0]
 
     if _may_be_extreme(text):
-        pass
-
         refuse_extremes(text, name)
     try:
         data = tomllib.loads(text, parse_float=_float)
     except ValueError as error:
-        pass
-
         raise explain(text, name, str(error)) from None
     document = Document(name, "toml", data, text, scan)
     _check(document, data, (), 1)

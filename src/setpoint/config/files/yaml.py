@@ -43,8 +43,6 @@ def parse_yaml(text: str, name: str) -> Document:
     Raises:
         FileError: the text is not YAML, or breaks one of the limits.
     """
-    pass
-
     builder = _Builder(text, name)
     for event in events(text, name):
         builder.take(event)

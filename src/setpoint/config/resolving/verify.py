@@ -75,8 +75,6 @@ def verify(
     Raises:
         SetpointError: for a draft, and for a need that there is not.
     """
-    pass
-
     need_resolved(config, "verify")
     words: Collection[str] = (able,) if isinstance(able, str) else able
     for word in words:

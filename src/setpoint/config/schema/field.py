@@ -114,8 +114,6 @@ class FieldInfo:
     def default(self) -> Any:
         """The default as the field stores it, read by its type when first asked for."""
         if not self.settled and self.constant:
-            pass
-
             settle(self)
         return self.written
 
@@ -137,12 +135,8 @@ class FieldInfo:
     def type(self) -> FieldType:
         """The field's type, worked out from its annotation when first asked for."""
         if self._type is None:
-            pass
-
             self._type = compile_field(self)
             if self.environment is not None:
-                pass
-
                 refuse_environment(self, self._type)
         return self._type
 
@@ -152,8 +146,6 @@ class FieldInfo:
             return self.default
         if self.settled and isinstance(self.factory, type):
             return self.type.adopt(self.factory())  # always of one kind, which has been read once
-
-        pass
 
         # What the factory sets is a default, whoever asks for it first; and it may hand out the
         # same object each time, so that a copy is taken.
@@ -426,8 +418,6 @@ def settle(info: FieldInfo) -> None:
     Raises:
         DeclarationError: if the field cannot take it.
     """
-    pass
-
     value = read_default(info, info.written)
     if is_mutable(value):
         raise DeclarationError(

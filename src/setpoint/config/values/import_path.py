@@ -102,8 +102,6 @@ class ImportPath:
         Raises:
             SetpointError: if it may not be imported, is not there, or cannot be called.
         """
-        pass
-
         return load(self)
 
     def loaded(self) -> Any:
