@@ -12,34 +12,38 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from .draft.argument_errors import need_compose
 from .draft.config import Config
 from .draft.copying import draft_of
+from .draft.walk import Leaf, leaves
 from .files.read import read_file
 from .layers.editor import Editor
 from .layers.environment import apply_declared, apply_environment, declared_in
 from .layers.flags import apply_flags
-from .layers.presets import call_preset, call_source, load_plugins, preset_named
+from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .migrations.document import migrated
 from .other_names import answer
 from .record.writer import is_record, read_record
 from .resolving.resolve import resolve
 from .schema.class_info import ConfigMeta
 from .schema.declaration_errors import refuse_root_word
-from .values.origin import FILE, PROGRAM, Origin, short_name
+from .values.node import Node, state_of
+from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded, short_name
 from .values.user_code import find_user_function, import_user_module
 from .words.errors import ConfigError, Invalid, Problem, SetpointError
-from .words.names import nearest
+from .words.names import Path, dotted, nearest
+from .words.shown import not_of
 from .words.texts import MAX_FILES, MAX_NESTING, can_be_named
 
 if TYPE_CHECKING:
     from .files.document import Document
-from .draft.walk import Leaf, leaves
-from .layers.presets import call_modifier
-from .values.node import Node, state_of
-from .values.origin import ENVIRONMENT, Recorded
-from .words.names import Path, dotted
-from .words.shown import not_of
 
 C = TypeVar("C", bound=Config)
 SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+# Keys of a file that speak of the file, not of the configuration.
+HEADERS = ("extends", "$schema", "setpoint")
+# Names with a meaning of their own in a root; its sections may have fields of these names.
+ROOT_WORDS = ("tag", "sweep", "silence")
+# The table of a file that is for `setpoint sweep`, which reads it itself.
+SWEEP_KEY = "sweep"
+__all__ = ["Composition", "Invalid", "compose"]
 
 
 class Composition(Generic[C]):
@@ -223,14 +227,6 @@ def _merge(
     return Composition(draft, label, editor.problems, editor.failed, sweep, sources.notes)
 
 
-# Keys of a file that speak of the file, not of the configuration.
-HEADERS = ("extends", "$schema", "setpoint")
-# Names with a meaning of their own in a root; its sections may have fields of these names.
-ROOT_WORDS = ("tag", "sweep", "silence")
-# The table of a file that is for `setpoint sweep`, which reads it itself.
-SWEEP_KEY = "sweep"
-
-
 class _Sources(Generic[C]):
     def __init__(self, root: type[C]) -> None:
         self.root = root
@@ -364,9 +360,6 @@ def _refusal(parent: str, after_preset: bool, after_file: bool) -> str:
     if after_file:
         return f"extends: the preset {parent!r} must come first, since {whole} what comes before it"
     return ""
-
-
-__all__ = ["Composition", "Invalid", "compose"]
 
 
 def apply_modifiers(editor: Editor, texts: Sequence[str]) -> Editor:

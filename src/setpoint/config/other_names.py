@@ -21,12 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .draft.unknown_keys import foreign_table, foreign_values
-from .layers.hints import value_here
+from .layers.hints import bare_text, in_shell, value_here, written
+from .layers.presets import preset_named
+from .resolving.resolve import determined
 from .schema.field import FieldInfo
 from .schema.tree import all_fields, classes_at, field_of, first_places
 from .types.containers import OptionalType
 from .types.sections import SectionType
-from .values.node import Node
+from .values.node import Node, value_or_missing
 from .values.origin import COMMAND_LINE, ENVIRONMENT, PROGRAM, Origin
 from .words.errors import SetpointError
 from .words.shown import MISSING
@@ -34,12 +36,11 @@ from .words.texts import PlainScalar, guess
 
 if TYPE_CHECKING:
     from .layers.edits import Edits, Unknown
-from .layers.hints import bare_text, in_shell, written
-from .layers.presets import preset_named
-from .resolving.resolve import determined
-from .values.node import value_or_missing
 
 MOST = 100  # keys of a report that are converted; each is tried on a copy of the draft
+# Values to write, and the choices of variants of which one must come first where they are refused.
+Option = tuple[Mapping[str, object], Sequence[Mapping[str, object]]]
+__all__ = ["Converter", "Given", "Ours", "answer", "in_shell", "written"]
 
 
 class Ours(NamedTuple):
@@ -130,8 +131,6 @@ class Given:
         return None
 
 
-# Values to write, and the choices of variants of which one must come first where they are refused.
-Option = tuple[Mapping[str, object], Sequence[Mapping[str, object]]]
 Converter = Callable[[Given], Ours | str | None]
 
 
@@ -333,6 +332,3 @@ def _is_complete(root: Node, path: str) -> bool:
             if any(i.required and value_or_missing(node, i.name) is MISSING for i in fields):
                 return False
     return True
-
-
-__all__ = ["Converter", "Given", "Ours", "answer", "in_shell", "written"]

@@ -19,8 +19,8 @@ ABOUT_THE_FILE: dict[str, Schema] = {
     "$schema": {"type": "string", "description": "Where the JSON Schema of this file lies."},
     "setpoint": {"type": "object", "description": "What wrote this file, and in which version."},
 }
-"""The keys of a file that are no fields: what each of `HEADERS` may hold."""
 POINTS: Schema = {"type": "object", "description": "The points of `setpoint sweep`."}
+"""The keys of a file that are no fields: what each of `HEADERS` may hold."""
 
 
 def json_schema(root: type[Node], sweep: type[Node] | None = None) -> Schema:

@@ -7,18 +7,18 @@ from typing import Any, cast
 Schema = dict[str, Any]
 
 REFERENCE: Schema = {"type": "string", "pattern": r"^\s*\$\{"}
+TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{"}
+PRESET: Schema = {"type": "string", "pattern": r"^@."}
+LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
+NULL: Schema = {"type": ["null", "string"], "pattern": "^null$"}
 """Arithmetic on other fields, which may stand for any value."""
 
-TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{"}
 """A text with references in it."""
 
-PRESET: Schema = {"type": "string", "pattern": r"^@."}
 """The section of a preset."""
 
-LITERAL: Schema = {"type": "string", "pattern": r"\$\$\{"}
 """A text that holds `${` as it is."""
 
-NULL: Schema = {"type": ["null", "string"], "pattern": "^null$"}
 """Null, which TOML has not and writes as a text."""
 
 

@@ -10,9 +10,8 @@ from setpoint.sweep_space.distribution import is_call, misspelt_call
 from setpoint.sweep_space.table import TO_DRAW, Place, flattened
 
 TABLE = "sweep"
-"""The key of a configuration file that makes it the file of a sweep."""
-
 R = TypeVar("R", bound=Node)
+"""The key of a configuration file that makes it the file of a sweep."""
 
 
 def read_table(root: type[R], document: Document) -> R:

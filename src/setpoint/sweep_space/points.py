@@ -28,9 +28,9 @@ from setpoint.sweep_space.split import split_points
 
 C = TypeVar("C", bound=Config)
 LIMIT = 1000
+Open = Callable[[str, tuple[str, ...], Setting | None], Composition[C]]
 """How many points a sweep may have, unless it is told otherwise."""
 
-Open = Callable[[str, tuple[str, ...], Setting | None], Composition[C]]
 """Composes a source with modifiers, without the overrides of the command line.
 
 The last is the source that the file of the sweep is put on top of, where the file has that axis.

@@ -10,6 +10,7 @@ from typing import TypeVar
 from setpoint.config import ConfigError, Problem
 
 NAMED = 6  # names of points that are written out for a problem that several have
+P = TypeVar("P", bound=Problem)
 
 
 class SweepError(ConfigError):
@@ -52,9 +53,6 @@ class SweepError(ConfigError):
                 last = names
             blocks.append(problem.render())
         return "\n\n".join(blocks)
-
-
-P = TypeVar("P", bound=Problem)
 
 
 def together(by_point: Mapping[str, Sequence[P]]) -> list[tuple[P, list[str]]]:

@@ -12,10 +12,10 @@ from setpoint.sweep_space.space import Axis, Chain, Listed, Product, Random, Spa
 from setpoint.sweep_space.values import Raw
 
 Place = Callable[[Path], str]
-"""Where a path of the table stands in its file."""
-
 Table = dict[str, tuple[Raw, ...]]
 TO_DRAW = "To draw values, give it to `axes` of [sweep.random], beside a count."
+"""Where a path of the table stands in its file."""
+
 """What to do with a distribution that stands where values are expected."""
 
 

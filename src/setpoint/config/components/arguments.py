@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from ..draft.config import Config
+from ..schema.declare import field
 from ..types.base import FieldType
 from ..types.containers import MappingType, SequenceType
 from ..types.sections import SectionType
 from ..types.special import AnyType
 from ..values.free import listed, plain_value
+from ..values.import_path import ImportPath
 from ..values.node import Node
 from ..values.reference import Reference, is_whole
 from ..words.errors import Invalid
+from ..words.inline import parse_flow
 from ..words.texts import PlainScalar, escaped, literal
 
 if TYPE_CHECKING:
     from ..values.origin import Origin
-from collections.abc import Iterator
-
-from ..draft.config import Config
-from ..schema.declare import field
-from ..values.import_path import ImportPath
-from ..words.inline import parse_flow
 
 # What is a component by the tag that a file gives: `Named` here, `Partial` beside what it can do.
 COMPONENTS: dict[str, type[Node]] = {}

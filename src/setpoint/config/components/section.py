@@ -18,17 +18,16 @@ from ..schema.class_info import ConfigMeta
 from ..schema.declare import field
 from ..schema.field import FieldInfo
 from ..schema.hooks import check
+from ..types.compiler import own_package
 from ..values.import_path import ImportPath
 from ..values.node import Chain, Node, chain_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, FILE, Origin
 from ..words.errors import Invalid, Problem
-from .arguments import COMPONENTS, ArgumentType, kind_of
+from .arguments import COMPONENTS, ArgumentType, components_in, declared_class, kind_of, kinds_of
 from .signature import call_component, mistakes
 
 if TYPE_CHECKING:
     from weakref import WeakValueDictionary
-from ..types.compiler import own_package
-from .arguments import components_in, declared_class, kinds_of
 
 _Key = tuple[type, tuple[tuple[str, str], ...]]
 # Made with the first class; most configurations import nothing, and `weakref` is not free.

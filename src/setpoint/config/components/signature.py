@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+from ..draft.config import Config
 from ..types.base import FieldType
 from ..types.compiler import compile_annotation
 from ..values.free import listed
-from ..values.node import Node, chain_of
+from ..values.import_path import ImportPath
+from ..values.node import Node, chain_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
+from ..values.user_code import error_in_words as error_in_words
 from ..words.errors import Invalid, Problem, SetpointError
 from ..words.names import did_you_mean
 from ..words.shown import MISSING, shown_plain
@@ -19,13 +22,6 @@ from .arguments import arguments_of, components_in, shared_fields
 
 if TYPE_CHECKING:
     from inspect import Parameter
-from collections.abc import Sequence
-from typing import cast
-
-from ..draft.config import Config
-from ..values.import_path import ImportPath
-from ..values.node import value_or_missing
-from ..values.user_code import error_in_words as error_in_words
 
 # What reads plain data for a class of another package that no file could hold. They are named and
 # not imported, since they stand above the kernel.

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, SupportsIndex, T
 from ..schema.class_info import ClassInfo, ConfigMeta
 from ..schema.field import FieldInfo
 from ..schema.tree import names_secret
+from ..values.node import Node, chain_of, is_frozen, state_of, touched, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.shown import MISSING, shown_part
 from ..words.shown import same as same_value
-from .unknown_keys import place_of, unknown_key
-
-if TYPE_CHECKING:
-    from .typing import Evolve
-from ..values.node import Node, chain_of, is_frozen, state_of, touched, value_or_missing
 from .build import build
 from .copying import draft_of, is_changed, own_sections, pack, take, unpack
 from .plain import to_plain
 from .shared_sections import shared_places
+from .unknown_keys import place_of, unknown_key
 from .walk import leaves
+
+if TYPE_CHECKING:
+    from .typing import Evolve
 
 
 class Config(Node, metaclass=ConfigMeta):

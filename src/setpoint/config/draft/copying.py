@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..values.containers import (
@@ -14,25 +14,46 @@ from ..values.containers import (
     title_of,
 )
 from ..values.free import Free
-from ..values.node import Chain, Node, State, chain_of, is_frozen, state_of, touched
-from ..values.origin import DERIVED, REFERENCE, Origin
-from ..words.errors import Caution
-from .walk import PLAIN, sections
+from ..values.node import (
+    Chain,
+    Node,
+    State,
+    chain_of,
+    is_frozen,
+    state_of,
+    touched,
+    value_or_missing,
+)
+from ..values.origin import (
+    COMMAND_LINE,
+    DEFAULT,
+    DERIVED,
+    ENVIRONMENT,
+    PROGRAM,
+    REFERENCE,
+    SWEEP,
+    Origin,
+    Recorded,
+)
+from ..words.errors import Caution, Invalid
+from .walk import PLAIN, UNTOUCHED, sections
 
 if TYPE_CHECKING:
     from ..types.base import FieldType
-from collections.abc import Mapping, Sequence
-
-from ..values.node import value_or_missing
-from ..values.origin import COMMAND_LINE, DEFAULT, ENVIRONMENT, PROGRAM, SWEEP, Recorded
-from ..words.errors import Invalid
-from .walk import UNTOUCHED
 
 C = TypeVar("C", bound=Node)
 Dropped = list[tuple[str, object, Origin, str]]
 Packed = tuple[bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...]]
 # What resolve finds out by itself, and so finds out again.
 COMPUTED = (DERIVED, REFERENCE)
+# All flags are one layer, as are all variables; each file is a layer of its own. The values of a
+# point of a sweep stand where the flags of its own command line would.
+MANY_ORIGINS = {
+    ENVIRONMENT: ENVIRONMENT,
+    COMMAND_LINE: COMMAND_LINE,
+    SWEEP: COMMAND_LINE,
+    PROGRAM: PROGRAM,
+}
 
 
 class Copies(dict[int, Node]):
@@ -339,16 +360,6 @@ def frozen_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(frozen_value(item) for item in cast(tuple[Any, ...], value))
     return value
-
-
-# All flags are one layer, as are all variables; each file is a layer of its own. The values of a
-# point of a sweep stand where the flags of its own command line would.
-MANY_ORIGINS = {
-    ENVIRONMENT: ENVIRONMENT,
-    COMMAND_LINE: COMMAND_LINE,
-    SWEEP: COMMAND_LINE,
-    PROGRAM: PROGRAM,
-}
 
 
 def one_layer(one: Origin, other: Origin) -> bool:

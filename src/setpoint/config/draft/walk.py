@@ -22,6 +22,7 @@ from ..words.texts import MAX_DEPTH, TOO_DEEP
 UNTOUCHED = Origin(DEFAULT)
 # Every type dumps these as they are, so it need not be worked out from the annotation.
 PLAIN = frozenset({int, float, bool, str, type(None)})
+TAG = "tag"  # the first word of the path that sets one
 
 
 class Leaf:
@@ -277,9 +278,6 @@ def dropped_values(config: Node) -> Iterator[str]:
         for name, value, origin, reason in state.dropped if state else ():
             here = (*path, name)
             yield f"{dotted(here)} = {shown_plain(value)}, from {origin.describe(here)}: {reason}"
-
-
-TAG = "tag"  # the first word of the path that sets one
 
 
 def reached(root: Node, tag: str) -> Iterator[tuple[Path, Node, FieldInfo]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..words.errors import SetpointError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeGuard
 
     from ..words.texts import Format
-from ..words.errors import SetpointError
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:

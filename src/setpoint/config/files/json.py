@@ -18,6 +18,10 @@ from ..words.texts import (
 )
 from .document import Document, FileError, Place, describe, error_at, is_mapping, named
 
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
+_STRING_BODY = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+
 
 def parse_json(text: str, name: str) -> Document:
     """Read JSON; refused is what other readers let pass: keys given twice, NaN, infinity, 1e999.
@@ -96,15 +100,6 @@ def _refuse_extremes(text: str, name: str) -> None:
             raise error_at(name, text, match.start(), TOO_DEEP)
         if nodes > most:
             raise error_at(name, text, match.start(), TOO_MANY.format(most))
-
-
-_SPACE = re.compile(r"[ \t\r\n]*+")
-
-
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
-
-
-_STRING_BODY = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
 
 
 def scan_json(text: str, name: str) -> Place:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ..words.texts import MAX_BYTES, too_large
+from ..words.texts import HALF_PAIR, MAX_BYTES, is_text, too_large
 from .document import Document, FileError
 
 if TYPE_CHECKING:
-    from ..words.texts import Format
-from typing import cast
-
-from ..words.texts import HALF_PAIR, is_text
-
-if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ..words.texts import Format
 
 FORMATS: dict[str, Format] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 

@@ -15,11 +15,10 @@ from ..words.texts import (
     TOO_MANY,
     has_long_number,
 )
-from .document import Document, FileError, Place, error_at, is_list, is_mapping
+from .document import Document, FileError, Place, describe, error_at, is_list, is_mapping, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-from .document import describe, named
 
 if TYPE_CHECKING:
     Path = tuple[str | int, ...]

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING
 from ..words.errors import SetpointError
 from ..words.texts import HALF_PAIR, MAX_DEPTH, MAX_DIGITS, TOO_DEEP, is_text
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    Path = tuple[str | int, ...]
-
 WIDTH = 100  # columns; a longer list is written over several lines
-
 _MAX_BITS = 14_284  # every number of so few bits has at most MAX_DIGITS digits
-
 # One way of quoting that JSON, TOML and YAML all read. Escaped are what one of them forbids
 # (control characters, non-characters), what breaks lines, and what would make a line look like
 # another (the byte order mark and the marks that turn the direction of writing).
@@ -33,6 +25,12 @@ _ESCAPES = {
     )
     for code in range(first, last + 1)
 } | {ord(c): "\\" + e for c, e in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    Path = tuple[str | int, ...]
 
 
 def quoted(text: str) -> str:

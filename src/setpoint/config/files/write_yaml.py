@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from .document import is_list, is_mapping
 from .write_common import WIDTH, plain_data, quoted, remark
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    Path = tuple[str | int, ...]
-    Comments = Mapping[Path, str]
-
 # Words that this or another reader of YAML, old or new, takes for something else than text.
 _WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
 _PLAIN = _LETTERS | frozenset("0123456789 .+-")
 _NUMBERS = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
 _MAX_KEY = 1000  # characters; longer keys need the form `? key`
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Path = tuple[str | int, ...]
+    Comments = Mapping[Path, str]
 
 
 def write_yaml(

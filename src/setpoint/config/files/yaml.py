@@ -26,6 +26,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NULLS = ("", "~", "null", "Null", "NULL")
+# By a part of what `ruamel.yaml` says; `{}` is what stands at that place.
+_WORDS = {
+    "mapping values are not allowed": "expected no ':' here; text with ': ' needs quotes",
+    "mapping keys are not allowed": "expected no '?' here",
+    "sequence entries are not allowed": "expected no '- ' here; a list begins on its own line",
+    "could not find expected ':'": "expected ':' after the key above, found {}",
+    "cannot start any token": "expected a key or a value, found {}; such text needs quotes",
+    "unexpected end of stream": "expected the closing quote of a text, found {}",
+    "unknown escape character": "expected an escape after the backslash, found {}",
+    "expected escape sequence": "expected hexadecimal digits in the escape, found {}",
+    "expected <block end>": "expected the next key or item, indented like those above, found {}",
+    "expected the node content": "expected a value, found {}",
+    "expected ',' or ']'": "expected ',' or ']' in the list, found {}",
+    "expected ',' or '}'": "expected ',' or '}}' in the mapping, found {}",
+    "expected '<document start>'": "expected the end of the file, found {}",
+    "unexpected document separator": "expected the closing quote of a text, found {}",
+    "duplicate anchor": "an anchor is given twice",
+}
 
 
 def parse_yaml(text: str, name: str) -> Document:
@@ -248,26 +266,6 @@ class Event(Protocol):
     anchor: str | None
     style: str | None
     value: str
-
-
-# By a part of what `ruamel.yaml` says; `{}` is what stands at that place.
-_WORDS = {
-    "mapping values are not allowed": "expected no ':' here; text with ': ' needs quotes",
-    "mapping keys are not allowed": "expected no '?' here",
-    "sequence entries are not allowed": "expected no '- ' here; a list begins on its own line",
-    "could not find expected ':'": "expected ':' after the key above, found {}",
-    "cannot start any token": "expected a key or a value, found {}; such text needs quotes",
-    "unexpected end of stream": "expected the closing quote of a text, found {}",
-    "unknown escape character": "expected an escape after the backslash, found {}",
-    "expected escape sequence": "expected hexadecimal digits in the escape, found {}",
-    "expected <block end>": "expected the next key or item, indented like those above, found {}",
-    "expected the node content": "expected a value, found {}",
-    "expected ',' or ']'": "expected ',' or ']' in the list, found {}",
-    "expected ',' or '}'": "expected ',' or '}}' in the mapping, found {}",
-    "expected '<document start>'": "expected the end of the file, found {}",
-    "unexpected document separator": "expected the closing quote of a text, found {}",
-    "duplicate anchor": "an anchor is given twice",
-}
 
 
 def events(text: str, name: str) -> Iterator[Event]:

@@ -21,6 +21,16 @@ from ..words.texts import MAX_DEPTH, PlainScalar, can_be_named
 from .editor import EXTENDS, Editor
 
 CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
+# A flag's place among the others. Appended flags have (index, END). What goes right before a flag
+# takes its key with a further number before END: later than what was put there already, and
+# earlier than the flag.
+Key = tuple[float, ...]
+END = float("inf")
+START: Key = (-1.0,)
+MAX_BYTES = 1024 * 1024  # of one file
+MAX_FILES = 100  # named by one command line, counted each time
+MAX_NESTING = 8  # files that name one another
+MAX_WORDS = 100_000  # in all
 
 
 def deletes(token: str) -> bool:
@@ -252,18 +262,6 @@ def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
     return isinstance(kind, wanted)
 
 
-# A flag's place among the others. Appended flags have (index, END). What goes right before a flag
-# takes its key with a further number before END: later than what was put there already, and
-# earlier than the flag.
-Key = tuple[float, ...]
-
-
-END = float("inf")
-
-
-START: Key = (-1.0,)
-
-
 def in_order(
     flags: Sequence[Flag],
     chooses: Callable[[Flag], bool],
@@ -323,18 +321,6 @@ class _Order:
             at = bisect_right(self._spread, barrier)
             found += self._spread[at : at + 1]
         return min(found, default=None)
-
-
-MAX_BYTES = 1024 * 1024  # of one file
-
-
-MAX_FILES = 100  # named by one command line, counted each time
-
-
-MAX_NESTING = 8  # files that name one another
-
-
-MAX_WORDS = 100_000  # in all
 
 
 def expand_responses(

@@ -33,6 +33,7 @@ NOTHING = ("none", "nil", "false", "off", "no", "~", "")
 WRONG_KIND = "is not"  # how the errors of types begin; those of ranges say something else
 SWITCHED = ("true", "false", "yes", "no", "on", "off")
 HERE = ((), ("type",))  # where an error is about the value as a whole
+BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
 
 
 def explained(
@@ -103,9 +104,6 @@ def _takes(info: FieldInfo, word: str) -> bool:
         return info.read(PlainScalar(word), Origin(PROGRAM)) is not MISSING
     except Invalid:
         return False
-
-
-BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+/=:@%,")
 
 
 def written(values: Mapping[str, object], origin: Origin) -> str:

@@ -6,21 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..types.base import FieldType, read_item
-from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, read_items
+from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, read_items, unwrapped
 from ..values.node import Node, value_or_missing
 from ..values.origin import Origin
 from ..values.reference import Reference
 from ..words.errors import Invalid
+from ..words.inline import parse_list
 from ..words.names import Path, did_you_mean, dotted
 from ..words.shown import shown, shown_plain
+from ..words.texts import PlainScalar
+from .fragment import with_fragments
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
     from .edits import Edits
-from ..types.containers import unwrapped
-from ..words.inline import parse_list
-from ..words.texts import PlainScalar
-from .fragment import with_fragments
 
 APPEND, EXTEND, INSERT = "append", "extend", "insert"
 EDITS = (APPEND, EXTEND, INSERT, REMOVE)

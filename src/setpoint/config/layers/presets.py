@@ -9,27 +9,31 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..draft.config import Config
+from ..draft.copying import draft_of
+from ..draft.walk import leaves
 from ..types.compiler import compile_annotation
-from ..values.node import Node
-from ..values.origin import MODIFIER, PRESET, Origin, running
+from ..values.node import Node, state_of, value_or_missing
+from ..values.origin import (
+    COMMAND_LINE,
+    ENVIRONMENT,
+    FILE,
+    MODIFIER,
+    PRESET,
+    SWEEP,
+    Origin,
+    Recorded,
+    running,
+)
 from ..values.user_code import call_user_function, find_user_function, import_user_module
-from ..words.errors import Invalid, SetpointError, several
+from ..words.errors import ConfigError, Invalid, SetpointError, UserCodeError, several
 from ..words.inline import parse_flow
-from ..words.names import FORGOTTEN, did_you_mean
-from ..words.shown import not_of
+from ..words.names import FORGOTTEN, Path, did_you_mean, dotted
+from ..words.shown import MISSING, not_of
 from ..words.texts import PlainScalar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-from ..draft.copying import draft_of
-from ..draft.walk import leaves
-from ..values.node import state_of, value_or_missing
-from ..values.origin import COMMAND_LINE, ENVIRONMENT, FILE, SWEEP, Recorded
-from ..words.errors import ConfigError, UserCodeError
-from ..words.names import Path, dotted
-from ..words.shown import MISSING
 
-if TYPE_CHECKING:
     from .edits import Edits
 
 P = TypeVar("P", bound=Callable[..., Node])
@@ -37,6 +41,11 @@ M = TypeVar("M", bound=Callable[..., Node])
 
 
 V = TypeVar("V")
+modifiers: dict[str, Callable[..., Node]] = {}
+GROUP = "setpoint.plugins"
+_loaded: set[str] = set()
+SIGN = "@"
+WRITTEN = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
 
 
 class Catalogue(MutableMapping[str, V]):
@@ -89,7 +98,6 @@ class Catalogue(MutableMapping[str, V]):
 
 
 presets: Catalogue[Callable[..., Node]] = Catalogue()
-modifiers: dict[str, Callable[..., Node]] = {}
 
 
 def preset(function: P) -> P:
@@ -289,12 +297,6 @@ def unknown_preset(kind: str, name: str, table: Mapping[str, object]) -> str:
     return f"there is no {kind} {name!r}.{meant} Known: {', '.join(sorted(table)) or 'none'}"
 
 
-GROUP = "setpoint.plugins"
-
-
-_loaded: set[str] = set()
-
-
 @functools.cache
 def _installed() -> tuple[EntryPoint, ...]:
     # What is installed is looked up once in a process, however many errors it meets.
@@ -331,12 +333,6 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
         _loaded.add(entry.value)
         found = True
     return found
-
-
-SIGN = "@"
-
-
-WRITTEN = (FILE, ENVIRONMENT, COMMAND_LINE, SWEEP)
 
 
 def section_of_preset(editor: Edits, text: str, path: Path) -> Node | None:

@@ -12,6 +12,15 @@ from ..words.errors import SetpointError
 from ..words.names import Path, dotted, within
 from ..words.texts import PlainScalar, guess
 
+Entry = dict[str, Any]
+# A step of a migration, for whoever has to do the same to a text: ("move", old path, new path),
+# ("put", path, value) or ("remove", path, None).
+Step = tuple[str, Path, Any]
+NAMES = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
+REFERENCE = re.compile(r"\$\{[^}]*\}")
+_declared: dict[str, dict[int, tuple[Operation, ...]]] = {}
+HEADER = "setpoint"
+
 
 class Operation:
     """One change between a schema and the next.
@@ -110,14 +119,6 @@ def left_out(tree: Tree, old: Path, new: Path) -> bool:
     )
     tree.remove(old)
     return True
-
-
-Entry = dict[str, Any]
-# A step of a migration, for whoever has to do the same to a text: ("move", old path, new path),
-# ("put", path, value) or ("remove", path, None).
-Step = tuple[str, Path, Any]
-NAMES = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
-REFERENCE = re.compile(r"\$\{[^}]*\}")
 
 
 class Tree:
@@ -370,7 +371,6 @@ def _texts(node: Any, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 F = TypeVar("F", bound=Callable[[], Iterable[Operation]])
-_declared: dict[str, dict[int, tuple[Operation, ...]]] = {}
 
 
 def migration(*, to: int) -> Callable[[F], F]:
@@ -469,6 +469,3 @@ def migrate(
             where = f"{name} (schema {start}): " if name else ""
             raise SetpointError(f"{where}{error}") from error
     return tree
-
-
-HEADER = "setpoint"

@@ -19,11 +19,16 @@ from .fingerprint import canonical_json, sha256
 CONFIG = "config.json"
 ORIGINS = "origins.json"
 NEW_ORIGINS = "origins.new.json"
+ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
+# Marks an identity value that is no part of the fingerprint: its field was added later, and holds
+# what every run had before.
+AS_BEFORE = "as_before"
+# Paths and values that stand in the fingerprint for a value whose field was renamed.
+FORMERLY = "formerly"
 """The origins of a `config.json` that was replaced last, until they take the place of the old ones.
 
 A process that is killed between the two leaves the old `origins.json`, and this beside it.
 """
-ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
 
 
 def is_record(path: str) -> bool:
@@ -177,15 +182,6 @@ def _finder(document: Document, old_path: Callable[[Path], Path] | None) -> Call
         return f"{document.name}:{place[0]}" if place else document.name
 
     return find
-
-
-# Marks an identity value that is no part of the fingerprint: its field was added later, and holds
-# what every run had before.
-AS_BEFORE = "as_before"
-
-
-# Paths and values that stand in the fingerprint for a value whose field was renamed.
-FORMERLY = "formerly"
 
 
 def check_integrity(

@@ -15,6 +15,8 @@ from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedE
 from ..words.names import Path, did_you_mean, dotted
 from ..words.shown import MISSING, shown_plain
 
+WANTED = "it must yield a Problem for each finding, and nothing where all is well"
+
 
 class Checker:
     """Looks for what is wrong with a tree whose values are all known."""
@@ -174,9 +176,6 @@ def _expected(info: FieldInfo) -> str:
 def mark_of(section: Node | type[Node], name: str) -> CheckMark:
     """What a check says about itself."""
     return getattr(getattr(section, name), CHECK)
-
-
-WANTED = "it must yield a Problem for each finding, and nothing where all is well"
 
 
 def findings_of(section: Node, name: str, cautions: Collection[str]) -> Iterator[Problem]:

@@ -29,6 +29,8 @@ ROLES = (type(None), Role)
 RESERVED = frozenset(
     {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
 )
+LONG = 6  # letters from which on one wrong letter leaves much alike
+NAME = 60  # a longer name than this is shortened in errors
 
 
 class ClassInfo:
@@ -387,9 +389,3 @@ def _register_variant(cls: Any, tag: str) -> None:
                 f"already: {other.__module__}.{other.__qualname__}"
             )
         variants[tag] = cls
-
-
-LONG = 6  # letters from which on one wrong letter leaves much alike
-
-
-NAME = 60  # a longer name than this is shortened in errors

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
-
-from ..values.node import Node
-from ..values.reference import Reference
-from ..words.errors import Invalid, SetpointError, UserCodeError, several
-from .bounds import Role
-
-if TYPE_CHECKING:
-    from ..types.base import FieldType
-    from ..values.origin import Origin
 import builtins
 import re
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from ..types.base import read_item
 from ..types.compiler import compile_annotation
@@ -25,14 +16,30 @@ from ..types.sections import section_classes
 from ..types.special import AnyType, PatternType, ScalarType
 from ..values.free import Free
 from ..values.import_path import ImportPath
+from ..values.node import Node
 from ..values.origin import DEFAULT, Origin, running
-from ..values.reference import may_refer
+from ..values.reference import Reference, may_refer
 from ..values.user_code import error_in_words, traceback_of
-from ..words.errors import DeclarationError
+from ..words.errors import DeclarationError, Invalid, SetpointError, UserCodeError, several
 from ..words.shown import MISSING, shown_part
-from .bounds import Bounds
+from .bounds import Bounds, Role
+
+if TYPE_CHECKING:
+    from ..types.base import FieldType
+    from ..values.origin import Origin
 
 Formerly = Callable[[Any], Mapping[str, object] | None]
+# The annotations whose values need no reading if they are of exactly this type.
+EXACT: dict[object, type] = {
+    **{kind.__name__: kind for kind in (int, float, bool, str)},
+    **{kind: kind for kind in (int, float, bool, str)},
+}
+NULL = " | None"
+OPTIONAL: dict[object, type] = {
+    f"{kind}{NULL}": EXACT[kind] for kind in ("int", "float", "bool", "str")
+}
+# What begins a message that has the value for its subject.
+VERBS = ("is", "has", "holds", "needs", "cannot", "would", "takes")
 
 
 class FieldInfo:
@@ -325,25 +332,6 @@ def _items(kind: FieldType) -> tuple[FieldType, ...]:
     if kind_has_items(kind):
         return kind.parts()
     return tuple(item for part in kind.parts() for item in _items(part))
-
-
-# The annotations whose values need no reading if they are of exactly this type.
-EXACT: dict[object, type] = {
-    **{kind.__name__: kind for kind in (int, float, bool, str)},
-    **{kind: kind for kind in (int, float, bool, str)},
-}
-
-
-NULL = " | None"
-
-
-OPTIONAL: dict[object, type] = {
-    f"{kind}{NULL}": EXACT[kind] for kind in ("int", "float", "bool", "str")
-}
-
-
-# What begins a message that has the value for its subject.
-VERBS = ("is", "has", "holds", "needs", "cannot", "would", "takes")
 
 
 def stored_default(default: Any, where: str) -> Any:

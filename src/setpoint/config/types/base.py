@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..values.node import Node
+from ..values.reference import Reference, is_whole, reference
 from ..words.errors import Invalid
+from ..words.shown import shown
+from ..words.texts import OPENING, LiteralText, PlainScalar, refers, unescaped
 
 if TYPE_CHECKING:
     from ..values.origin import Origin
     from ..words.names import Path
-from ..values.reference import Reference, is_whole, reference
-from ..words.shown import shown
-from ..words.texts import OPENING, LiteralText, PlainScalar, refers, unescaped
 
 
 class FieldType:

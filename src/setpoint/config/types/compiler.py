@@ -26,6 +26,15 @@ from .special import AnyType, FreeType, ImportPathType, PatternType, ScalarType
 
 Shape = TypeVar("Shape")
 Result = TypeVar("Result")
+SIMPLE: dict[object, FieldType] = {
+    int: IntType(),
+    float: FloatType(),
+    bool: BoolType(),
+    str: StrType(),
+    Any: AnyType(),
+    object: AnyType(),
+}
+BYTES = (bytes, bytearray)
 
 if TYPE_CHECKING:
     from functools import partial
@@ -44,19 +53,6 @@ else:
 
     class Component(Generic[Shape, Result]):
         """A field that holds a config and takes a `partial` as well; see `component`."""
-
-
-SIMPLE: dict[object, FieldType] = {
-    int: IntType(),
-    float: FloatType(),
-    bool: BoolType(),
-    str: StrType(),
-    Any: AnyType(),
-    object: AnyType(),
-}
-
-
-BYTES = (bytes, bytearray)
 
 
 def own_package(where: str) -> tuple[str, ...]:

@@ -27,9 +27,9 @@ TRUTH = {
     **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
 }
-"""How other languages write truth values: answered, never taken."""
 TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "holds bytes that are no characters, so that no file could record it"
+"""How other languages write truth values: answered, never taken."""
 
 
 class IntType(FieldType):

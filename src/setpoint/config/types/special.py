@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self
-
-from ..values.free import Free, listed, plain_value
-from ..words.texts import escaped, literal
-from .base import FieldType
-
-if TYPE_CHECKING:
-    from ..values.origin import Origin
 import re
 import warnings
-from typing import cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
+from ..values.free import Free, listed, plain_value
 from ..values.import_path import ImportPath
 from ..words.errors import Invalid
 from ..words.shown import shown
-from ..words.texts import is_text
+from ..words.texts import escaped, is_text, literal
+from .base import FieldType
 from .scalars import NOT_TEXT
+
+if TYPE_CHECKING:
+    from ..values.origin import Origin
+
+LENGTH = 1000  # a longer expression is a mistake, and compiling it may take long
+# Python's flags as they are written inside an expression; all texts are Unicode anyway.
+FLAGS = (
+    (re.ASCII, "a"),
+    (re.IGNORECASE, "i"),
+    (re.MULTILINE, "m"),
+    (re.DOTALL, "s"),
+    (re.VERBOSE, "x"),
+)
 
 
 class Scalar(Protocol):
@@ -157,19 +164,6 @@ class ImportPathType(FieldType):
     def dump(self, value: ImportPath) -> str:
         """See `FieldType.dump`."""
         return value.text
-
-
-LENGTH = 1000  # a longer expression is a mistake, and compiling it may take long
-
-
-# Python's flags as they are written inside an expression; all texts are Unicode anyway.
-FLAGS = (
-    (re.ASCII, "a"),
-    (re.IGNORECASE, "i"),
-    (re.MULTILINE, "m"),
-    (re.DOTALL, "s"),
-    (re.VERBOSE, "x"),
-)
 
 
 class PatternType(FieldType):

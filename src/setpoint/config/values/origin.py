@@ -32,6 +32,9 @@ KERNEL = "setpoint.config."
 
 
 _count = itertools.count()
+# A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
+# "program". The pair is (layer, label) of the innermost function that is running in this thread.
+_running: ContextVar[tuple[str, str]] = ContextVar("running", default=(PROGRAM, ""))
 
 
 class Fixed:
@@ -152,11 +155,6 @@ def _unpickled(cls: Callable[..., Origin], *arguments: Any) -> Origin:
     *_, order = arguments
     _count = itertools.count(max(int(order), next(_count)) + 1)
     return cls(*arguments[:-1], order=order)
-
-
-# A preset or a modifier runs ordinary Python; what it assigns is attributed to it, not to
-# "program". The pair is (layer, label) of the innermost function that is running in this thread.
-_running: ContextVar[tuple[str, str]] = ContextVar("running", default=(PROGRAM, ""))
 
 
 class running:

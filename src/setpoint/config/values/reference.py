@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
@@ -13,11 +14,17 @@ from ..words.texts import OPENING, LiteralText, literal, refers
 
 if TYPE_CHECKING:
     import ast
-import re
 
 LENGTH = 2000
 EXAMPLE = '"${model.dim * 4}"'
 LITERALLY = "A text that holds ${ as it is writes it $${."
+BITS = 4096
+DEPTH = 100  # operations inside operations
+QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+PATH = rf"""[A-Za-z_]\w*(?:\.\w+|\[(?:{QUOTED}|[^\]'"]*)\])+"""
+INDEX = rf"{QUOTED}|\.(\d+)(?!\w)"  # a key in quotes is left as it is
+# As lengths are told them.
+_SIGNS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%"}
 
 
 class Reference:
@@ -270,21 +277,6 @@ def _escape(sign: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\U{code:08x}"
 
 
-BITS = 4096
-
-
-DEPTH = 100  # operations inside operations
-
-
-QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-
-
-PATH = rf"""[A-Za-z_]\w*(?:\.\w+|\[(?:{QUOTED}|[^\]'"]*)\])+"""
-
-
-INDEX = rf"{QUOTED}|\.(\d+)(?!\w)"  # a key in quotes is left as it is
-
-
 def parse(text: str) -> ast.expr:
     """Read an expression.
 
@@ -366,10 +358,6 @@ _BINARY: dict[str, Callable[[float, float], float]] = {
     "Mod": lambda left, right: left % right,
     "Pow": _power,
 }
-
-
-# As lengths are told them.
-_SIGNS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%"}
 
 
 def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:

@@ -36,6 +36,8 @@ ENGINE = (
     os.path.join(os.path.dirname(os.__file__), "importlib") + os.sep,
     "<frozen importlib",
 )
+VARIABLE = "SETPOINT_IMPORTS"
+_named: set[str] = set()
 
 
 def import_user_module(name: str, source: str, *, trusted: bool = True) -> ModuleType:
@@ -218,12 +220,6 @@ def raised_by_user(error: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(PACKAGE)
-
-
-VARIABLE = "SETPOINT_IMPORTS"
-
-
-_named: set[str] = set()
 
 
 def allow_imports(*modules: str) -> None:

@@ -11,6 +11,19 @@ import re
 from collections.abc import Callable
 
 HIDDEN = "***"
+_MARKS = (
+    "hf_",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "AKIA",
+    "xox",
+    "sk-",
+)
 """What stands where a secret was."""
 
 
@@ -49,19 +62,6 @@ _KEY = _Pattern(
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"
     r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Z]|[a-z0-9]{32})"
     r"[A-Za-z0-9_-]{20,})"
-)
-_MARKS = (
-    "hf_",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "AKIA",
-    "xox",
-    "sk-",
 )
 
 

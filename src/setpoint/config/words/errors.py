@@ -8,6 +8,10 @@ from typing import Self
 
 from .credentials import hide_secrets
 
+MOST = 1000  # problems that a report shows, and after which no more are looked for in the layers
+PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
+WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
+
 
 def printable(text: str) -> str:
     """A text that any terminal can take: what does not print is escaped, line breaks stay."""
@@ -135,15 +139,6 @@ class DeclarationError(SetpointError, TypeError):
 
 class UnresolvedError(SetpointError):
     """A value was read that only `resolve` can know: a derived or referenced field, still unset."""
-
-
-MOST = 1000  # problems that a report shows, and after which no more are looked for in the layers
-
-
-PAGE = 100  # columns of a list of valid values where no terminal says how wide it is
-
-
-WIDTH = 300  # of a path, a value or an origin in a report; what is longer is a mistake or hostile
 
 
 class Problem:

@@ -10,6 +10,7 @@ SHORT = 2  # letters of a name that is taken as it is
 
 FORGOTTEN = "One of your own is known once its module is imported: --import MODULE"
 PREFIX = 4  # letters that may stand for a longer word
+Path = tuple[str | int, ...]
 
 
 def nearest(
@@ -82,6 +83,3 @@ def within(path: str, section: str) -> bool:
         True for `model.dim` and `model`, not for `models`.
     """
     return path == section or path.startswith(f"{section}.")
-
-
-Path = tuple[str | int, ...]

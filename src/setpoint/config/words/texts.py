@@ -7,17 +7,6 @@ from typing import Literal
 from .credentials import credential_in
 from .errors import Invalid, SetpointError
 
-
-class PlainScalar(str):
-    """A text that was written without quotes and is to be read by the type of its field.
-
-    Arguments:
-        text: the text as it stands in the file, the flag or the environment variable.
-    """
-
-    __slots__ = ()
-
-
 _BOOLEANS = {
     "true": True,
     "True": True,
@@ -29,6 +18,38 @@ _BOOLEANS = {
 _NOT_FINITE = {".inf", ".Inf", ".INF"}
 _NAN = {".nan", ".NaN", ".NAN"}
 _DIGITS = "0123456789"
+OPENING = "${"
+ESCAPED = "$${"
+Format = Literal["toml", "yaml", "json"]
+MIB = 1024 * 1024
+# With these, the largest file of each format is read within 10 seconds of processor time and 512
+# MiB. JSON has a faster reader, and is what records are written in.
+MAX_BYTES: dict[Format, int] = {"toml": 2 * MIB, "yaml": 2 * MIB, "json": 16 * MIB}
+MAX_NODES: dict[Format, int] = {"toml": 100_000, "yaml": 100_000, "json": 500_000}
+MAX_DEPTH = 64  # mappings and lists inside one another, the file itself being the first
+MAX_DIGITS = 4300  # the bound of Python itself, which a user may have lifted
+MAX_FILES = 256  # of one configuration, with all that they extend
+MAX_NESTING = 16  # files that extend one another
+MAX_COPIED = 100_000  # values that references to lists and mappings repeat
+# The messages are shared by the readers, so that the same mistake reads the same everywhere.
+TOO_MANY = "more than {} keys and values"
+TOO_BIG = "is too large for a floating-point number"
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+TOO_LONG = f"a number of {{}} digits is refused; at most {MAX_DIGITS} are read"
+HALF_PAIR = "the text holds half a surrogate pair, which is no character"
+# Bytes of a path and of each of its parts; Linux takes 4096, and something is put below it.
+MAX_PATH = 4000
+MAX_NAME = 255
+
+
+class PlainScalar(str):
+    """A text that was written without quotes and is to be read by the type of its field.
+
+    Arguments:
+        text: the text as it stands in the file, the flag or the environment variable.
+    """
+
+    __slots__ = ()
 
 
 def guess(text: PlainScalar) -> bool | int | float | str:
@@ -80,12 +101,6 @@ def _is_float(unsigned: str) -> bool:
             return False
     whole, _, fraction = mantissa.partition(".")
     return bool(whole or fraction) and not (whole + fraction).strip(_DIGITS)
-
-
-OPENING = "${"
-
-
-ESCAPED = "$${"
 
 
 class LiteralText(str):
@@ -146,58 +161,6 @@ def refuse_credentials(text: str) -> None:
             "service's own login file.",
             secret=True,
         )
-
-
-Format = Literal["toml", "yaml", "json"]
-
-
-MIB = 1024 * 1024
-
-
-# With these, the largest file of each format is read within 10 seconds of processor time and 512
-# MiB. JSON has a faster reader, and is what records are written in.
-MAX_BYTES: dict[Format, int] = {"toml": 2 * MIB, "yaml": 2 * MIB, "json": 16 * MIB}
-
-
-MAX_NODES: dict[Format, int] = {"toml": 100_000, "yaml": 100_000, "json": 500_000}
-
-
-MAX_DEPTH = 64  # mappings and lists inside one another, the file itself being the first
-
-
-MAX_DIGITS = 4300  # the bound of Python itself, which a user may have lifted
-
-
-MAX_FILES = 256  # of one configuration, with all that they extend
-
-
-MAX_NESTING = 16  # files that extend one another
-
-
-MAX_COPIED = 100_000  # values that references to lists and mappings repeat
-
-
-# The messages are shared by the readers, so that the same mistake reads the same everywhere.
-TOO_MANY = "more than {} keys and values"
-
-
-TOO_BIG = "is too large for a floating-point number"
-
-
-TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
-
-
-TOO_LONG = f"a number of {{}} digits is refused; at most {MAX_DIGITS} are read"
-
-
-HALF_PAIR = "the text holds half a surrogate pair, which is no character"
-
-
-# Bytes of a path and of each of its parts; Linux takes 4096, and something is put below it.
-MAX_PATH = 4000
-
-
-MAX_NAME = 255
 
 
 def too_large(size: int, format: Format) -> str:
