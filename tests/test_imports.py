@@ -200,7 +200,7 @@ BUDGETS = {
     f"check tiny {OVERRIDES}": 190,
     "check exp.toml": 199,
     "show tiny": 183,
-    "diff tiny exp.toml": 199,
+    "diff tiny exp.toml": 200,
     "fingerprint tiny": 186,
     "__complete 2 check --opt": 194,
 }

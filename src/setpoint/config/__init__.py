@@ -199,6 +199,7 @@ if TYPE_CHECKING:
     from .values.origin import Origin as Origin
     from .values.origin import Recorded as Recorded
     from .values.reference import ref as ref
+    from .values.scalar import Scalar as Scalar
     from .values.secret import Secret as Secret
     from .values.user_code import allow_imports as allow_imports
     from .values.user_code import error_in_words as error_in_words
@@ -330,6 +331,7 @@ _HOMES = {
     "SUFFIXES": "composition",
     "SWEEP": "values.origin",
     "SWEEP_KEY": "composition",
+    "Scalar": "values.scalar",
     "ScalarType": "types.special",
     "Secret": "values.secret",
     "SectionType": "types.sections",

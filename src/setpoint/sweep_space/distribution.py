@@ -12,6 +12,7 @@ from setpoint.config import (
     Invalid,
     Origin,
     PlainScalar,
+    Scalar,
     SectionType,
     chain_of,
     did_you_mean,
@@ -150,7 +151,7 @@ class Integer(Distribution, type="integer"):
         return _order(self.low, self.high)
 
 
-class Drawn:
+class Drawn(Scalar):
     """The value of a field that holds a distribution, written as a mapping or as a call."""
 
     __setpoint_scalar__ = f"a distribution, such as {EXAMPLE}"
@@ -182,12 +183,6 @@ class Drawn:
     def dump(self) -> Any:
         """The distribution in plain data."""
         return to_plain(self.distribution)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Drawn) and other.distribution == self.distribution
-
-    def __hash__(self) -> int:
-        return hash(repr(self.dump()))
 
 
 def is_call(text: str) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from setpoint.config import Scalar
 from setpoint.sweep_space.setting import plain_value
 
 
-class Raw:
+class Raw(Scalar):
     """Any value of a file; the field that it is for decides what it means."""
 
     __setpoint_scalar__ = "a value for the field"
@@ -22,18 +23,10 @@ class Raw:
         return cls(value.value if isinstance(value, Raw) else value)
 
     def dump(self) -> Any:
-        """The value in plain data.
-
-        Returns:
-            what `read` makes an equal value of.
-        """
+        """The value in plain data."""
         return plain_value(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Raw) and repr(other.dump()) == repr(self.dump())
+        return isinstance(other, Raw) and repr(other) == repr(self)  # 1 is not 1.0
 
-    def __hash__(self) -> int:
-        return hash(repr(self.dump()))
-
-    def __repr__(self) -> str:
-        return f"Raw({self.value!r})"
+    __hash__ = Scalar.__hash__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from setpoint.config import Invalid, SetpointError, nearest, shown
+from setpoint.config import Invalid, Scalar, SetpointError, nearest, shown
 
 # The canonical names are torch's own; beside each, what else people call it.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,7 @@ SPELLINGS = r"^\s*([tT][oO][rR][cC][hH]\.)?({})\s*$".format(
 )
 
 
-class DType:
+class DType(Scalar):
     """A number format such as `bfloat16`.
 
     Arguments:
@@ -113,18 +113,6 @@ class DType:
         if found is None:
             raise SetpointError(f"torch {torch.__version__} has no number format {self.name}")
         return found
-
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return f"DType({self.name!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return self.name == other.name if isinstance(other, DType) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
 
 def _canonical(name: object) -> str:

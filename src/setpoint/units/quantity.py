@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Self
 
-from setpoint.config import Invalid, did_you_mean, parse_list, shown
+from setpoint.config import Invalid, Scalar, did_you_mean, parse_list, shown
 
 UNITS = {
     "step": "steps",
@@ -77,8 +77,8 @@ def _time(seconds: float) -> str:
     return f"{int(seconds) if seconds.is_integer() else seconds!r} s"
 
 
-class Computed:
-    """What arithmetic in references asks of values that are no plain numbers."""
+class Quantity(Scalar):
+    """What references can compute with although it is no plain number."""
 
     __slots__ = ()
 
@@ -87,7 +87,7 @@ class Computed:
         return combine(sign, left, right)
 
 
-class Period(Computed):
+class Period(Quantity):
     """When something recurs: every so many steps, epochs, tokens or minutes, or at the end.
 
     Arguments:
@@ -139,22 +139,8 @@ class Period(Computed):
         """The period in plain data."""
         return self._text
 
-    def __str__(self) -> str:
-        return self._text
 
-    def __repr__(self) -> str:
-        return f"Period({self._text!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Period):
-            return NotImplemented
-        return (self.count, self.unit) == (other.count, other.unit)
-
-    def __hash__(self) -> int:
-        return hash((self.count, self.unit))
-
-
-class Length(Computed):
+class Length(Quantity):
     """How long a part of training lasts: a count with a unit, or a share of the whole.
 
     `bool(length)` is whether it is above 0.
@@ -224,20 +210,6 @@ class Length(Computed):
     def __bool__(self) -> bool:
         return self.count > 0
 
-    def __str__(self) -> str:
-        return self._text
-
-    def __repr__(self) -> str:
-        return f"Length({self._text!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Length):
-            return NotImplemented
-        return (self.count, self.unit) == (other.count, other.unit)
-
-    def __hash__(self) -> int:
-        return hash((self.count, self.unit))
-
 
 def _as_share(value: object) -> str:
     """How a ratio is written as a share."""
@@ -294,7 +266,7 @@ def _in_order(texts: tuple[str | int, ...]) -> tuple[Limit, ...]:
     return limits
 
 
-class Duration(Computed):
+class Duration(Quantity):
     """How long training lasts: one limit or several, of which the first to be reached ends it.
 
     Arguments:
@@ -366,15 +338,6 @@ class Duration(Computed):
 
     def __repr__(self) -> str:
         return f"Duration({', '.join(repr(limit.text) for limit in self.limits)})"
-
-    def _key(self) -> frozenset[tuple[int | float, str]]:
-        return frozenset((limit.count, limit.unit) for limit in self.limits)
-
-    def __eq__(self, other: object) -> bool:
-        return self._key() == other._key() if isinstance(other, Duration) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._key())
 
 
 Countable = int | float | Period | Length | Duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Self, SupportsIndex
 
-from setpoint.config import MAX_BITS, Invalid, shown
+from setpoint.config import MAX_BITS, Invalid, Scalar, shown
 
 DECIMAL = {
     f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))
@@ -20,7 +20,7 @@ EXAMPLES = ('"16 MiB"', '"2 GB"', '"512"')
 LONGEST = 40  # signs that a size can need
 
 
-class ByteSize(int):
+class ByteSize(int, Scalar):
     """A number of bytes: an int that knows how to read and write units.
 
     `KiB`, `MiB`, `GiB` ... are powers of 1024 and `kB`, `MB`, `GB` ... powers of 1000; a letter
@@ -74,11 +74,7 @@ class ByteSize(int):
         unit, count = min(options, key=lambda option: option[1])
         return f"{count} {unit}".strip()
 
-    def __str__(self) -> str:
-        return self.dump()
-
-    def __repr__(self) -> str:
-        return f"ByteSize({self.dump()!r})"
+    __repr__ = Scalar.__repr__  # not that of int
 
     def __format__(self, format_spec: str) -> str:
         return format(int(self), format_spec) if format_spec else self.dump()

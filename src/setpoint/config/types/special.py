@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..values.free import Free, listed, plain_value
 from ..values.import_path import ImportPath
+from ..values.scalar import Scalar
 from ..words.errors import Invalid
 from ..words.shown import shown
 from ..words.texts import escaped, is_text, literal
@@ -26,33 +27,6 @@ FLAGS = (
     (re.DOTALL, "s"),
     (re.VERBOSE, "x"),
 )
-
-
-class Scalar(Protocol):
-    """A value class that can be a field's type: `Period`, `Duration`, `Secret` and the like.
-
-    `__setpoint_scalar__` describes it in words. `__setpoint_json_schema__`, a schema of what `read`
-    takes from a file, may stand beside it, for editors.
-    """
-
-    __setpoint_scalar__: str
-
-    @classmethod
-    def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
-
-        Raises:
-            Invalid: if it cannot be read.
-        """
-        ...
-
-    def dump(self) -> Any:
-        """The value in plain data.
-
-        Returns:
-            what `read` makes an equal value of.
-        """
-        ...
 
 
 class ScalarType(FieldType):

@@ -11,13 +11,14 @@ from typing import Any, Self, cast
 from ..words.errors import Invalid, SetpointError
 from ..words.names import did_you_mean
 from ..words.shown import shown
+from .scalar import Scalar
 from .user_code import allowed_modules, import_user_module, is_allowed, not_allowed
 
 EXAMPLES = ('"torch.optim.Adagrad"', '"package.module:Class.method"')
 LENGTH = 300
 
 
-class ImportPath:
+class ImportPath(Scalar):
     """Where a callable is found: `module.name`, or `module:Class.name` for what lies in a class.
 
     Its form is checked at once; it is imported by `load`, by calling it, or by `build`, and only
@@ -116,18 +117,6 @@ class ImportPath:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.load()(*args, **kwargs)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return f"ImportPath({self.text!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, ImportPath) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
 
 def path_of(target: Any) -> str:

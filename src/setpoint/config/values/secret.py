@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 from ..words.credentials import HIDDEN
 from ..words.errors import Invalid, SetpointError
+from .scalar import Scalar
 
 
 class Revealed(str):
@@ -24,7 +25,7 @@ class Revealed(str):
         raise SetpointError("a revealed secret cannot be pickled; pass on the Secret instead")
 
 
-class Secret:
+class Secret(Scalar):
     """Where a secret is to be found, read only at the moment it is used.
 
     Arguments:
@@ -54,17 +55,6 @@ class Secret:
                 secret=True,
             )
         self.reference = str(text)
-
-    @classmethod
-    def read(cls, value: object) -> Self:
-        """Make a value from what a layer holds.
-
-        Raises:
-            Invalid: if it cannot be read.
-        """
-        if isinstance(value, cls):
-            return value
-        return cls(value if isinstance(value, str) else "")
 
     def dump(self) -> str:
         """The secret in plain data."""
@@ -116,11 +106,5 @@ class Secret:
         login = f"{quote(user, safe='')}:{quote(self.reveal(), safe='')}"
         return Revealed(urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc}")))
 
-    def __repr__(self) -> str:
-        return f"Secret({self.reference!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return self.reference == other.reference if isinstance(other, Secret) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.reference)
+    def __str__(self) -> str:
+        return repr(self)
