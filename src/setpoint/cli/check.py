@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from setpoint.cli.command import (
-    FILE,
-    IMPORT,
+    COMMON,
     JSON,
     SOURCE_HELP,
     WITH,
@@ -56,7 +55,7 @@ COMMAND = Command(
     "What is legal but seldom meant is a caution, with a code that --silence.append CODE turns\n"
     "off. What could not be verified is listed as skipped; --using torch verifies it as well.\n"
     "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
-    [WITH, FILE, IMPORT, WORLD_SIZE, USING, PLAN, JSON],
+    [*COMMON, WORLD_SIZE, USING, PLAN, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),

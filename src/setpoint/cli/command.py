@@ -53,6 +53,10 @@ STDIN_FORMAT = Option(
 )
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
+COMMON = (WITH, FILE, IMPORT)
+"""What every command takes that composes a configuration."""
+RANKED = (*COMMON, WORLD_SIZE, JSON)
+"""What those take that print it, for any number of ranks."""
 
 
 class Arguments:

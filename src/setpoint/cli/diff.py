@@ -6,8 +6,7 @@ import sys
 
 from setpoint.cli.command import (
     FILE,
-    IMPORT,
-    JSON,
+    RANKED,
     SOURCE_HELP,
     WITH,
     WORLD_SIZE,
@@ -53,11 +52,7 @@ COMMAND = Command(
         ),
         Option("--ignore", "Leave a field or section out.", "PATH", True),
         Option("--origins", "Print origins of three or more sources, in place of a table."),
-        WITH,
-        FILE,
-        IMPORT,
-        WORLD_SIZE,
-        JSON,
+        *RANKED,
     ],
     [
         ("setpoint diff tiny runs/tiny-3fa94c21", "what a run changed"),

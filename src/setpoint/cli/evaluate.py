@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.infer import tell_profiles
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
@@ -30,9 +30,7 @@ COMMAND = Command(
         Option("--sequences", "Judge on the first so many sequences of each text.", "N"),
         CHECKPOINT_OPTION,
         OUTPUT,
-        WITH,
-        FILE,
-        IMPORT,
+        *COMMON,
         JSON,
     ],
     [

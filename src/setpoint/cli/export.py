@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
 
@@ -23,9 +23,7 @@ COMMAND = Command(
         Option("--family", "model_type of transformers; the plainest unless given.", "NAME"),
         Option("--max-shard-size", "Bytes of weights in one file.", "N"),
         CHECKPOINT_OPTION,
-        WITH,
-        FILE,
-        IMPORT,
+        *COMMON,
     ],
     [
         ("setpoint export runs/tiny-3fa94c21 tiny-hf", "the best checkpoint of a run"),

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import (
-    FILE,
-    IMPORT,
-    JSON,
-    SOURCE_HELP,
-    WITH,
-    WORLD_SIZE,
-    Arguments,
-    Command,
-    Option,
-)
+from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
 from setpoint.cli.style import dim
 from setpoint.cli.value import plain, value_text
@@ -43,11 +33,7 @@ COMMAND = Command(
     "modifiers, further files and the environment apply to the second." + "\n" + SOURCE_HELP,
     [
         Option("--explain", "Say what is in the hash; of two sources, what makes them differ."),
-        WITH,
-        FILE,
-        IMPORT,
-        WORLD_SIZE,
-        JSON,
+        *RANKED,
     ],
     [
         ("setpoint fingerprint tiny", "the preset's fingerprint"),

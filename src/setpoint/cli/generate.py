@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.infer import tell_profiles
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
@@ -35,9 +35,7 @@ COMMAND = Command(
         Option("--sampling-seed", "Makes the text repeatable; 0 unless given.", "N"),
         CHECKPOINT_OPTION,
         OUTPUT,
-        WITH,
-        FILE,
-        IMPORT,
+        *COMMON,
     ],
     [
         ("setpoint generate tiny --prompt 'def '", "the run of the preset"),

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from setpoint.cli.command import FILE, IMPORT, JSON, WITH, Arguments, Command
+from setpoint.cli.command import COMMON, JSON, Arguments, Command
 from setpoint.cli.program import INFERENCE, Program
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
@@ -26,7 +26,7 @@ COMMAND = Command(
     "that returns an Inference, or a directory of results, whose job is done again. OVERRIDES set\n"
     "fields: --generation.top_k 40, or generation.top_k=40. `check`, `show`, `why`, `diff` and\n"
     "`fingerprint` take the same SOURCE. `generate`, `evaluate` and `export` are short forms.",
-    [WITH, FILE, IMPORT, JSON],
+    [*COMMON, JSON],
     [
         ("setpoint infer judge.toml", "a job from a file"),
         ("setpoint infer judge.toml --weights.checkpoint latest", "with other weights of the run"),

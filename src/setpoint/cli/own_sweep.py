@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.cli.sweep import COMMAND as SWEEP
@@ -43,9 +43,7 @@ COMMAND = Command(
         *(option for option in SWEEP.options if option.name in TAKEN),
         Option("--draw-seed", "Start of --random; 0 if not given.", "N"),
         Option(FOLDER, "Of the sweep; sweeps/SCRIPT-SOURCE if not given.", "DIRECTORY"),
-        WITH,
-        FILE,
-        IMPORT,
+        *COMMON,
         JSON,
     ],
     (),

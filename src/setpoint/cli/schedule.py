@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
 from setpoint.cli.style import table
 from setpoint.config import Config, SetpointError
@@ -27,9 +27,7 @@ COMMAND = Command(
         Option("--steps", "Draw this many steps, instead of those of the run.", "N"),
         Option("--every", "Print a row for each N-th step, instead of a drawing.", "N"),
         Option("--plot", "Draw into a .png or .svg file, instead of the terminal.", "FILE"),
-        WITH,
-        FILE,
-        IMPORT,
+        *COMMON,
         JSON,
     ],
     [

@@ -5,17 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
-from setpoint.cli.command import (
-    FILE,
-    IMPORT,
-    JSON,
-    SOURCE_HELP,
-    WITH,
-    WORLD_SIZE,
-    Arguments,
-    Command,
-    Option,
-)
+from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
 from setpoint.config import SetpointError, leaves, to_minimal, to_plain, within
 
@@ -41,11 +31,7 @@ COMMAND = Command(
             choices=FORMATS,
         ),
         Option("--schema", "Begin with the line by which editors find the JSON Schema.", "PATH"),
-        WITH,
-        FILE,
-        IMPORT,
-        WORLD_SIZE,
-        JSON,
+        *RANKED,
     ],
     [
         ("setpoint show tiny", "everything, as TOML"),

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from setpoint.cli.command import FILE, IMPORT, JSON, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.notes import print_notes
 from setpoint.cli.style import bold, dim, styled, table
@@ -45,9 +45,7 @@ COMMAND = Command(
         ),
         Option("--direction", "Of the search.", "WORD", choices=("minimize", "maximize")),
         Option("--draw-seed", "Start of --random and --search; 0 if not given.", "N"),
-        WITH,
-        FILE,
-        IMPORT,
+        *COMMON,
         JSON,
     ],
     [

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from setpoint.cli.command import FILE, IMPORT, SOURCE_HELP, WITH, Arguments, Command, Option
+from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import Composition, ConfigError, Problem, SetpointError, cautions_of
@@ -34,9 +34,7 @@ COMMAND = Command(
     [
         Option("--dry-run", "Do all that comes before the first write, and say what would happen."),
         Option("--accept", "Let a field or section differ from the run's record.", "PATH", True),
-        WITH,
-        FILE,
-        IMPORT,
+        *COMMON,
     ],
     [
         ("setpoint train tiny", "train the preset tiny"),

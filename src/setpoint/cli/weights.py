@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from setpoint.cli.command import FILE, IMPORT, WITH, Arguments, Option
+from setpoint.cli.command import COMMON, FILE, WITH, Arguments, Option
 from setpoint.cli.source import open_source, prepare, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, OTHER, RUN, is_hugging_face_directory, kind_of
 from setpoint.cli.sources.record import checkpoint_and_run, open_record
@@ -271,7 +271,7 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
 def _training(job: Job, arguments: Arguments) -> str:
     """The command that makes the run which was asked for."""
     words = ["setpoint", "train", arguments.positional[0]]
-    for option in (WITH, FILE, IMPORT):
+    for option in COMMON:
         for value in arguments.options.get(option.name, []):
             words += [option.name, value]
     return variables_of(job) + shlex.join([*words, *arguments.overrides])

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import os
 
-from setpoint.cli.command import (
-    FILE,
-    IMPORT,
-    JSON,
-    SOURCE_HELP,
-    WITH,
-    WORLD_SIZE,
-    Arguments,
-    Command,
-)
+from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command
 from setpoint.cli.program import Program
 from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, dim, wrapped
@@ -27,7 +18,7 @@ COMMAND = Command(
     "last; then what the field means, and its role. PATH is a field, a section, or an item of a\n"
     "list such as data.sources.0; without a SOURCE the defaults are asked. A derived value names\n"
     "the fields that it was derived from.\n" + SOURCE_HELP,
-    [WITH, FILE, IMPORT, WORLD_SIZE, JSON],
+    RANKED,
     [
         ("setpoint why optimizer.lr tiny", "the learning rate of tiny"),
         ("setpoint why batch tiny --batch.accumulation 2", "all of a section, with an override"),
