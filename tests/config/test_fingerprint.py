@@ -1,19 +1,22 @@
 import functools
 import hashlib
 import json
+import math
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import Config, Free, SetpointError, field, resolve
+from setpoint.config import RUNTIME, Config, Free, SetpointError, field, resolve
 from setpoint.config.record.fingerprint import (
     canonical,
+    canonical_by_leaves,
     canonical_json,
     encoded,
     fingerprint,
@@ -23,6 +26,7 @@ from setpoint.config.record.fingerprint import (
 
 from .fingerprints import jobs, of_presets
 from .sample import AdamW, Batch, Experts, Job, Period, Sgd, Synthetic, Text, Tracker, Transformer
+from .strategies import jobs as drafts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,14 +108,18 @@ def fingerprints(python: Path, place: tuple[str, str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 1000, 100_000])
-def test_the_digest_is_that_of_hashlib(size: int) -> None:
+def test_the_digest_is_that_of_hashlib(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(n % 251 for n in range(size))
-    assert sha256(data) == hashlib.sha256(data).hexdigest()
+    expected = hashlib.sha256(data).hexdigest()
+    assert sha256(data) == expected
+    monkeypatch.setitem(sys.modules, "hashlib", None)
+    assert sha256(data) == expected
 
 
 def test_the_digest_without_the_interpreters_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "_sha2", None)
     monkeypatch.setitem(sys.modules, "_sha256", None)
+    monkeypatch.delitem(sys.modules, "hashlib")
     assert sha256(b"x") == hashlib.sha256(b"x").hexdigest()
 
 
@@ -232,3 +240,69 @@ PLAIN = st.recursive(
 def test_the_canonical_form_is_that_of_the_json_module(values: dict[str, object]) -> None:
     expected = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     assert canonical_json(values) == encoded(values) == expected
+
+
+@given(drafts, st.sampled_from(["é", "a b", "type", "x-1", "9"]))
+@settings(deadline=None)
+def test_rows_of_sections_make_what_all_leaves_make(draft: Job, key: str) -> None:
+    draft.evaluations[key] = Batch()
+    job = resolve(draft)
+    for config in (job, job.optimizer, job.batch):
+        assert canonical(config) == canonical_by_leaves(config)
+        assert canonical(config) == canonical_by_leaves(config)  # of the rows that were kept
+    fork = job.evolve()
+    fork.batch.size += 1
+    fork.user["other"] = {"type": 1}
+    changed = resolve(fork)
+    assert canonical(changed) == canonical_by_leaves(changed) != canonical(job)
+    again = pickle.loads(pickle.dumps(changed))
+    assert canonical(again) == canonical(changed)
+
+
+def test_rows_of_fields_with_a_past() -> None:
+    class Empty(Config, type="empty"):
+        pass
+
+    class Part(Config, type="part"):
+        x: int = field(default=1, before=1)
+        y: Empty | None = field(default=None, before="empty")
+
+    class Hidden(Config, type="hidden", role=RUNTIME):
+        z: int = 1
+
+    class Root(Config):
+        warm: str = field(default="3 steps", formerly=lambda value: {"warm_steps": value})
+        clash: int = field(default=2, formerly=lambda value: {"warm_steps": value} if value else {})
+        other: int = field(default=0, formerly=lambda value: {"part": value} if value else None)
+        part: Part = field(factory=Part, before="part")
+        named: dict[str, Part] = field(factory=dict, before={})
+        hidden: Hidden | None = None
+        after: list[float] = field(factory=list, before=[math.inf])
+        last: float = math.inf
+
+    for values in (
+        {},
+        {"clash": 0},
+        {"clash": 0, "other": 1},
+        {"clash": 0, "part": Part(y=Empty())},
+        {"clash": 0, "named": {"part": Part(x=2), "x": Part()}, "hidden": Hidden()},
+        {"clash": 0, "after": [math.inf]},
+        {"clash": 0, "after": [1.0, -math.inf], "last": -math.inf},
+    ):
+        root = resolve(Root(**values))  # pyright: ignore[reportArgumentType]
+        assert canonical(root) == canonical_by_leaves(root)
+
+
+def test_a_section_in_two_places_is_one_in_the_fingerprint() -> None:
+    class Pair(Config):
+        one: Batch = field(factory=Batch)
+        two: Batch = field(factory=Batch, role=RUNTIME)
+        three: Batch = field(factory=Batch)
+
+    batch = Batch(size=2)
+    apart = resolve(Pair(one=batch, two=batch.evolve(), three=Batch(size=2)))
+    tied = resolve(Pair(one=batch, two=Batch(), three=batch))
+    job = resolve(Job(batch=batch, evaluations={"a": batch}))
+    for config in (apart, tied, job, pickle.loads(pickle.dumps(job))):
+        assert canonical(config) == canonical_by_leaves(config)
+    assert fingerprint(tied) != fingerprint(apart)

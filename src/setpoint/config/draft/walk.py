@@ -207,7 +207,7 @@ class _Walk:
         elif isinstance(value, Node):
             yield from self.section(value, path, role, chain)
         elif isinstance(value, Free):
-            yield from _free_leaves(value, path, role)
+            yield from free_leaves(value, path, role)
         elif isinstance(value, Reference):
             yield Leaf(path, value.text, role, chain)
         elif kind.nested:
@@ -218,7 +218,7 @@ class _Walk:
                 for key, item, inner in items:
                     yield from self.value(inner, item, (*path, key), role, chain)
             else:
-                yield Leaf(path, kind.dump(value), _role_of_absence(kind, role), chain)
+                yield Leaf(path, kind.dump(value), absence_role(kind, role), chain)
         else:
             yield Leaf(path, kind.dump(value), role, chain)
 
@@ -256,17 +256,18 @@ def _is_whole(section: Node) -> bool:
     return state is not None and state.whole
 
 
-def _role_of_absence(kind: FieldType, role: Role) -> Role:
+def absence_role(kind: FieldType, role: Role) -> Role:
     """The role of null, or of an empty list, where a section could stand."""
     roles = {cls.__setpoint__.role for cls in section_classes(kind)}
     # Whether there is a tracker cannot matter more than which one.
     return narrower(role, roles.pop()) if len(roles) == 1 else role
 
 
-def _free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
+def free_leaves(area: Free, path: Path, role: Role) -> Iterator[Leaf]:
+    """The values of a free area at any depth; one that is empty has none."""
     for key, value in area.items():
         if isinstance(value, Free):
-            yield from _free_leaves(value, (*path, key), role)
+            yield from free_leaves(value, (*path, key), role)
         else:
             yield Leaf((*path, key), Free(x=value).dump()["x"], role, area.chain(key))
 

@@ -8,14 +8,18 @@ from importlib import import_module
 from typing import Any, cast
 
 from ..draft.argument_errors import need_config
-from ..draft.walk import Leaf, leaves
+from ..draft.walk import PLAIN, Leaf, absence_role, free_leaves, leaves
 from ..schema.bounds import IDENTITY
 from ..schema.class_info import newer, renamed
 from ..schema.field import FieldInfo
-from ..values.node import Node, is_frozen
+from ..types.base import FieldType
+from ..types.containers import items_of
+from ..values.free import Free
+from ..values.node import Node, is_frozen, state_of, value_or_missing
+from ..values.reference import Reference
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted
-from ..words.shown import json_value, same
+from ..words.shown import MISSING, json_value, same
 
 SHORT = 8
 
@@ -73,10 +77,162 @@ def canonical(config: Node) -> str:
         in their shortest exact form. Free of the order of fields, of the machine and of Python's
         version.
     """
+    state = state_of(config)
+    if state.frozen and not state.ties:
+        try:
+            rows = _Rows().section(config)
+        except _Irregular:
+            return canonical_by_leaves(config)
+        return '{"' + ',"'.join(rows) + "}" if rows else "{}"
+    return canonical_by_leaves(config)
+
+
+def canonical_by_leaves(config: Node) -> str:
+    """The canonical form of any config, also of one with sections that stand in several places."""
     values: dict[str, object] = {}
     for leaf in identity_leaves(config):
         values.update(formerly(config, leaf) or {leaf.key: json_value(leaf.value)})
     return canonical_json(values)
+
+
+class _Irregular(Exception):
+    """A section in two places, or a key that is no plain word: rows cannot be put together."""
+
+
+class _Rows:
+    """The canonical form of a resolved config, put together from that of its sections.
+
+    A row is the text `path":value`, without the quote before it, so that a section's rows become
+    those of the section above by a prefix. Paths hold letters, digits, `_`, `-` and dots only, so
+    that sorted rows are sorted by path. What is outside of identity has no rows, and nothing inside
+    of it has; a section's rows are therefore the same wherever they count, and are kept with it.
+    """
+
+    def __init__(self) -> None:
+        self.quote = _quote()
+        self.seen: set[int] = set()
+
+    def section(self, config: Node) -> list[str]:
+        """The sorted rows of a section, by paths relative to it."""
+        if id(config) in self.seen:
+            raise _Irregular
+        self.seen.add(id(config))
+        state = state_of(config)
+        # Of what is whole, no part stands in a second place.
+        if state.whole and state.rows is not None:
+            return state.rows
+        rows: list[str] = []
+        quote, held = self.quote, vars(config)
+        for name, key, info in _plan(type(config)):
+            value: Any = held.get(name, MISSING)
+            cls = value.__class__
+            if key is None:
+                self.special(rows, config, info)
+            elif cls is str:
+                rows.append(key + quote(value))
+            elif cls is int:
+                rows.append(key + int.__repr__(value))
+            elif cls is bool:
+                rows.append(key + ("true" if value else "false"))
+            elif cls is float:
+                rows.append(key + _float(value))
+            elif value is not MISSING or (value := value_or_missing(config, name)) is not MISSING:
+                self.value(rows, name, info.type, value)
+        rows.sort()
+        if state.whole:
+            state.rows = rows
+        return rows
+
+    def value(self, rows: list[str], name: str, kind: FieldType, value: Any) -> None:
+        """The rows of a value; `name` is its path relative to the section."""
+        if isinstance(value, Node):
+            cls = type(value).__setpoint__
+            if cls.role is IDENTITY and cls.tag is not None:
+                rows.append(f'{name}.type":{self.quote(cls.tag)}')
+            elif cls.role is IDENTITY and not cls.fields:
+                rows.append(f'{name}":{{}}')
+            prefix = f"{name}."
+            rows += [prefix + row for row in self.section(value)]
+        elif isinstance(value, Free):
+            for leaf in free_leaves(value, (), IDENTITY):
+                path = ".".join(_word(part) for part in leaf.path)
+                rows.append(f'{name}.{path}":{_encoded(json_value(leaf.value), self.quote)}')
+        elif isinstance(value, Reference):
+            raise _Irregular
+        elif kind.nested and value:
+            items = items_of(kind, value)
+            if isinstance(value, dict):
+                items = sorted(items, key=lambda item: item[0])
+            for key, item, inner in items:
+                self.value(rows, f"{name}.{_word(key)}", inner, item)
+        elif not kind.nested or absence_role(kind, IDENTITY) is IDENTITY:
+            plain = value if value is not None and type(value) in PLAIN else kind.dump(value)
+            rows.append(f'{name}":{_encoded(json_value(plain), self.quote)}')
+
+    def special(self, rows: list[str], config: Node, info: FieldInfo) -> None:
+        """The rows of a field that was added later, or had other names in the canonical form."""
+        name, value = info.name, value_or_missing(config, info.name)
+        found: list[str] = []
+        if value is MISSING:
+            return
+        self.value(found, name, info.type, value)
+        if isinstance(value, Node):
+            tag: str | None = type(value).__setpoint__.tag
+            if not type(value).__setpoint__.fields:
+                raise _Irregular
+            if tag is not None and same(tag, info.before):
+                found = [row for row in found if not row.startswith(f'{name}.type"')]
+        elif found and found[0].startswith(f'{name}"'):  # the field is one leaf
+            kind: FieldType = info.type
+            plain: Any = value if value is not None and type(value) in PLAIN else kind.dump(value)
+            plain = json_value(plain)
+            if info.before is not MISSING and same(plain, info.before):
+                return
+            old = info.formerly(plain) if info.formerly is not None else None
+            if old:
+                others = type(config).__setpoint__.fields.keys() - {name}
+                if len([key for key in old if key in others]) or "." in "".join(old):
+                    raise _Irregular
+                found = [f'{_word(k)}":{_encoded(v, self.quote)}' for k, v in old.items()]
+                if any(row.partition('"')[0] in old for row in rows):
+                    raise _Irregular  # two fields that had one name
+        rows += found
+
+
+def _plan(cls: Any) -> list[tuple[str, str | None, FieldInfo]]:
+    """The fields of a class that are part of identity: name, begin of the row, declaration.
+
+    Fields that were added later, or had other names, have no begin of their own.
+    """
+    known = cls.__setpoint__
+    if known.identity is None:
+        if not "".join(known.fields).isascii():
+            raise _Irregular
+        known.identity = [
+            (name, None if info.before is not MISSING or info.formerly else f'{name}":', info)
+            for name, info in known.fields.items()
+            if info.role in (None, IDENTITY)
+        ]
+    return known.identity
+
+
+def _word(key: str | int) -> str:
+    """A key of a mapping as part of a path.
+
+    Raises:
+        _Irregular: if it would have to be escaped, would sort another way, or looks like a tag.
+    """
+    text = str(key)
+    word = f"_{text}".replace("-", "_")
+    if not (word.isascii() and word.isidentifier()) or text == "type":
+        raise _Irregular
+    return text
+
+
+def _float(value: float) -> str:
+    if value in (float("inf"), float("-inf")):
+        return '"inf"' if value > 0 else '"-inf"'
+    return float.__repr__(value)
 
 
 def canonical_json(values: Mapping[str, object]) -> str:
@@ -139,10 +295,13 @@ def fingerprint(config: Node) -> str:
 
 
 def sha256(data: bytes) -> str:
-    """The digest by CPython's own code, or by OpenSSL where that is left out.
+    """The digest by OpenSSL where that is loaded, else by CPython's own code.
 
     Loading OpenSSL, as `hashlib` does, costs a tenth of a whole `setpoint check`.
     """
+    hashlib = sys.modules.get("hashlib")
+    if hashlib is not None:
+        return hashlib.sha256(data).hexdigest()
     try:
         module: Any = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     except ImportError:

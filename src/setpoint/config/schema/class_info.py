@@ -48,6 +48,7 @@ class ClassInfo:
         "derives",
         "environment_prefix",
         "fields",
+        "identity",
         "migrations",
         "other_names",
         "owner",
@@ -74,6 +75,8 @@ class ClassInfo:
         # The module with what the root answers to names of other systems.
         self.other_names: str | None = None
         self.fields: dict[str, FieldInfo] = {}
+        # How its part of the canonical form is made, once a fingerprint has been taken.
+        self.identity: Any = None
         # Of a root: the sections that packages have added to it.
         self.added: dict[str, Any] = {}
         self.variants: dict[str, type] = {}

@@ -27,6 +27,7 @@ class State:
         "dropped",
         "frozen",
         "origins",
+        "rows",
         "shared",
         "source",
         "ties",
@@ -49,6 +50,8 @@ class State:
         self.ties = False
         # Of such a section: those below it with their paths, once somebody has asked for them.
         self.below: list[tuple[Path, Node]] | None = None
+        # Of such a section: its part of the canonical form, once a fingerprint has been taken.
+        self.rows: list[str] | None = None
         # Of a draft of a resolved section: that section; the fields that nobody has looked into
         # yet and that are still its own; and the copies made so far. See `copying.draft_of`.
         self.source: Node | None = None
