@@ -17,6 +17,7 @@ from ..values.node import Node
 from ..values.reference import Reference, is_whole
 from ..words.errors import Invalid
 from ..words.inline import parse_flow
+from ..words.shown import children
 from ..words.texts import PlainScalar, escaped, literal
 
 if TYPE_CHECKING:
@@ -183,12 +184,8 @@ def _refuse_hidden(value: object, depth: int) -> None:
             "holds a component too deep inside: it stands directly as an argument, or in a list "
             "or mapping that is one"
         )
-    if isinstance(value, Mapping):
-        for item in cast(Mapping[object, object], value).values():
-            _refuse_hidden(item, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in cast(list[object], value):
-            _refuse_hidden(item, depth + 1)
+    for _, item in children(value):
+        _refuse_hidden(item, depth + 1)
 
 
 def arguments_of(section: Node) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..values.origin import DEFAULT, Origin
 from ..values.user_code import error_in_words as error_in_words
 from ..words.errors import Invalid, Problem, SetpointError
 from ..words.names import did_you_mean
-from ..words.shown import MISSING, shown_plain
+from ..words.shown import MISSING, rebuild, shown_plain
 from .arguments import arguments_of, components_in, shared_fields
 
 if TYPE_CHECKING:
@@ -326,10 +326,6 @@ def _built(value: Any) -> Any:
         return value.load()
     if hasattr(value, "__setpoint_build__"):
         return value.__setpoint_build__()
-    if isinstance(value, tuple | list):
-        items = [_built(item) for item in cast(Sequence[Any], value)]
-        whole = isinstance(value, tuple) and not any(True for _ in components_in(cast(Any, value)))
-        return tuple(items) if whole else items
-    if isinstance(value, dict):
-        return {key: _built(item) for key, item in cast(dict[str, Any], value).items()}
-    return value
+    items = rebuild(value, _built)
+    whole = isinstance(value, tuple) and not any(True for _ in components_in(cast(Any, value)))
+    return tuple(items) if whole else items

@@ -12,7 +12,7 @@ from ..values.node import Chain, Node, chain_of, is_frozen, origins_of, touched,
 from ..values.reference import Reference, from_environment, may_refer
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
-from ..words.shown import same
+from ..words.shown import children, nested, rebuild, same
 from ..words.texts import LiteralText, escaped
 from .unknown_keys import place_of
 from .walk import UNTOUCHED, Leaf, leaves, sections
@@ -74,13 +74,10 @@ def with_items(value: Any, changes: Mapping[Path, object], inside: Path = ()) ->
     """A list, tuple or mapping with some of its items replaced, as plain containers."""
     if inside in changes:
         return changes[inside]
+    items = {k: with_items(item, changes, (*inside, k)) for k, item in children(value)}
     if isinstance(value, tuple | list):
-        items = enumerate(cast(Sequence[Any], value))
-        return [with_items(item, changes, (*inside, index)) for index, item in items]
-    if isinstance(value, dict):
-        pairs = cast(dict[str, Any], value).items()
-        return {key: with_items(item, changes, (*inside, key)) for key, item in pairs}
-    return value
+        return list(items.values())
+    return items if isinstance(value, dict) else value
 
 
 def contains(outer: Node, inner: Node) -> bool:
@@ -145,20 +142,13 @@ def _target(root: Node, reference: Reference) -> Any:
     return node if reference.path else NOTHING
 
 
-def references(value: Any, inside: Path = ()) -> Iterator[tuple[Path, Reference]]:
+def references(value: Any) -> Iterator[tuple[Path, Reference]]:
     """The references in a value, at any depth.
 
     Returns:
         pairs of the path that leads to a reference, empty for the whole value, and the reference.
     """
-    if isinstance(value, Reference):
-        yield inside, value
-    elif isinstance(value, tuple | list):
-        for index, item in enumerate(cast(Sequence[Any], value)):
-            yield from references(item, (*inside, index))
-    elif isinstance(value, dict):
-        for key, item in cast(dict[str, Any], value).items():
-            yield from references(item, (*inside, key))
+    return ((inside, part) for inside, part in nested(value) if isinstance(part, Reference))
 
 
 def switch(root: Node, old: Node, new: Node) -> None:
@@ -172,7 +162,7 @@ def switch(root: Node, old: Node, new: Node) -> None:
     for path, section in _touched_sections(root, (), set()):
         for name in touched(section):
             value: Any = value_or_missing(section, name)
-            found = dict.fromkeys(_standing(value, old), new)
+            found = {inside: new for inside, part in nested(value) if part is old}
             if not found:
                 continue
             count += len(found)
@@ -196,24 +186,9 @@ def _touched_sections(config: Node, path: Path, seen: set[int]) -> Iterator[tupl
     yield path, config
     for name in touched(config):
         value: Any = value_or_missing(config, name)
-        for inside, part in _parts(value, ()):
-            if id(part) not in seen:
+        for inside, part in nested(value):
+            if isinstance(part, Node) and id(part) not in seen:
                 yield from _touched_sections(part, (*path, name, *inside), seen)
-
-
-def _parts(value: Any, inside: Path) -> Iterator[tuple[Path, Node]]:
-    if isinstance(value, Node):
-        yield inside, value
-    elif isinstance(value, tuple | list):
-        for index, item in enumerate(cast(Sequence[Any], value)):
-            yield from _parts(item, (*inside, index))
-    elif isinstance(value, dict):
-        for key, item in cast(dict[str, Any], value).items():
-            yield from _parts(item, (*inside, key))
-
-
-def _standing(value: Any, wanted: Node) -> list[Path]:
-    return [inside for inside, part in _parts(value, ()) if part is wanted]
 
 
 def _replace(section: Node, info: FieldInfo, stored: object) -> None:
@@ -335,10 +310,8 @@ def layer_text(value: object) -> object:
     dump = getattr(value, "dump", None)
     if callable(dump):
         return dump()
-    if isinstance(value, tuple | list):
-        return [layer_text(item) for item in cast(Sequence[object], value)]
-    if isinstance(value, dict):
-        return {key: layer_text(item) for key, item in cast(dict[str, object], value).items()}
+    if isinstance(value, tuple | list | dict):
+        return rebuild(value, layer_text)
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, LiteralText):

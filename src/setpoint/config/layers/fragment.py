@@ -16,6 +16,7 @@ from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
 from ..words.inline import parse_flow, parse_list
 from ..words.names import Path
+from ..words.shown import children
 from ..words.texts import MAX_FILES, MAX_NESTING, PlainScalar, can_be_named
 from .edits import EXTENDS, fields_in
 
@@ -105,10 +106,8 @@ def with_fragments(
 
 def _extends(value: object) -> bool:
     """Whether a mapping anywhere in a value extends files."""
-    if isinstance(value, Mapping):
-        entries = cast(Mapping[str, object], value)
-        return EXTENDS in entries or any(map(_extends, entries.values()))
-    return isinstance(value, list | tuple) and any(map(_extends, cast(Sequence[object], value)))
+    here = isinstance(value, Mapping) and EXTENDS in value
+    return here or any(_extends(item) for _, item in children(cast(object, value)))
 
 
 def _made(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from ..values.node import Node
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted, within
+from ..words.shown import children, nested, rebuild
 from ..words.texts import PlainScalar, guess
 
 Entry = dict[str, Any]
@@ -313,7 +314,7 @@ class Tree:
 
             return REFERENCE.sub(lambda found: NAMES.sub(name, found.group()), text)
 
-        for path, text in list(_texts(self.data, ())):
+        for path, text in list(_texts(self.data)):
             if renamed(text) != text:
                 self.put(path, renamed(text))
         for entry in self.origins.values():
@@ -324,11 +325,7 @@ class Tree:
 
 def guessed(value: Any) -> Any:
     """A value with every text without quotes read as YAML's core schema reads it."""
-    if isinstance(value, dict):
-        return {key: guessed(item) for key, item in cast(dict[str, Any], value).items()}
-    if isinstance(value, list):
-        return [guessed(item) for item in cast(list[Any], value)]
-    return guess(value) if isinstance(value, PlainScalar) else value
+    return guess(value) if isinstance(value, PlainScalar) else rebuild(value, guessed)
 
 
 def _find(node: Any, pattern: tuple[str, ...], path: Path) -> Iterator[Path]:
@@ -339,14 +336,10 @@ def _find(node: Any, pattern: tuple[str, ...], path: Path) -> Iterator[Path]:
     if pattern == ("type",) and isinstance(node, str):
         if node != "null" and "${" not in node:
             yield path  # the section is given by its variant's name alone
-    elif isinstance(node, dict):
-        for key in list(cast(dict[str, Any], node)):
-            if first == "*" or key.replace("-", "_") == first:
-                yield from _find(cast(Any, node)[key], rest, (*path, key))
-    elif isinstance(node, list):
-        for index, item in enumerate(cast(list[Any], node)):
-            if first in ("*", str(index)):
-                yield from _find(item, rest, (*path, index))
+    else:
+        for key, item in list(children(node)):
+            if first in ("*", str(key).replace("-", "_")):
+                yield from _find(item, rest, (*path, key))
 
 
 def _child(node: Any, part: str | int) -> Any:
@@ -358,16 +351,9 @@ def _child(node: Any, part: str | int) -> Any:
     return None
 
 
-def _texts(node: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _texts(node: Any) -> Iterator[tuple[Path, str]]:
     """Every text that holds a reference."""
-    if isinstance(node, dict):
-        for key, value in cast(dict[str, Any], node).items():
-            yield from _texts(value, (*path, key))
-    elif isinstance(node, list):
-        for index, value in enumerate(cast(list[Any], node)):
-            yield from _texts(value, (*path, index))
-    elif isinstance(node, str) and "${" in node:
-        yield path, node
+    return ((path, text) for path, text in nested(node) if isinstance(text, str) and "${" in text)
 
 
 F = TypeVar("F", bound=Callable[[], Iterable[Operation]])

@@ -14,6 +14,7 @@ from ..schema.bounds import BUDGET, IDENTITY, RUNTIME
 from ..values.node import Node
 from ..words.errors import SetpointError
 from ..words.names import Path
+from ..words.shown import children
 from .fingerprint import canonical_json, sha256
 
 CONFIG = "config.json"
@@ -228,8 +229,7 @@ def _leaves(value: Any, key: str, origins: Mapping[str, Any]) -> Iterator[tuple[
     if key and key in origins:
         yield key, value
     elif isinstance(value, dict | list):
-        inside = cast("dict[str, Any] | list[Any]", value)
-        for name, item in inside.items() if isinstance(inside, dict) else enumerate(inside):
+        for name, item in children(cast(object, value)):
             yield from _leaves(item, f"{key}.{name}" if key else str(name), origins)
     else:
         yield key, value

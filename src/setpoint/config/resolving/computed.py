@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
 from typing import Any, cast
 
 from ..draft.shared_sections import (
@@ -24,7 +23,7 @@ from ..values.reference import Reference, may_refer
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
-from ..words.shown import count_values, shown_part
+from ..words.shown import count_values, rebuild, shown_part
 from ..words.texts import MAX_COPIED
 from .checks import title
 
@@ -447,11 +446,9 @@ class View:
         """The value with every section in it, also those in lists and mappings, as a view."""
         if isinstance(value, Node):
             return View(self._determination, value)
-        if isinstance(value, tuple | list):
-            return tuple(map(self._wrapped, cast(Sequence[Any], value)))
-        if isinstance(value, dict):
-            items = cast(dict[str, Any], value).items()
-            return {key: self._wrapped(item) for key, item in items}
+        if isinstance(value, tuple | list | dict):
+            made: Any = rebuild(value, self._wrapped)
+            return made if isinstance(value, dict) else tuple(made)
         # A key of the area that nobody has set reads as an empty area, which must not stay there.
         return value.copy(frozen=False) if isinstance(value, Free) else value
 

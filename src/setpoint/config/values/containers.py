@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, Protocol, SupportsIndex, cast
 
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError
-from ..words.shown import shown_part
+from ..words.shown import children, shown_part
 from .origin import Origin, outside_origin
 
 
@@ -211,8 +211,8 @@ def last_change(value: object) -> Origin | None:
         the origin, or None if neither it nor a list or mapping inside it was changed.
     """
     if isinstance(value, CheckedList | CheckedDict):
-        inner = list(value.values()) if isinstance(value, CheckedDict) else list(value)
-        return next(filter(None, map(last_change, inner)), value.changed)
+        inner = (last_change(item) for _, item in children(value))
+        return next(filter(None, inner), value.changed)
     return None
 
 

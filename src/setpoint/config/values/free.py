@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from ..words.errors import Invalid, SetpointError
 from ..words.inline import parse_flow
-from ..words.shown import MAX_BITS, plain_number, same, shown
+from ..words.shown import MAX_BITS, children, plain_number, rebuild, same, shown
 from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, guess, is_text, refuse_credentials
 from .containers import FrozenDict
 from .origin import python_origin
@@ -178,10 +178,7 @@ def _refuse_depth(value: object) -> None:
     for _ in range(MAX_DEPTH):
         below: dict[int, object] = {}
         for item in level.values():
-            if isinstance(item, Mapping):
-                item = list(cast(Mapping[object, object], item).values())
-            if isinstance(item, list | tuple):
-                below.update((id(one), one) for one in cast(list[object], item))
+            below.update((id(one), one) for _, one in children(item))
         if not below:
             return
         level = below
@@ -244,11 +241,7 @@ def _plain_item(item: object) -> Any:
 
 def listed(value: Any) -> Any:
     """Stored plain data as a file has it, with lists for tuples."""
-    if isinstance(value, tuple):
-        return [listed(item) for item in cast(tuple[Any, ...], value)]
-    if isinstance(value, dict):
-        return {key: listed(item) for key, item in cast(dict[str, Any], value).items()}
-    return value
+    return rebuild(value, listed)
 
 
 def _check_key(key: str) -> None:

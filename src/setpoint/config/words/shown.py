@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
 from .credentials import hide_secrets
 from .errors import Invalid
 from .inline import parse_flow, parse_list
+from .names import Path
 from .texts import PlainScalar
 
 # Longer whole numbers cannot be written out in digits; Python refuses 4301 of them.
@@ -167,11 +168,7 @@ def json_value(value: Any) -> Any:
     # JSON has no infinities, and json.dumps would write them as words that no reader takes.
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
-    if isinstance(value, list):
-        return [json_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, dict):
-        return {key: json_value(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return value
+    return rebuild(value, json_value)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -189,6 +186,37 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+def children(value: object) -> Iterable[tuple[Any, Any]]:
+    """The items of a list or tuple with their indices, of a mapping with their keys, else none."""
+    if isinstance(value, Mapping):
+        return cast(Mapping[Any, Any], value).items()
+    return enumerate(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else ()
+
+
+def nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """What lists, tuples and mappings inside one another hold, with its path.
+
+    Any other value comes alone, with the path that was given.
+    """
+    if isinstance(value, Mapping | list | tuple):
+        for key, item in children(cast(object, value)):
+            yield from nested(item, (*path, key))
+    else:
+        yield path, value
+
+
+def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
+    """A list, tuple or mapping with what a function makes of each item, as a plain list or dict.
+
+    Any other value stays as it is.
+    """
+    if isinstance(value, Mapping):
+        return {key: function(item) for key, item in children(cast(object, value))}
+    if isinstance(value, list | tuple):
+        return [function(item) for item in cast(Sequence[Any], value)]
+    return value
+
+
 def count_values(value: object, most: int) -> int:
     """Count the values in lists and mappings inside one another, each time that one is met.
 
@@ -201,12 +229,7 @@ def count_values(value: object, most: int) -> int:
     found = 1
     waiting = [value]
     while waiting and found <= most:
-        inner = waiting.pop()
-        if isinstance(inner, Mapping):
-            inner = cast(Mapping[object, object], inner).values()
-        elif not isinstance(inner, list | tuple):
-            continue
-        items = list(cast(Iterable[object], inner))
+        items = [item for _, item in children(waiting.pop())]
         found += len(items)
         waiting.extend(items)
     return found
