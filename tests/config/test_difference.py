@@ -1,7 +1,9 @@
+import math
+
 from hypothesis import given, settings
 
-from setpoint.config import BUDGET, RUNTIME, Config, resolve
-from setpoint.config.record.compare import ABSENT, differences, explain
+from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Difference, Free, field, resolve
+from setpoint.config.record.compare import ABSENT, differences, differences_of_tables, explain
 from setpoint.config.record.fingerprint import fingerprint
 
 from .helpers import resolved
@@ -60,3 +62,62 @@ def test_what_makes_two_fingerprints_differ() -> None:
 def test_nothing_to_explain_means_the_same_fingerprint(one: Job, other: Job) -> None:
     left, right = resolve(one), resolve(other)
     assert (explain(left, right) == []) == (fingerprint(left) == fingerprint(right))
+
+
+def json_of(found: list[Difference]) -> list[tuple[dict[str, object], str]]:
+    return [(one.to_json(), str(one)) for one in found]
+
+
+@given(drafts, drafts)
+@settings(deadline=None)
+def test_one_walk_finds_what_two_tables_do(one: Job, other: Job) -> None:
+    left, right = resolve(one), resolve(other)
+    fork = left.evolve()
+    fork.batch.size += 1
+    fork.optimizer.lr *= 2
+    fork.user["other"] = 1e300
+    fork.evaluations = right.evaluations
+    if fork.sources:
+        fork.sources[0].weight = 0.5
+    changed = resolve(fork)
+    mixed = resolve(changed.evolve(thresholds={"x": 1.0}, tags=["t"], model=right.model))
+    for pair in ((left, right), (right, left), (left, changed), (changed, mixed), (left, mixed)):
+        assert json_of(differences(*pair)) == json_of(differences_of_tables(*pair))
+        for role in (RUNTIME, BUDGET, IDENTITY):
+            assert json_of(differences(*pair, [role])) == json_of(
+                differences_of_tables(*pair, [role])
+            )
+
+
+def test_one_walk_over_containers_of_every_kind() -> None:
+    class Part(Config, role=BUDGET):
+        x: int = 1
+        y: float = math.inf
+
+    class Root(Config):
+        one: Part | None = None
+        many: tuple[Part, ...] = ()
+        named: dict[str, Part] | None = None
+        deep: dict[str, tuple[Part, ...]] = field(factory=dict, role=RUNTIME)
+        pair: tuple[int, Part] = field(factory=lambda: (1, Part()))
+        numbers: list[float] = field(factory=list)
+        area: Free = field(factory=Free)
+
+    shared = Part(x=5)
+    roots = [
+        resolve(Root(**values))
+        for values in (
+            {},
+            {"named": {}, "deep": {"a": ()}},
+            {"named": {"b": Part(), "a": Part(x=2)}, "deep": {"a": (Part(),)}, "many": (Part(),)},
+            {"named": {"a": Part(), "b": Part(x=2)}, "many": (Part(y=2),), "pair": (2, Part(x=3))},
+            {"one": Part(), "numbers": [1, math.inf], "area": {"a": 1, "b": {"c": "inf"}}},
+            {"one": Part(x=2), "numbers": [1, 2], "area": {"a": True, "b": {"c": 1.5}}},
+            {"one": shared, "many": (shared, Part())},
+            {"one": Part(x=5), "many": (Part(x=5), Part())},
+        )
+    ]
+    roots += [resolve(root.evolve(numbers=[3])) for root in roots]
+    for left in roots:
+        for right in roots:
+            assert json_of(differences(left, right)) == json_of(differences_of_tables(left, right))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..draft.walk import leaves
+from ..draft.walk import PLAIN, UNTOUCHED, absence_role, free_leaves, leaves, narrower
 from ..schema.bounds import IDENTITY, Role
-from ..values.node import Node
-from ..words.names import within
-from ..words.shown import json_value, same
+from ..types.base import FieldType
+from ..types.containers import items_of
+from ..values.free import Free
+from ..values.node import Chain, Node, state_of
+from ..values.reference import Reference
+from ..words.names import Path, dotted, within
+from ..words.shown import MISSING, json_value, same
 from .fingerprint import identity_leaves
 from .reader import ROLES, load_record
 
@@ -171,8 +175,104 @@ class Difference:
 
 def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) -> list[Difference]:
     """Compare two resolved configs value by value."""
+    wanted = None if roles is None else set(roles)
+    states = state_of(left), state_of(right)
+    if type(left) is type(right) and all(one.frozen and not one.ties for one in states):
+        walk = _Pairs()
+        try:
+            walk.sections(left, right, (), IDENTITY)
+        except _Uneven:
+            return differences_of_tables(left, right, roles)
+        return [one for one in walk.found if wanted is None or one.role in wanted]
+    return differences_of_tables(left, right, roles)
+
+
+def differences_of_tables(
+    left: Node, right: Node, roles: Sequence[Role] | None = None
+) -> list[Difference]:
+    """Compare the tables of two configs of any classes."""
     rows = compare([leaf_table(left, right), leaf_table(right, left)], roles)
     return [difference_of(row) for row in rows]
+
+
+class _Uneven(Exception):
+    """Not all fields of one config are fields of the other, or a section stands in two places."""
+
+
+class _Pairs:
+    """One walk over two resolved configs of one class, which stops where both hold one object."""
+
+    def __init__(self) -> None:
+        self.found: list[Difference] = []
+        self.seen: tuple[set[int], set[int]] = set(), set()
+
+    def sections(self, left: Node, right: Node, path: Path, role: Role) -> None:
+        """Compare two sections of one class field by field."""
+        for section, seen in zip((left, right), self.seen, strict=True):
+            if id(section) in seen:
+                raise _Uneven
+            seen.add(id(section))
+        ours, theirs = vars(left), vars(right)
+        before, after = state_of(left).origins, state_of(right).origins
+        for name, info in type(left).__setpoint__.fields.items():
+            value, other = ours.get(name, MISSING), theirs.get(name, MISSING)
+            if value is MISSING or other is MISSING:
+                raise _Uneven
+            if value is other or (
+                type(value) in PLAIN and type(value) is type(other) and value == other
+            ):
+                continue
+            own = narrower(role, info.role) if info.role not in (None, role) else role
+            chains = before.get(name) or [], after.get(name) or []
+            self.values(info.type, value, other, (*path, name), own, chains)
+
+    def values(
+        self,
+        kind: FieldType,
+        left: Any,
+        right: Any,
+        path: Path,
+        role: Role,
+        chains: tuple[Chain, Chain],
+    ) -> None:
+        """Compare two values of one field, or two items of one place."""
+        if isinstance(left, Node) and type(left) is type(right):
+            self.sections(left, right, path, role)
+        elif isinstance(left, Node | Reference) or isinstance(right, Node | Reference):
+            raise _Uneven
+        elif isinstance(left, Free) and isinstance(right, Free):
+            ours, theirs = list(free_leaves(left, path, role)), list(free_leaves(right, path, role))
+            if [leaf.path for leaf in ours] != [leaf.path for leaf in theirs]:
+                raise _Uneven
+            for one, two in zip(ours, theirs, strict=True):
+                self.leaf(one.value, two.value, one.path, role, (one.chain, two.chain))
+        elif isinstance(left, Free) or isinstance(right, Free):
+            raise _Uneven
+        elif kind.nested and (left or right):
+            items = [list(items_of(kind, side)) if side else [] for side in (left, right)]
+            if isinstance(left, dict):
+                items = [sorted(side, key=lambda item: item[0]) for side in items]
+            ours, theirs = items
+            if [item[0] for item in ours] != [item[0] for item in theirs]:
+                raise _Uneven
+            for (key, value, inner), (_, other, _) in zip(ours, theirs, strict=True):
+                self.values(inner, value, other, (*path, key), role, chains)
+        else:
+            role = absence_role(kind, role) if kind.nested else role
+            self.leaf(_plain(kind, left), _plain(kind, right), path, role, chains)
+
+    def leaf(
+        self, left: Any, right: Any, path: Path, role: Role, chains: tuple[Chain, Chain]
+    ) -> None:
+        """Compare two values in plain data."""
+        if not same(json_value(left), json_value(right)):
+            before, after = (chain[-1][0] if chain else UNTOUCHED for chain in chains)
+            here, there = before.describe(path), after.describe(path)
+            self.found.append(Difference(dotted(path), left, right, here, there, role))
+
+
+def _plain(kind: FieldType, value: Any) -> Any:
+    return value if value is not None and type(value) in PLAIN else kind.dump(value)
 
 
 def difference_of(row: Row) -> Difference:
