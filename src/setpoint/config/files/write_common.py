@@ -27,7 +27,7 @@ _ESCAPES = {
 } | {ord(c): "\\" + e for c, e in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     Path = tuple[str | int, ...]
@@ -45,6 +45,38 @@ def quoted(text: str) -> str:
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'  # nearly every text, and ten times as fast
     return f'"{text.translate(_ESCAPES)}"'
+
+
+class Unplain(Exception):
+    """A value that `plain_data` has to see: one to be refused, or of a class derived from str."""
+
+
+def quoted_text(text: str) -> str:
+    """A text in double quotes, or `Unplain` for one that no file can hold."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    if not is_text(text):
+        raise Unplain
+    return quoted(text)
+
+
+def _digits(value: int) -> str:
+    if value.bit_length() > _MAX_BITS:
+        raise Unplain
+    return repr(value)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# How the scalars that are written alike in JSON and TOML are written, by their exact class.
+SCALARS: dict[type, Callable[[Any], str]] = {
+    str: quoted_text,
+    int: _digits,
+    bool: _truth,
+    float: repr,
+}
 
 
 def remark(comments: list[str]) -> str:

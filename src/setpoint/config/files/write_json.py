@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .document import is_list, is_mapping
-from .write_common import WIDTH, plain_data, quoted
+from ..words.texts import MAX_DEPTH
+from .write_common import SCALARS, WIDTH, Unplain, plain_data, quoted_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 _STEP = "  "
 
@@ -27,36 +28,52 @@ def write_json(
         SetpointError: a value that no file can hold.
     """
     del comments
-    return _lines(plain_data(data), "") + "\n"
+    try:
+        return _container(data, "") + "\n"
+    except Unplain:
+        return _container(plain_data(data), "") + "\n"
 
 
-def _lines(value: object, indent: str) -> str:
+def _container(value: Any, indent: str) -> str:
+    if len(indent) >= _DEEPEST:
+        raise Unplain
     inner = indent + _STEP
-    if is_mapping(value) and value:
-        items = [f"{quoted(key)}: {_lines(item, inner)}" for key, item in value.items()]
-        return _block("{", items, "}", indent)
-    if is_list(value) and value:
-        items = [_lines(item, inner) for item in value]
-        flat = f"[{', '.join(items)}]"
-        if len(indent) + len(flat) <= WIDTH and not any(isinstance(i, (dict, list)) for i in value):
-            return flat
-        return _block("[", items, "]", indent)
-    return _scalar(value)
+    cls: type = value.__class__
+    if cls is dict:
+        items: list[str] = []
+        for key, item in value.items():
+            if key.__class__ is not str:
+                raise Unplain
+            write = _WRITE.get(item.__class__)
+            text = _container(item, inner) if write is None else write(item)
+            items.append(f"{inner}{quoted_text(key)}: {text}")
+        opening, closing = "{", "}"
+    elif cls is list or cls is tuple:
+        items, deep = [], False
+        for item in value:
+            write = _WRITE.get(item.__class__)
+            deep = deep or write is None
+            items.append(_container(item, inner) if write is None else write(item))
+        if not deep:
+            flat = f"[{', '.join(items)}]"
+            if len(indent) + len(flat) <= WIDTH:
+                return flat
+        items = [inner + item for item in items]
+        opening, closing = "[", "]"
+    else:
+        raise Unplain
+    body = ",\n".join(items)
+    return f"{opening}\n{body}\n{indent}{closing}" if body else opening + closing
 
 
-def _block(opening: str, items: list[str], closing: str, indent: str) -> str:
-    body = ",\n".join(indent + _STEP + item for item in items)
-    return f"{opening}\n{body}\n{indent}{closing}"
-
-
-def _scalar(value: object) -> str:
-    if isinstance(value, str):
-        return quoted(value)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if is_mapping(value) or is_list(value):  # an empty one
-        return "{}" if is_mapping(value) else "[]"
+def _float(value: float) -> str:
     text = repr(value)
-    return quoted(text) if text in ("inf", "-inf", "nan") else text
+    return f'"{text}"' if text in ("inf", "-inf", "nan") else text
+
+
+def _null(value: None) -> str:
+    return "null"
+
+
+_WRITE: dict[type, Callable[[Any], str]] = {**SCALARS, float: _float, type(None): _null}
+_DEEPEST = MAX_DEPTH * len(_STEP)

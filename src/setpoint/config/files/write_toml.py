@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .document import is_list, is_mapping
-from .write_common import WIDTH, plain_data, quoted, remark
+from ..words.texts import MAX_DEPTH
+from .write_common import SCALARS, WIDTH, Unplain, plain_data, quoted_text, remark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
     Path = tuple[str | int, ...]
     Comments = Mapping[Path, str]
@@ -32,9 +33,11 @@ def write_toml(
     Raises:
         SetpointError: a value that no file can hold.
     """
-    writer = _Writer(comments or {})
-    writer.table(plain_data(data), (), "")
-    return "\n".join(writer.lines) + "\n" if writer.lines else ""
+    try:
+        lines = _Writer(comments or {}).whole(data)
+    except Unplain:
+        lines = _Writer(comments or {}).whole(plain_data(data))
+    return "\n".join(lines) + "\n" if lines else ""
 
 
 class _Writer:
@@ -42,42 +45,56 @@ class _Writer:
         self.lines: list[str] = []
         self._comments = comments
 
-    def table(self, table: dict[str, object], path: Path, name: str) -> None:
-        """The lines of a table, below its header."""
+    def whole(self, data: Any) -> list[str]:
+        """The lines of the top level."""
+        if data.__class__ is not dict:
+            raise Unplain
+        self._table(data, (), "", None, [])
+        return self.lines
+
+    def _table(
+        self, table: dict[Any, Any], path: Path, name: str, header: str | None, notes: list[str]
+    ) -> None:
+        """A table with the tables inside; `header` if it has one, left out where that says nothing.
+
+        A table of nothing but tables needs no line of its own: `[a.b]` makes `a`.
+        """
+        at = len(self.lines)
+        tables: list[tuple[str, str, Any]] = []
         for key, value in table.items():
-            if not is_mapping(value) and not _is_table_list(value):
-                self._key_value(_key(key), value, (*path, key))
-        for key, value in table.items():
-            inner = f"{name}.{_key(key)}" if name else _key(key)
-            if is_mapping(value):
-                self._section(value, (*path, key), inner)
-            elif is_list(value) and _is_table_list(value):
-                notes = self._own((*path, key))
-                for index, item in enumerate(value):
-                    item_path = (*path, key, index)
-                    self._header(f"[[{inner}]]", notes + self._own(item_path))
-                    notes = []
-                    if is_mapping(item):
-                        self.table(item, item_path, inner)
+            if key.__class__ is not str:
+                raise Unplain
+            write = _WRITE.get(value.__class__)
+            if write is not None:
+                line = f"{_key(key)} = {write(value)}"
+                self.lines.append(
+                    line + remark(self._own((*path, key))) if self._comments else line
+                )
+            elif value.__class__ is dict or _is_table_list(value):
+                tables.append((key, f"{name}.{_key(key)}" if name else _key(key), value))
+            else:
+                self._long(_key(key), value, (*path, key))
+        if header is not None and (notes or not table or len(self.lines) > at or header[1] == "["):
+            self.lines[at:at] = ["", header + remark(notes)] if at else [header + remark(notes)]
+        for key, inner, value in tables:
+            here = (*path, key)
+            if len(here) >= MAX_DEPTH:
+                raise Unplain
+            if value.__class__ is dict:
+                self._table(value, here, inner, f"[{inner}]", self._own(here))
+                continue
+            notes = self._own(here)
+            for index, item in enumerate(value):
+                place = (*here, index)
+                self._table(item, place, inner, f"[[{inner}]]", notes + self._own(place))
+                notes = []
 
-    def _section(self, table: dict[str, object], path: Path, name: str) -> None:
-        notes = self._own(path)
-        # A table of nothing but tables needs no line of its own: [a.b] makes a.
-        only_tables = all(is_mapping(item) or _is_table_list(item) for item in table.values())
-        if notes or not table or not only_tables:
-            self._header(f"[{name}]", notes)
-        self.table(table, path, name)
-
-    def _header(self, header: str, notes: list[str]) -> None:
-        if self.lines:
-            self.lines.append("")
-        self.lines.append(header + remark(notes))
-
-    def _key_value(self, key: str, value: object, path: Path) -> None:
+    def _long(self, key: str, value: Any, path: Path) -> None:
+        """A list, or a mapping inside one, on one line if it fits."""
         notes = self._own(path)
         inner_notes: list[str] = []
         line = f"{key} = {self._inline(value, path, inner_notes)}"
-        if len(line) <= WIDTH or not is_list(value) or not value:
+        if len(line) <= WIDTH or not value:
             self.lines.append(line + remark(notes + inner_notes))
             return
         self.lines.append(f"{key} = [{remark(notes)}")
@@ -87,41 +104,51 @@ class _Writer:
             self.lines.append(f"    {self._inline(item, item_path, notes)},{remark(notes)}")
         self.lines.append("]")
 
-    def _inline(self, value: object, path: Path, notes: list[str]) -> str:
+    def _inline(self, value: Any, path: Path, notes: list[str]) -> str:
         """A value on one line; the comments on what is inside it are added to `notes`."""
-        if is_mapping(value):
-            parts: list[str] = []
+        cls: type = value.__class__
+        write = _WRITE.get(cls)
+        if write is not None:
+            return write(value)
+        if len(path) >= MAX_DEPTH:
+            raise Unplain
+        items: list[str] = []
+        if cls is dict:
             for key, item in value.items():
+                if key.__class__ is not str:
+                    raise Unplain
                 notes += self._own((*path, key))
-                parts.append(f"{_key(key)} = {self._inline(item, (*path, key), notes)}")
-            return f"{{{', '.join(parts)}}}"
-        if is_list(value):
-            items: list[str] = []
-            for index, item in enumerate(value):
-                notes += self._own((*path, index))
-                items.append(self._inline(item, (*path, index), notes))
-            return f"[{', '.join(items)}]"
-        return _scalar(value)
+                items.append(f"{_key(key)} = {self._inline(item, (*path, key), notes)}")
+            return f"{{{', '.join(items)}}}"
+        if cls is not list and cls is not tuple:
+            raise Unplain
+        for index, item in enumerate(value):
+            notes += self._own((*path, index))
+            items.append(self._inline(item, (*path, index), notes))
+        return f"[{', '.join(items)}]"
 
     def _own(self, path: Path) -> list[str]:
         comment = self._comments.get(path)
         return [] if comment is None else [comment]
 
 
-def _is_table_list(value: object) -> bool:
-    return is_list(value) and bool(value) and all(isinstance(item, dict) for item in value)
+def _is_table_list(value: Any) -> bool:
+    return (
+        (value.__class__ is list or value.__class__ is tuple)
+        and bool(value)
+        and all(item.__class__ is dict for item in value)
+    )
 
 
 def _key(key: str) -> str:
-    bare = key.replace("-", "_").replace("_", "a")
-    return key if bare.isascii() and bare.isalnum() else quoted(key)
+    if key.isascii() and key.replace("-", "_").replace("_", "a").isalnum():
+        return key
+    return quoted_text(key)
 
 
-def _scalar(value: object) -> str:
-    if value is None:
-        return '"null"'
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value)  # of an int or a float; TOML writes inf, -inf and nan as Python does
+def _null(value: None) -> str:
+    return '"null"'
+
+
+# TOML writes inf, -inf and nan as Python does.
+_WRITE: dict[type, Callable[[Any], str]] = {**SCALARS, type(None): _null}
