@@ -259,23 +259,12 @@ class Editor(Edits):
                 f"is the reference {current.text}, which leads to no section; set fields there, or "
                 f"set this one to null first"
             )
-        if tag is None:
-            if isinstance(current, Node):
-                return current
-            cls = kind.only()
-            if cls is None:
-                raise Invalid(
-                    "no variant is chosen here yet, so its fields cannot be set",
-                    kind.candidates(),
-                ).inside("type")
-        else:
-            try:
-                cls = kind.find(tag)
-            except Invalid as error:
-                raise error.inside("type") from None
-            if isinstance(current, Node) and type(current).__setpoint__.cls is cls:
-                parent.store(info.name, current, origin)
-                return current
+        if tag is None and isinstance(current, Node):
+            return current
+        cls = kind.chosen(tag, "no variant is chosen here yet, so its fields cannot be set")
+        if isinstance(current, Node) and type(current).__setpoint__.cls is cls:
+            parent.store(info.name, current, origin)
+            return current
         fresh = cls()
         if isinstance(current, Node):
             keep_shared(current, fresh)

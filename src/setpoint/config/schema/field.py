@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..types.base import read_item
 from ..types.compiler import compile_annotation
-from ..types.containers import MappingType, SequenceType, TupleType, name_containers
+from ..types.containers import MappingType, SequenceType, TupleType, each, name_containers
 from ..types.scalars import FloatType, IntType, LiteralType, StrType
 from ..types.sections import section_classes
 from ..types.special import AnyType, PatternType, ScalarType
@@ -20,8 +20,8 @@ from ..values.node import Node
 from ..values.origin import DEFAULT, Origin, running
 from ..values.reference import Reference, may_refer
 from ..values.user_code import error_in_words, traceback_of
-from ..words.errors import DeclarationError, Invalid, SetpointError, UserCodeError, several
-from ..words.shown import MISSING, shown_part
+from ..words.errors import DeclarationError, Invalid, SetpointError, UserCodeError
+from ..words.shown import MISSING, children, shown_part
 from .bounds import Bounds, Role
 
 if TYPE_CHECKING:
@@ -204,21 +204,10 @@ class FieldInfo:
             return
         if self.bounds is not None:
             self.bounds.check(value)
-        if self.item_bounds is not None and isinstance(value, Mapping | list | tuple):
-            named = isinstance(value, Mapping)
-            pairs = (
-                cast(Mapping[Any, Any], value).items()
-                if named
-                else enumerate(cast(Sequence[Any], value))
-            )
-            errors: list[Invalid] = []
-            for key, item in pairs:
-                try:  # a reference is no number, so the limits say nothing about it yet
-                    self.item_bounds.check(item)
-                except Invalid as error:
-                    errors.append(error.inside(key))
-            if errors:
-                raise several(errors)
+        bounds = self.item_bounds
+        if bounds is not None:
+            # A reference is no number, so the limits say nothing about it yet.
+            each(children(value), lambda _, item: bounds.check(item))
 
 
 class ForTypeCheckers(dict[str, Any]):

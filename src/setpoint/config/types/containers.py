@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
 from ..values.node import Node
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..values.origin import Origin
     from ..words.names import Path
 
+K = TypeVar("K", int, str)
 # The word that takes items out of a list or a mapping; a mapping can therefore not hold it.
 REMOVE = "remove"
 
@@ -156,7 +157,7 @@ class SequenceType(FieldType):
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
         items = read_items(self, value)
-        return self.adopt(each(items, lambda _, item: read_item(self.item, item, origin)))
+        return self.adopt(each(enumerate(items), lambda _, one: read_item(self.item, one, origin)))
 
     def read_one(self, item: object, origin: Origin) -> Any:
         """See `ItemType.read_one`."""
@@ -221,7 +222,9 @@ class TupleType(FieldType):
             raise Invalid(
                 f"needs {len(self.items)} items, got {len(items)}", secret=self.is_secret()
             )
-        return tuple(each(items, lambda at, item: read_item(self.items[at], item, origin)))
+        return tuple(
+            each(enumerate(items), lambda at, item: read_item(self.items[at], item, origin))
+        )
 
     def adopt(self, value: Any) -> Any:
         """See `FieldType.adopt`."""
@@ -353,19 +356,19 @@ def read_items(kind: FieldType, value: object) -> Iterable[object]:
     raise kind.refuse(value)
 
 
-def each(items: Iterable[object], read: Callable[[int, object], Any]) -> list[Any]:
-    """Read every item and gather what is wrong with all of them.
+def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) -> list[Any]:
+    """Read every item, each with its index or key, and gather what is wrong with all of them.
 
     Raises:
-        Invalid: for all items that do not fit, each with its index.
+        Invalid: for all items that do not fit, each with its index or key.
     """
     result: list[Any] = []
     errors: list[Invalid] = []
-    for index, item in enumerate(items):
+    for key, item in items:
         try:
-            result.append(read(index, item))
+            result.append(read(key, item))
         except Invalid as error:
-            errors.append(error.inside(index))
+            errors.append(error.inside(key))
     if errors:
         raise several(errors)
     return result

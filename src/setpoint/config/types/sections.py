@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..values.node import Node
 from ..values.origin import RECORD
-from ..words.errors import Invalid, several
+from ..words.errors import Invalid
 from ..words.inline import parse_flow
 from ..words.names import FORGOTTEN
 from ..words.texts import PlainScalar
 from .base import FieldType
-from .containers import REMOVE
+from .containers import REMOVE, each
 from .scalars import refuse_choice
 
 if TYPE_CHECKING:
@@ -73,6 +73,23 @@ class SectionType(FieldType):
             refused.hint = f"{FORGOTTEN}."
         raise refused
 
+    def chosen(self, tag: object, lacking: str) -> type[Node]:
+        """The class of a section whose `type` is given, or None where it is left out.
+
+        Raises:
+            Invalid: if there is no such variant; with the words for what is lacking if it must be
+                given.
+        """
+        try:
+            if tag is not None:
+                return self.find(tag)
+            cls = self.only()
+            if cls is None:
+                raise Invalid(lacking, self.candidates())
+        except Invalid as error:
+            raise error.inside("type") from None
+        return cls
+
     def only(self) -> type[Node] | None:
         """The class of a field that needs no `type`."""
         if len(self.classes) != 1:
@@ -127,16 +144,8 @@ class SectionType(FieldType):
         return value.__setpoint_variant__(cls)
 
     def _from_mapping(self, values: Mapping[str, object], origin: Origin) -> Any:
-        cls = self.only()
         tag = tag_of(values)
-        if tag is not None or cls is None:
-            if tag is None:
-                raise Invalid("needs a type", self.candidates()).inside("type")
-            try:
-                cls = self.find(tag)
-            except Invalid as error:
-                raise error.inside("type") from None
-        section = cls()
+        section = self.chosen(tag, "needs a type")()
         read_all(section, values, origin)
         return section
 
@@ -163,24 +172,11 @@ def read_all(section: Node, values: Mapping[str, object], origin: Origin) -> Non
     Raises:
         Invalid: for everything that does not fit.
     """
-    errors: list[Invalid] = []
-    for key, item in values.items():
-        if key == "type":
-            continue
-        try:
-            read_into(section, key, item, origin)
-        except Invalid as error:
-            errors.append(error.inside(key))
-    if errors:
-        raise several(errors)
+    fields = ((key, item) for key, item in values.items() if key != "type")
+    each(fields, lambda key, item: _read_into(section, key, item, origin))
 
 
-def read_into(section: Node, key: str, value: object, origin: Origin) -> None:
-    """Set one field of a section that is being read from a mapping.
-
-    Raises:
-        Invalid: if there is no such field, or it cannot take the value.
-    """
+def _read_into(section: Node, key: str, value: object, origin: Origin) -> None:
     known = type(section).__setpoint__
     info = known.find(key)
     if info is None:
