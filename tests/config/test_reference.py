@@ -10,7 +10,7 @@ from setpoint.config import Config, Invalid, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.writer import record_files
 from setpoint.config.values.node import chain_of
-from setpoint.config.values.reference import Reference, is_whole, may_refer, ref, reference_to
+from setpoint.config.values.reference import Reference, is_reference, may_refer, ref, reference_to
 from setpoint.editor_schema.document import json_schema
 from setpoint.units import Period
 
@@ -137,8 +137,8 @@ def test_what_may_refer() -> None:
     assert may_refer({"a": [1, ("x", "${b}")]})
     assert may_refer((ref("a"),))
     assert not may_refer({"a": [1, "$", None]})
-    assert is_whole(" ${a} ")
-    assert not is_whole("${a},${b}")
+    assert is_reference(" ${a} ")
+    assert not is_reference("${a},${b}")
 
 
 def test_a_reference_into_a_section_that_is_null() -> None:

@@ -108,7 +108,7 @@ def _of_run(place: Place) -> Inference:
     """What the record of a run or checkpoint says."""
     record = load_record(Job, str(place.record))
     base = Inference()
-    editor = Editor(base, whole=True)
+    editor = Editor(base, replace_mappings=True)
     values: dict[str, Any] = {
         name: record.values[name] for name in (*LEARNED, *USUAL) if name in record.values
     }
@@ -135,7 +135,7 @@ def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
     else:
         model = read_config(place.directory)[0]
     base = Inference()
-    editor = Editor(base, whole=True)
+    editor = Editor(base, replace_mappings=True)
     values = {"type": type(model).__setpoint__.tag, **to_minimal(model)}
     editor.merge({"model": values}, Origin(RECORD, f"{path}/{CONFIG}"))
     if editor.problems:

@@ -14,7 +14,7 @@ from ..types.special import AnyType
 from ..values.free import listed, plain_value
 from ..values.import_path import ImportPath
 from ..values.node import Node
-from ..values.reference import Reference, is_whole
+from ..values.reference import Reference, is_reference
 from ..words.errors import Invalid
 from ..words.inline import parse_flow
 from ..words.shown import children
@@ -150,7 +150,7 @@ def _components(items: Collection[object]) -> bool:
     """Whether a list or mapping holds components, some of them perhaps by reference."""
     if any(map(_is_component, items)):
         return True
-    return bool(items) and all(isinstance(item, str) and is_whole(item) for item in items)
+    return bool(items) and all(isinstance(item, str) and is_reference(item) for item in items)
 
 
 def _component(value: object, origin: Origin) -> Any:
@@ -164,7 +164,7 @@ def _component(value: object, origin: Origin) -> Any:
 def _inside(key: str | int, item: object, origin: Origin) -> Any:
     if isinstance(item, Reference):
         return item
-    if isinstance(item, str) and is_whole(item):
+    if isinstance(item, str) and is_reference(item):
         return Reference(item)
     if not _is_component(item):
         raise Invalid(

@@ -165,7 +165,7 @@ class Config(Node, metaclass=ConfigMeta):
         if flat:
             return {leaf.key: leaf.value for leaf in leaves(self)}
 
-        return to_plain(self, whole=True)
+        return to_plain(self, replace_mappings=True)
 
     def build(self, **runtime: Any) -> Any:
         """Import the owner of this config and construct it.

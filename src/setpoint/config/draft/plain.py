@@ -31,14 +31,15 @@ def to_plain(
     path: Path = (),
     places: Places | None = None,
     default: Node | None = None,
-    whole: bool = False,
+    replace_mappings: bool = False,
 ) -> dict[str, Any]:
     """A config as nested dicts and lists, complete, with `type` first in variants.
 
     Arguments:
         config: a draft or a resolved config; fields without a value yet are left out.
-        whole: whether it will replace what is there, as a record does; a file adds to the
-            mappings that are there by default, so that it has to take out what is not in them.
+        replace_mappings: whether mappings will replace those that are there, as in a record; a
+            file adds to the ones that are there by default, so that it has to take out what is not
+            in them.
 
     Returns:
         plain data that reads back as an equal config; a section that stands in several places is
@@ -59,10 +60,10 @@ def to_plain(
             if isinstance(value, Node) and places.get(id(value), here) == here:
                 special = same is not None or not isinstance(info.factory, type)
                 beside = _usual(info, same) if special else None
-                result[name] = to_plain(value, here, places, beside, whole)
+                result[name] = to_plain(value, here, places, beside, replace_mappings)
                 continue
-            result[name] = _complete(info.type, value, here, places, whole)
-            if isinstance(value, dict) and not whole:
+            result[name] = _complete(info.type, value, here, places, replace_mappings)
+            if isinstance(value, dict) and not replace_mappings:
                 gone = _removed(cast(dict[str, Any], value), _usual(info, same))
                 result[name] = {**gone, **result[name]}
     return result
@@ -81,18 +82,20 @@ def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
     return {REMOVE: gone} if gone else {}
 
 
-def _complete(kind: FieldType, value: Any, path: Path, places: Places, whole: bool) -> Any:
+def _complete(
+    kind: FieldType, value: Any, path: Path, places: Places, replace_mappings: bool
+) -> Any:
     if isinstance(value, Node):
         first = places.get(id(value), path)
         if first != path:
             return reference_to(first)
-        return to_plain(value, path, places, None, whole)
+        return to_plain(value, path, places, None, replace_mappings)
     if isinstance(value, Reference):
         return value.text
     if value is None or not kind.nested:
         return kind.dump(value)
     items = (
-        (key, _complete(inner, item, (*path, key), places, whole))
+        (key, _complete(inner, item, (*path, key), places, replace_mappings))
         for key, item, inner in items_of(kind, value)
     )
     return dict(items) if isinstance(value, dict) else [item for _, item in items]

@@ -39,12 +39,12 @@ class Editor(Edits):
     """Applies values to a draft; a value that does not fit becomes a problem, not an exception.
 
     Arguments:
-        whole: whether a mapping replaces the one that is there, instead of adding to it; records
-            hold whole values.
+        replace_mappings: as records do, which hold complete values; a mapping of another layer
+            adds to the one that is there.
     """
 
-    def __init__(self, root: Node, whole: bool = False) -> None:
-        super().__init__(root, whole)
+    def __init__(self, root: Node, replace_mappings: bool = False) -> None:
+        super().__init__(root, replace_mappings)
         self.items = Items(self)
         # By what path a layer has set a field; a section may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
@@ -56,7 +56,7 @@ class Editor(Edits):
 
     def on(self, draft: Node) -> Editor:
         """An editor that goes on with another draft of the same configuration."""
-        other = Editor(draft, self.whole)
+        other = Editor(draft, self.replace_mappings)
         other.problems, other.failed, other.notes = self.problems, self.failed, self.notes
         other.fragment_count = self.fragment_count
         return other
@@ -208,7 +208,7 @@ class Editor(Edits):
                 except Invalid as error:
                     self.report((*path, str(key)), item, origin, error)
             return
-        if isinstance(current, dict) and isinstance(value, Mapping) and not self.whole:
+        if isinstance(current, dict) and isinstance(value, Mapping) and not self.replace_mappings:
             held = cast(dict[object, object], current)
             value = {**held, **cast(Mapping[object, object], value)}
         self._put(section, info, cast(object, value), origin, path)
@@ -324,7 +324,7 @@ class Editor(Edits):
         """Put what the files hold that a section extends onto it."""
         if EXTENDS not in values:
             return
-        if self.whole:
+        if self.replace_mappings:
             raise Invalid("a record is read without any other file").inside(EXTENDS)
 
         put_fragments(self, values[EXTENDS], origin, path, put, put_preset)

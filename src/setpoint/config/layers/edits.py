@@ -40,13 +40,13 @@ class Edits(ABC):
     `Editor` makes the edits; what is written apart from it knows this class only.
 
     Arguments:
-        whole: whether a mapping replaces the one that is there, instead of adding to it; records
-            hold whole values.
+        replace_mappings: as records do, which hold complete values; a mapping of another layer
+            adds to the one that is there.
     """
 
-    def __init__(self, root: Node, whole: bool = False) -> None:
+    def __init__(self, root: Node, replace_mappings: bool = False) -> None:
         self.root = root
-        self.whole = whole
+        self.replace_mappings = replace_mappings
         self.problems: list[Problem] = []
         self.fragment_count = 0  # how many files were read for sections
         self.failed: set[str] = set()

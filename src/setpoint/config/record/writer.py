@@ -60,7 +60,7 @@ def record_files(config: Node) -> dict[str, str]:
             entry[FORMERLY] = old
         chains[leaf.key] = entry
     return {
-        CONFIG: write_json({HEADER: header, **to_plain(config, whole=True)}),
+        CONFIG: write_json({HEADER: header, **to_plain(config, replace_mappings=True)}),
         ORIGINS: write_json(chains),
         MINIMAL: f"{HEADER} = {{schema = {header['schema']}}}\n\n{minimal_toml(config)}",
     }
@@ -133,7 +133,7 @@ def _merged(root: type[Node], record: Record, folder: str) -> Editor:
     """The recorded values in a new draft, but for the derived ones."""
     layers = {key: entry["layers"][-1]["layer"] for key, entry in record.origins.items()}
     derived = {key for key, layer in layers.items() if layer == DERIVED}
-    editor = Editor(root(), whole=True)
+    editor = Editor(root(), replace_mappings=True)
     editor.merge(_without(record.values, derived, ""), Origin(RECORD, folder, record.find))
     return editor
 

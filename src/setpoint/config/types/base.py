@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..values.node import Node
-from ..values.reference import Reference, is_whole, reference
+from ..values.reference import Reference, is_reference, reference
 from ..words.errors import Invalid
 from ..words.shown import shown
 from ..words.texts import OPENING, LiteralText, PlainScalar, refers, unescaped
@@ -109,7 +109,7 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
     if not isinstance(item, str) or OPENING not in item or kind.is_secret():
         return kind.read(item, origin)
     # The items of a list on one line, as flags give it, may be references themselves.
-    listed = isinstance(item, PlainScalar) and kind.is_container() and not is_whole(item)
+    listed = isinstance(item, PlainScalar) and kind.is_container() and not is_reference(item)
     if listed or isinstance(item, LiteralText):
         return kind.read(item, origin)
     if refers(item):

@@ -42,7 +42,7 @@ class Reference:
     def __init__(self, text: str) -> None:
         self.text = str(text)
         body = self.text.strip()
-        if not is_whole(body):
+        if not is_reference(body):
             raise Invalid(
                 f"is not a reference: it must be the whole value, as in {EXAMPLE}; only texts and "
                 f"paths hold references among other signs",
@@ -143,7 +143,7 @@ def reference(text: str, in_text: bool) -> Reference:
     Raises:
         Invalid: if it is neither.
     """
-    return Template(text) if in_text and not is_whole(text) else Reference(text)
+    return Template(text) if in_text and not is_reference(text) else Reference(text)
 
 
 def _parse(expression: str, hint: str = "") -> ast.expr:
@@ -221,7 +221,7 @@ def ref(expression: str) -> Any:
         raise error.called("ref", expression) from None
 
 
-def is_whole(text: str) -> bool:
+def is_reference(text: str) -> bool:
     """Whether a text is one reference and nothing else.
 
     Returns:
