@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import Invalid, Secret, ref
-from setpoint.config.types.base import dump_item, map_item, read_item
+from setpoint.config.types.base import dump_item, read_item, replace_in_item
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.values.reference import Reference
@@ -44,4 +44,4 @@ def test_a_reference_stays_as_it_is() -> None:
     kind = compile_annotation(Batch, "here")
     reference = Reference("${a}")
     assert dump_item(kind, reference) == "${a}"
-    assert map_item(kind, reference, lambda section: section, True) is reference
+    assert replace_in_item(kind, reference, lambda section: section, True) is reference

@@ -57,7 +57,9 @@ def test_the_plain_base() -> None:
     assert not kind.is_container()
     assert not kind.is_secret()
     assert kind.candidates() == ()
-    assert kind.dump(3) == kind.adopt(3) == kind.map(3, lambda section: section, True) == 3
+    assert (
+        kind.dump(3) == kind.own(3) == kind.replace_sections(3, lambda section: section, True) == 3
+    )
     assert list(kind.sections(3)) == []
     with pytest.raises(Invalid):
         kind.describe()

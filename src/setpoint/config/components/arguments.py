@@ -132,7 +132,7 @@ def read_argument(value: Any, origin: Origin) -> Any:
         entries = cast(Mapping[Any, object], value)
         if _components(entries.values()):
             read = {str(key): _inside(str(key), item, origin) for key, item in entries.items()}
-            return _Mapping(_Component()).adopt(read)
+            return _Mapping(_Component()).own(read)
     plain = cast(object, value)
     _refuse_hidden(plain, 0)
     read = plain_value(plain)

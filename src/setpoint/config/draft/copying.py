@@ -266,7 +266,7 @@ def _own(
         # A section from elsewhere is resolved anew, whatever it was part of.
         stays = source is not None and (value is source or (state and state.source is source))
         return _copy(value, memo, lazy, cast(Node, source) if stays else None)
-    return kind.map(value, lambda inner: _copy(inner, memo, lazy, None), False)
+    return kind.replace_sections(value, lambda inner: _copy(inner, memo, lazy, None), False)
 
 
 def _is_own(value: Any) -> bool:
@@ -341,7 +341,7 @@ def unpack(config: Node, packed: Packed) -> None:
     object.__setattr__(config, "_state", None)
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
-            value = fields[name].type.map(value, _same, False)
+            value = fields[name].type.replace_sections(value, _same, False)
         object.__setattr__(config, name, value)
     state = state_of(config)
     state.origins.update(chains)

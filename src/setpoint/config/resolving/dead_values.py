@@ -8,7 +8,7 @@ from typing import Any
 from ..draft.copying import draft_of, one_layer
 from ..draft.walk import sections
 from ..schema.hooks import DEAD
-from ..types.base import map_item
+from ..types.base import replace_in_item
 from ..values.node import Chain, Node, chain_of, origins_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
 from ..values.user_code import error_in_words, traceback_of
@@ -56,7 +56,7 @@ def undo(root: Node, giver: Origin) -> None:
             state_of(section).origins[name] = kept
             if kept:
                 kind = type(section).__setpoint__.fields[name].type
-                value = map_item(kind, kept[-1][1], draft_of, False)
+                value = replace_in_item(kind, kept[-1][1], draft_of, False)
                 object.__setattr__(section, name, value)
             else:
                 del state_of(section).origins[name]

@@ -152,13 +152,15 @@ class FieldInfo:
         if self.factory is None:
             return self.default
         if self.settled and isinstance(self.factory, type):
-            return self.type.adopt(self.factory())  # always of one kind, which has been read once
+            return self.type.own(self.factory())  # always of one kind, which has been read once
 
         # What the factory sets is a default, whoever asks for it first; and it may hand out the
         # same object each time, so that a copy is taken.
         with running(DEFAULT, ""):
             value = made(self, self._call_factory(self.factory))
-        return self.type.map(value, lambda section: section.__setpoint_draft__(), False)
+        return self.type.replace_sections(
+            value, lambda section: section.__setpoint_draft__(), False
+        )
 
     def _call_factory(self, factory: Callable[[], Any]) -> Any:
         try:

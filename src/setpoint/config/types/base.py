@@ -57,7 +57,7 @@ class FieldType:
             return Invalid(f"is not {self.describe()}", secret=True)
         return Invalid(f"is not {self.describe()}: got {shown(value)}", self.candidates())
 
-    def adopt(self, value: Any) -> Any:
+    def own(self, value: Any) -> Any:
         """Turn what a default factory returned into a draft's own value, without an origin."""
         return value
 
@@ -69,7 +69,7 @@ class FieldType:
         """
         return value
 
-    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         """A copy of the value with each section inside replaced."""
         return value
 
@@ -122,6 +122,8 @@ def dump_item(kind: FieldType, item: Any) -> Any:
     return item.text if isinstance(item, Reference) else kind.dump(item)
 
 
-def map_item(kind: FieldType, item: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-    """A copy of one item, as `FieldType.map` makes it; a reference stays as it is."""
-    return item if isinstance(item, Reference) else kind.map(item, function, frozen)
+def replace_in_item(
+    kind: FieldType, item: Any, function: Callable[[Any], Any], frozen: bool
+) -> Any:
+    """A copy of one item, as `FieldType.replace_sections` makes it; a reference stays as it is."""
+    return item if isinstance(item, Reference) else kind.replace_sections(item, function, frozen)

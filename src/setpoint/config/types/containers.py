@@ -13,7 +13,7 @@ from ..words.errors import Invalid, several
 from ..words.inline import parse_flow, parse_list
 from ..words.shown import shown
 from ..words.texts import PlainScalar, is_text, refuse_credentials
-from .base import FieldType, dump_item, map_item, read_item
+from .base import FieldType, dump_item, read_item, replace_in_item
 
 if TYPE_CHECKING:
     from ..values.origin import Origin
@@ -52,17 +52,17 @@ class OptionalType(FieldType):
             return None
         return self.inner.read(value, origin)
 
-    def adopt(self, value: Any) -> Any:
-        """See `FieldType.adopt`."""
-        return None if value is None else self.inner.adopt(value)
+    def own(self, value: Any) -> Any:
+        """See `FieldType.own`."""
+        return None if value is None else self.inner.own(value)
 
     def dump(self, value: Any) -> Any:
         """See `FieldType.dump`."""
         return None if value is None else self.inner.dump(value)
 
-    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.map`."""
-        return None if value is None else self.inner.map(value, function, frozen)
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        """See `FieldType.replace_sections`."""
+        return None if value is None else self.inner.replace_sections(value, function, frozen)
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """See `FieldType.sections`."""
@@ -108,13 +108,13 @@ class AnyOfType(FieldType):
         """See `FieldType.dump`."""
         return self._owner(value).dump(value)
 
-    def adopt(self, value: Any) -> Any:
-        """See `FieldType.adopt`."""
-        return self._owner(value).adopt(value)
+    def own(self, value: Any) -> Any:
+        """See `FieldType.own`."""
+        return self._owner(value).own(value)
 
-    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.map`."""
-        return self._owner(value).map(value, function, frozen)
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        """See `FieldType.replace_sections`."""
+        return self._owner(value).replace_sections(value, function, frozen)
 
     def _owner(self, value: Any) -> FieldType:
         for option in self.options:
@@ -157,7 +157,7 @@ class SequenceType(FieldType):
     def read(self, value: object, origin: Origin) -> Any:
         """See `FieldType.read`."""
         items = read_items(self, value)
-        return self.adopt(each(enumerate(items), lambda _, one: read_item(self.item, one, origin)))
+        return self.own(each(enumerate(items), lambda _, one: read_item(self.item, one, origin)))
 
     def read_one(self, item: object, origin: Origin) -> Any:
         """See `ItemType.read_one`."""
@@ -171,17 +171,17 @@ class SequenceType(FieldType):
         """
         raise Invalid(f"has no item {shown(key)}")
 
-    def adopt(self, value: Any) -> Any:
-        """See `FieldType.adopt`."""
+    def own(self, value: Any) -> Any:
+        """See `FieldType.own`."""
         return CheckedList(value, self) if self.mutable else tuple(value)
 
     def dump(self, value: Any) -> list[Any]:
         """See `FieldType.dump`."""
         return [dump_item(self.item, item) for item in value]
 
-    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.map`."""
-        items = [map_item(self.item, item, function, frozen) for item in value]
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        """See `FieldType.replace_sections`."""
+        items = [replace_in_item(self.item, item, function, frozen) for item in value]
         if not self.mutable:
             return tuple(items)
         return FrozenList(items, self.title) if frozen else CheckedList(items, self)
@@ -226,18 +226,18 @@ class TupleType(FieldType):
             each(enumerate(items), lambda at, item: read_item(self.items[at], item, origin))
         )
 
-    def adopt(self, value: Any) -> Any:
-        """See `FieldType.adopt`."""
+    def own(self, value: Any) -> Any:
+        """See `FieldType.own`."""
         return tuple(value)
 
     def dump(self, value: Any) -> list[Any]:
         """See `FieldType.dump`."""
         return [dump_item(kind, item) for kind, item in zip(self.items, value, strict=True)]
 
-    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.map`."""
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        """See `FieldType.replace_sections`."""
         pairs = zip(self.items, value, strict=True)
-        return tuple(map_item(kind, item, function, frozen) for kind, item in pairs)
+        return tuple(replace_in_item(kind, item, function, frozen) for kind, item in pairs)
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """See `FieldType.sections`."""
@@ -312,17 +312,17 @@ class MappingType(FieldType):
         """See `ItemType.read_one`."""
         return read_item(self.item, item, origin)
 
-    def adopt(self, value: Any) -> Any:
-        """See `FieldType.adopt`."""
+    def own(self, value: Any) -> Any:
+        """See `FieldType.own`."""
         return CheckedDict(value, self)
 
     def dump(self, value: Any) -> dict[str, Any]:
         """See `FieldType.dump`."""
         return {key: dump_item(self.item, item) for key, item in value.items()}
 
-    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.map`."""
-        items = {key: map_item(self.item, v, function, frozen) for key, v in value.items()}
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        """See `FieldType.replace_sections`."""
+        items = {key: replace_in_item(self.item, v, function, frozen) for key, v in value.items()}
         return FrozenDict(items, self.title) if frozen else CheckedDict(items, self)
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:

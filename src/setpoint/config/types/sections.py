@@ -149,8 +149,8 @@ class SectionType(FieldType):
         read_all(section, values, origin)
         return section
 
-    def map(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.map`."""
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        """See `FieldType.replace_sections`."""
         return function(value)
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:

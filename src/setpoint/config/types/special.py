@@ -79,8 +79,8 @@ class FreeType(FieldType):
         """See `FieldType.dump`."""
         return value.dump()
 
-    def map(self, value: Any, function: object, frozen: bool) -> Any:
-        """See `FieldType.map`."""
+    def replace_sections(self, value: Any, function: object, frozen: bool) -> Any:
+        """See `FieldType.replace_sections`."""
         return value.copy(frozen)
 
 
