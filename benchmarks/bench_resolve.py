@@ -30,7 +30,8 @@ HEAD = """\
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Period, Problem, check, derive, derived, field
+from setpoint.config import RUNTIME, Config, Problem, check, derive, derived, field
+from setpoint.units import Period
 
 class Item(Config):
     pass
@@ -151,7 +152,7 @@ def _measure(size: int, rounds: int) -> tuple[int, dict[str, float]]:
     steps: dict[str, Callable[[], Any]] = {
         "compose + resolve": lambda: compose(cls, flags=flags).resolve(),
         "flatten": lambda: list(leaves(resolved)),
-        "fingerprint": lambda: fingerprint(resolved),
+        "fingerprint (again)": lambda: fingerprint(resolved),
         "evolve + resolve": lambda: compose(cls, resolved.evolve()).resolve(),
     }
     found = {"first of a process": statistics.median(first)}

@@ -6,8 +6,8 @@ The steps, and what each side is given:
 - validate: the same values, merged into plain data of the right types, become a checked config.
 - fork: a config becomes another one with three fields changed, all of it checked.
 - fork + diff: such a fork, and what differs between the two, by path.
-- fingerprint: a digest that does not depend on the order of fields, of a config that was made just
-  before (what has been computed once may be kept).
+- fingerprint: a digest that does not depend on the order of fields. Setpoint keeps with a section
+  what it computed of it, so that its time is that of a new fork and its digest.
 - serialize: the whole config to JSON and back to a checked config.
 """
 
@@ -86,7 +86,7 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
         "validate": lambda: read(data, []),
         "fork": fork,
         "fork + diff": fork_and_diff,
-        "fingerprint": lambda: fingerprint(config),
+        "fingerprint": lambda: fingerprint(fork()),
         "serialize": serialize,
     }
 

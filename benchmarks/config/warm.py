@@ -32,7 +32,7 @@ BOUNDS: dict[str, dict[int, float]] = {
     "validate": {1: 60, 4: 150, 16: 250},
     "fork": {1: 4, 4: 1.3, 16: 1},
     "fork + diff": {1: 4, 4: 1.3, 16: 1},
-    "fingerprint": {1: 12, 4: 12, 16: 12},
+    "fingerprint": {1: 4, 4: 2, 16: 1},
     "serialize": {1: 60, 4: 60, 16: 60},
 }
 STEEPEST = 1.2
