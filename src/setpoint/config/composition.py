@@ -224,7 +224,7 @@ def _merge(
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
     draft = cast(C, editor.root)
-    return Composition(draft, label, editor.problems, editor.failed, sweep, sources.notes)
+    return Composition(draft, label, editor.problems, editor.invalid, sweep, sources.notes)
 
 
 class _Sources(Generic[C]):

@@ -102,7 +102,7 @@ class Given:
         """
         if self._editor.determined is None:
             try:
-                self._editor.determined = determined(self._editor.root, self._editor.failed)
+                self._editor.determined = determined(self._editor.root, self._editor.invalid)
             except SetpointError:
                 return None
         node: Any = self._editor.determined

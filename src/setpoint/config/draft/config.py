@@ -60,7 +60,7 @@ class Config(Node, metaclass=ConfigMeta):
             state = self._state
             if state is not None and state.shared and name in state.shared:
                 return take(self, name)
-            if state is not None and name in state.withheld:
+            if state is not None and name in state.invalid:
                 raise UnresolvedError(f"{type(self).__name__}.{name} has been given a wrong value")
             if info.factory is None:
                 if info.default is not MISSING:

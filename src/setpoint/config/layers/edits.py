@@ -49,7 +49,7 @@ class Edits(ABC):
         self.replace_mappings = replace_mappings
         self.problems: list[Problem] = []
         self.fragment_count = 0  # how many files were read for sections
-        self.failed: set[str] = set()
+        self.invalid: set[str] = set()
         # What has changed since a fragment of an older schema was written.
         self.notes: list[str] = []
         # The keys that no field answers to, and the configuration as far as it can be determined
@@ -83,7 +83,7 @@ class Edits(ABC):
                 hint = meant or place_of(root, key, dotted(full), loose=not hint) or hint
                 if names_secret(type(self.root), str(full[-1])):
                     text = "***"
-            self.failed.add(dotted(full))
+            self.invalid.add(dotted(full))
             problem = Problem(
                 dotted(full),
                 part.message,

@@ -21,9 +21,9 @@ WANTED = "it must yield a Problem for each finding, and nothing where all is wel
 class Checker:
     """Looks for what is wrong with a tree whose values are all known."""
 
-    def __init__(self, placed: list[tuple[Path, Node]], doubtful: set[str]) -> None:
+    def __init__(self, placed: list[tuple[Path, Node]], invalid: set[str]) -> None:
         self.placed = placed
-        self.doubtful = doubtful
+        self.invalid = invalid
         self.problems: list[Problem] = []
         self.cautions: list[Caution] = []
         # A section that was taken over as it is has passed; only what is said again counts.
@@ -38,14 +38,14 @@ class Checker:
                 if info.constant or info.factory is not None:
                     continue
                 here = dotted((*path, name))
-                if here in self.doubtful or name in state_of(section).withheld:
+                if here in self.invalid or name in state_of(section).invalid:
                     continue
                 if value_or_missing(section, name) is not MISSING:
                     continue
                 reason = "is required and has no value"
                 if info.derived:
                     reason = "must be set here: nothing in this configuration derives it"
-                self.doubtful.add(here)
+                self.invalid.add(here)
                 self.problems.append(Problem(here, reason, hint=f"Expected {_expected(info)}."))
 
     def items(self) -> None:

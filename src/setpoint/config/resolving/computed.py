@@ -17,7 +17,7 @@ from ..draft.walk import PLAIN
 from ..schema.tree import classes_at
 from ..types.containers import kind_at
 from ..values.free import Free
-from ..values.node import Node, chain_of, origins_of, value_or_missing, withhold
+from ..values.node import Node, chain_of, mark_invalid, origins_of, value_or_missing
 from ..values.origin import DERIVED, REFERENCE, Origin
 from ..values.reference import Reference, may_refer
 from ..values.user_code import error_in_words, traceback_of
@@ -70,7 +70,7 @@ class Determination:
         self.root = root
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
-        self.failed: set[str] = set()
+        self.invalid: set[str] = set()
         # The sections, by identity, in which something follows from values outside of them.
         self.tied: set[int] = set()
         # Whether a reference has put a section into another place.
@@ -150,7 +150,7 @@ class Determination:
             self._compute(key)
         elif key[:2] in self._items:
             self._assemble(key[:2])
-        if path in self.failed:
+        if path in self.invalid:
             raise _Failed
         value = getattr(section, name)
         if not type(section).__setpoint__.fields[name].type.nested:
@@ -185,7 +185,7 @@ class Determination:
             names = " -> ".join(dotted(self._pending[k].path) for k in cycle)
             self._fail(pending, Invalid(f"depends on itself: {names}"))
             for k in cycle:
-                self._spoil(self._pending[k])
+                self._mark_invalid(self._pending[k])
             raise _Failed
         self._stack.append(key)
         self._reads.append({})
@@ -198,7 +198,7 @@ class Determination:
                 self._store(pending, value)
         except (UnresolvedError, _Failed):
             # The missing value is reported where it is missing.
-            self._spoil(pending)
+            self._mark_invalid(pending)
             raise _Failed from None
         except Exception as error:
             said = isinstance(error, SetpointError | RecursionError)
@@ -273,7 +273,7 @@ class Determination:
                 self._compute(key)
         pending = next(iter(parts.values()))
         section, name = pending.section, pending.name
-        if any(dotted(part.path) in self.failed for part in parts.values()):
+        if any(dotted(part.path) in self.invalid for part in parts.values()):
             raise _Failed
         if field not in self._items:  # meanwhile stored
             return
@@ -298,7 +298,7 @@ class Determination:
                     where = chain_of(section, name)[-1][0].describe(path)
                     text = shown_part(value, part)
                     self._report(dotted(path), part, text, where)
-            self._spoil(pending)
+            self._mark_invalid(pending)
             raise _Failed from None
 
     def _misfit(self, value: object, wanted: str, error: Invalid) -> Invalid:
@@ -351,18 +351,18 @@ class Determination:
             raise _Failed
         return self._found[key]
 
-    def _spoil(self, pending: Pending) -> None:
+    def _mark_invalid(self, pending: Pending) -> None:
         """Make a value unreadable that could not be computed."""
-        self.failed.add(dotted(pending.path))
+        self.invalid.add(dotted(pending.path))
         if pending.inside:
-            self.failed.add(dotted(pending.path[: -len(pending.inside)]))
-        withhold(pending.section, pending.name)
+            self.invalid.add(dotted(pending.path[: -len(pending.inside)]))
+        mark_invalid(pending.section, pending.name)
 
     def _fail(self, pending: Pending, error: Invalid) -> None:
         path = dotted(pending.path)
-        if path in self.failed:
+        if path in self.invalid:
             return
-        self._spoil(pending)
+        self._mark_invalid(pending)
         if isinstance(pending.by, tuple):
             value, origin = None, "derivation"
         else:
@@ -372,7 +372,7 @@ class Determination:
             self._report(dotted((*pending.path, *part.at)), part, value, origin)
 
     def _report(self, path: str, error: Invalid, value: str | None, origin: str) -> None:
-        self.failed.add(path)
+        self.invalid.add(path)
         problem = Problem(
             path, error.message, valid=error.valid, hint=error.hint, value=value, origin=origin
         )

@@ -9,7 +9,7 @@ from ..draft.argument_errors import need_config
 from ..draft.copying import frozen_value, working_copy
 from ..draft.shared_sections import bind, check_size
 from ..draft.walk import PLAIN, sections
-from ..values.node import Node, is_frozen, state_of, value_or_missing, withhold
+from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
 from ..values.origin import Origin
 from ..words.errors import ConfigError, Problem, SetpointError
 from ..words.names import Path, dotted
@@ -58,7 +58,7 @@ def resolve(
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         drops.extend(overtaken)
     found = [*problems, *determination.problems, *found]
-    checker = Checker(placed, {*failed, *determination.failed})
+    checker = Checker(placed, {*failed, *determination.invalid})
     checker.required()
     checker.items()
     fresh = [section for _, section in placed if not is_frozen(section)]
@@ -113,7 +113,7 @@ def _determined(
         again = []
         placed = list(sections(root, (), again))
     if failed:
-        placed = _withhold(placed, again, failed)
+        placed = _mark_invalid(placed, again, failed)
     determination = Determination(root, placed)
     determination.run()
     if determination.shares:
@@ -131,7 +131,7 @@ def determined(draft: C, failed: Collection[str]) -> C:
     return _determined(draft, sorted(failed), [])[0]
 
 
-def _withhold(
+def _mark_invalid(
     placed: list[tuple[Path, Node]], again: list[tuple[Path, Node]], failed: Sequence[str]
 ) -> list[tuple[Path, Node]]:
     """Make what failed unreadable; the sections that still count are returned."""
@@ -148,11 +148,11 @@ def _withhold(
             if section is not None and name in type(section).__setpoint__.fields:
                 # A section stays, with all that is right in it, unless it is of an unknown variant.
                 if not isinstance(value_or_missing(section, name), Node):
-                    withhold(section, name)
+                    mark_invalid(section, name)
                     if whole.endswith(".type"):  # an item of an unknown variant
                         dropped.add(tuple(whole.split(".")[:-1]))
                 elif whole == f"{path}.type":
-                    withhold(section, name)
+                    mark_invalid(section, name)
                     dropped.add(tuple(path.split(".")))
                 break
             path = parent
@@ -175,7 +175,7 @@ def _freeze(section: Node) -> None:
     state = state_of(section)
     origins, put = state.origins, object.__setattr__
     for name, info in type(section).__setpoint__.fields.items():
-        if name in state.withheld:
+        if name in state.invalid:
             continue  # known to be wrong, and so unreadable
         # Filled slots also make later reads plain attribute reads.
         if name not in origins and info.constant:

@@ -26,20 +26,20 @@ class State:
         "copies",
         "dropped",
         "frozen",
+        "invalid",
         "origins",
         "rows",
         "shared",
         "source",
         "ties",
         "whole",
-        "withheld",
     )
 
     def __init__(self) -> None:
         self.origins: dict[str, Chain] = {}
         self.frozen = False
         # Fields whose value is known to be wrong, so that nothing may be concluded from it.
-        self.withheld: set[str] = set()
+        self.invalid: set[str] = set()
         # Values that a later layer has overtaken: (field, value, origin, reason).
         self.dropped: list[tuple[str, object, Origin, str]] = []
         # What resolve found legal but suspicious, on the root.
@@ -113,7 +113,7 @@ def state_of(config: Node) -> State:
     return state
 
 
-def withhold(config: Node, name: str) -> None:
+def mark_invalid(config: Node, name: str) -> None:
     """Make a field unreadable whose value is known to be wrong and has been reported.
 
     Derivations and checks that read it then end without a conclusion of their own.
@@ -123,7 +123,7 @@ def withhold(config: Node, name: str) -> None:
         state.shared.pop(name, None)
     if name in touched(config):
         object.__delattr__(config, name)
-    state.withheld.add(name)
+    state.invalid.add(name)
 
 
 def chain_of(config: Node, name: str) -> Chain:
