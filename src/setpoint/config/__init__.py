@@ -5,6 +5,13 @@ is imported from here; its packages are private, and each uses only those above 
 `words`, `values`, `files`, `types`, `schema`, `migrations`, `draft`, `components`, `layers`,
 `resolving`, `record`. A name is imported from its module when it is first used, so that a command
 pays for what it needs.
+
+Four words beside those of the documentation. *Shared section*: one section that stands in several
+places of a tree, by a reference or an assignment; it is written once and built once. *Dead value*:
+a value that was given and can have no effect, since another value rules it out; an error, or
+dropped if a later layer ruled it out. *Invalid value*: one that is known to be wrong and has been
+reported; nothing is concluded from it. *Edit*: what changes an item of a list or mapping that
+stands there, such as append, insert or remove.
 """
 
 from typing import TYPE_CHECKING, Any
