@@ -85,6 +85,15 @@ def test_another_model_than_the_run_has(cli: CommandLine) -> None:
     assert "without a checkpoint" in cli.refused(f"generate {run} --parallel.device cpu")
 
 
+def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) -> None:
+    """A run that went on under --accept keeps the directory of the configuration it began with."""
+    folder = cli.ok("check small.toml").partition("run directory")[2].split()[0]
+    record(cli.folder / folder, "small.toml", "--optimizer.lr=0.5")
+    text = cli.refused("generate small.toml")
+    assert f"{folder} was not trained with this configuration: 1 value differs" in text
+    assert f"with its directory as the SOURCE: {folder}" in text
+
+
 def test_overrides_of_what_is_over(
     cli: CommandLine, transcript: Callable[[list[str]], str]
 ) -> None:

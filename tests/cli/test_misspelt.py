@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from ..snapshots import compare
 from .conftest import CommandLine
 
@@ -43,3 +45,26 @@ def test_a_switch_of_other_systems_hides_nothing_else(cli: CommandLine) -> None:
 def test_the_ranks_of_training_come_from_the_launcher(cli: CommandLine) -> None:
     for line in ("train --world-size 8 small.toml", "train small.toml --world-size=8"):
         assert "takes the number of ranks from the launcher" in cli.refused(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--compile", "Switch it on, with its defaults, with --compile '{}'; off with"),
+        ("--duration 2 epochs", '--duration "2 epochs"'),
+        ("--duration=2 epochs --seed 3", '--duration "2 epochs"'),
+        ("--data.sources.0.paths a.txt b.txt --seed 3", ": --data.sources.0.paths a.txt,b.txt"),
+        ("a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
+        ("--seed 3 a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),
+        ("small.toml", "--file small.toml"),
+    ],
+)
+def test_words_that_belong_elsewhere(cli: CommandLine, words: str, said: str) -> None:
+    cli.file("a.txt", "a line of text\n" * 99)
+    cli.file("b.txt", "a line of text\n" * 99)
+    assert said in cli.refused(f"check tiny {words}")
+
+
+def test_a_file_that_is_not_there(cli: CommandLine) -> None:
+    text = cli.refused("train nothere.txt")
+    assert "there is no file nothere.txt" in text and "llama3" not in text

@@ -262,3 +262,15 @@ def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
 
 def cli_main_fails() -> None:
     raise ZeroDivisionError
+
+
+def test_a_run_whose_texts_were_moved(cli: CommandLine) -> None:
+    file = cli.file("texts/a.txt", "a line of text\n" * 99)
+    flags = ("--data.sources=text", "--data.sources.0.paths=texts/a.txt")
+    run = record(cli.folder / "run", "small.toml", *flags)
+    Path(file).rename(cli.folder / "a.txt")
+    text = cli.refused(f"train {run} --seed 3")
+    command = (
+        f"setpoint train {run} --seed 3 --data.sources.0.paths NEW --accept data.sources.0.paths"
+    )
+    assert f"If the files were moved to NEW: {command}\n" in f"{text}\n"

@@ -171,7 +171,7 @@ def test_what_is_suggested_exists() -> None:
     every = {path for path, _ in all_fields(Training)}
     for flag, hint in {
         "train.seed=3": "Did you mean seed or data.sources.seed or data.validation.seed?",
-        "trainer.precision=16": "Did you mean precision?",
+        "training.precision=16": "Did you mean precision?",
         "trainer.foo=3": "",
         "dataloader_num_corkers=2": "",
         "optimiser.lr=1": "Did you mean optimizer.lr?",

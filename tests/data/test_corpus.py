@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
-from setpoint.data.config import Bytes, Data, Random, Stdlib, Text
+from setpoint.data.config import Bytes, Data, Random, SourceConfig, Stdlib, Text
 from setpoint.data.corpus import (
     Corpus,
     build_corpora,
     build_corpus,
     build_named_corpus,
+    documents_of,
     files_digest,
 )
 from setpoint.data.document import Document, FileRecord
@@ -173,3 +175,46 @@ def test_a_long_document_is_tokenized_in_pieces_where_that_changes_nothing(
     # What cannot be cut is named with its size before it is begun.
     assert shown[2] == ("tokenizing x, bytes (document 2 of 3 has 0 MB)", 3, 43, True)
     assert [each[3] for each in shown].count(True) == 1
+
+
+wrong: Any = Document
+
+
+class Given:
+    """A source that gives what the test wants."""
+
+    result: object = None
+
+    class Config(SourceConfig):
+        name: str = "given"
+
+    def __init__(self, config: SourceConfig, *, where: str) -> None: ...
+
+    def documents(self) -> object:
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (None, "gave None.\nValid: an iterator of setpoint.data.document.Document(name, data)"),
+        (3, "gave 3, of type int."),
+        (["a text"], "gave an item that is 'a text', of type str."),
+        (
+            [wrong("given/x", "text")],
+            "the document 'given/x', whose data is 'text', of type str",
+        ),
+        ([wrong("given/x", "text")], "Encode it: text.encode()."),
+        ([wrong(3, b"text")], "a document whose name is 3, of type int"),
+        ([Document("x", b"text")], "'x', and data.sources.0.name = 'given'.\nValid: names that"),
+    ],
+)
+def test_what_is_no_document_is_refused_by_its_source(
+    monkeypatch: pytest.MonkeyPatch, result: object, words: str
+) -> None:
+    monkeypatch.setattr(Given, "result", result)
+    with pytest.raises(SetpointError) as caught:
+        list(documents_of(Given.Config(), "data.sources.0"))
+    text = str(caught.value)
+    assert text.startswith(f"data.sources.0: documents() of {__name__}.Given gave ")
+    assert words in text

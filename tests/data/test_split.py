@@ -104,7 +104,9 @@ def test_an_empty_side_is_refused_and_the_offered_values_work(share: float, side
         split_documents(documents, share)
     words = str(caught.value).split("Valid: a value above ")[1].split()
     low, high = float(words[0]), float(words[4].rstrip(","))
-    for value in (low + 0.0002, high - 0.0002):
+    typed = float(words[-1])
+    assert words[-2] == "--data.held_out"
+    for value in (low + 0.0002, high - 0.0002, typed):
         assert all(split_documents(documents, value))
 
 

@@ -75,6 +75,13 @@ SAID = {
     "--train_tokens=1e9": '--duration "1000000000 tokens"',
     "--warmup_ratio=0.1": '--schedule.warmup "10 %"',
     "--warmup=100": '--schedule.warmup "100 steps"',
+    "--warmup_steps=10": '--schedule.warmup "10 steps"',
+    "--optimizer.warmup_steps=5": '--schedule.warmup "5 steps"',
+    "--optimizer.name=lion": "--optimizer.type lion",
+    "--optimizer.name=AdamW": "--optimizer.type adamw",
+    "--optimizer.r=2": "--optimizer schedule_free_adamw --optimizer.step_power 2",
+    "--trainer.precision=bf16-mixed": "--precision.compute bf16",
+    "--wandb_project=mine": "--experiment mine",
     "--fp16=true": "--precision.compute fp16 --parallel.device cuda",
     "--fp16=false": "--precision.compute fp32",
     "--fp8=true": "--precision.float8 '{}' --parallel.device cuda",
@@ -194,6 +201,8 @@ TYPED = {
         "data.validation.0",
         "--data.validation '[{type: text, paths: [b.txt]}]'",
     ),
+    "--precision=bf16-mixed": ("precision", "--precision.compute bf16"),
+    "--precision=bf16-true": ("precision", "--precision.params bf16 --precision.compute bf16"),
     "--model=llama3-tiny": ("model.type", "--model @llama3-tiny"),
     "--optimizer=gpt2": ("optimizer.type", "--optimizer @gpt2"),
     "--tokenizer=gpt2": (
@@ -215,14 +224,31 @@ def test_a_value_meant_for_another_place(flag: str) -> None:
     checked(*shlex.split(typed))
 
 
+@pytest.mark.parametrize("flag", ["--data=d.jsonl", "--data.sources.0.paths=d.jsonl"])
+@pytest.mark.usefixtures("texts")
+def test_files_of_records_are_no_plain_text(flag: str) -> None:
+    said = hint(flag)
+    assert "braces" in said and "docs/extending-training.md" in said
+    assert said.endswith(": --data.sources '[{type: text, paths: [d.jsonl]}]'")
+
+
+def test_names_of_one_letter_are_known_in_their_section_alone() -> None:
+    assert all(len(name) > 1 for name in called())
+    assert hint("--r=4") == ""
+
+
 def test_values_of_files_are_answered_as_they_are_written(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
-    file.write_text('data = "a.txt"\nmodel = "gpt2"\n')
+    file.write_text(
+        'data = "a.txt"\nmodel = "gpt2"\n[trainer]\nprecision = "bf16-mixed"\n[lora]\nr = 8\n'
+    )
     with pytest.raises(ConfigError) as caught:
         compose(Job, tiny(), files=[file]).resolve()
     said = {problem.path: problem.hint for problem in caught.value.problems}
     assert said["data"].endswith('sources = [{type = "text", paths = ["a.txt"]}] under [data]')
     assert said["model.type"].endswith('model = "@gpt2"')
+    assert said["trainer.precision"].endswith('compute = "bf16" under [precision]')
+    assert "no adapters" in said["lora"]
 
 
 def test_what_is_incomplete_is_not_suggested() -> None:
@@ -256,10 +282,14 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
     ("flag", "word"),
     [
         ("--wandb.name=x", "metrics.jsonl"),
-        ("--report_to=wandb", "metrics.jsonl"),
+        ("--report_to=wandb", "no wandb tracker"),
+        ("--wandb.project=x", "`setpoint compare runs --plot loss.svg`"),
         ("--tensorboard=true", "metrics.jsonl"),
         ("--num_workers=4", "no workers"),
         ("--model.lora.rank=8", "no adapters"),
+        ("--lora.r=8", "no adapters"),
+        ("--peft.r=8", "no adapters"),
+        ("--adapter.r=8", "no adapters"),
         ("--quantization=int8", "not quantized"),
         ("--shuffle=true", "always shuffled"),
         ("--log_dir=x", "workspace"),
@@ -347,7 +377,6 @@ MEANT = {
     "device": "parallel.device",
     "experiment_dir": "experiment",
     "shedule.floor": "schedule.floor",
-    "trainer.precision": "precision",
     "scheduler.type": "schedule",
     "checkpoint.dir": "",
     "model.hidden": "",

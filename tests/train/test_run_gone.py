@@ -142,8 +142,8 @@ def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     assert f"{run} cannot be resumed: a budget may grow, not shrink" in text
     assert "    saved      '6 steps' (command line duration), lengthened from 4 steps\n" in text
     assert "    requested  '4 steps' (command line duration)\n" in text
-    assert f"  {run} is finished at step 6.\n" in text
-    assert f"  To go on with it: setpoint train {run}\n" in text
+    assert f"  {run} is finished at step 6; nothing is left to train.\n" in text
+    assert "To go on with it" not in text
     assert text.endswith("To train the shorter one anew: the same command with --name NAME")
     assert train(small_job(tmp_path, "duration=4 steps", "name=again")).ended.step == 4
     # Where the directory was given, a name would have no effect.
@@ -169,6 +169,8 @@ def test_a_new_run_names_the_one_that_was_lengthened(
     train(small_job(tmp_path, "duration=6 steps"), run, ["schedule"])
     flags = (f"duration={duration}", "tracking.progress=lines")
     assert train(small_job(tmp_path, *flags)).directory != run
-    told = [line for line in capsys.readouterr().out.splitlines() if "goes on with it" in line]
+    told = [line for line in capsys.readouterr().out.splitlines() if "this is a new run" in line]
     kin = kin.format("6 steps, lengthened from 4 steps; it is finished at step 6")
-    assert told == [f"{run} {kin}: `setpoint train {run}` goes on with it; this is a new run"]
+    assert told == [
+        f"{run} {kin}: `setpoint train {run}` has nothing left to train; this is a new run"
+    ]

@@ -210,6 +210,8 @@ class Command:
                     parsed.overrides.append(tokens[at])
                     at += 1
             elif parsed.overrides and len(parsed.positional) >= self.positional[1]:
+                self._refuse_value(parsed.overrides, [token, *tokens[at:]])
+                self._refuse_file(token)
                 parsed.overrides.append(token)  # which is refused with what overrides look like
             else:
                 parsed.positional.append(token)
@@ -256,7 +258,41 @@ class Command:
         if len(given) > most:
             from setpoint.config import unexpected
 
+            self._refuse_file(given[most])
             raise SetpointError(unexpected(given[most]))
+
+    def _refuse_value(self, overrides: list[str], rest: Sequence[str]) -> None:
+        """Refuse words behind a flag's value that belong to it, as in `--duration 2 epochs`."""
+        from setpoint.config import one_word
+
+        flag, equals, text = overrides[-1].partition("=")
+        if not flag.startswith("--") or not equals:
+            flag, text = overrides[-2:] if len(overrides) > 1 else ("", "")
+        end = next((at for at, word in enumerate(rest) if "=" in word or word[:2] == "--"), None)
+        typed = one_word(self.program.root, flag, [text, *rest[:end]]) if flag[:2] == "--" else ""
+        if typed:
+            raise SetpointError(
+                f"unexpected argument {rest[0]!r}; a value is one word of the shell: {typed}"
+            )
+
+    def _refuse_file(self, word: str) -> None:
+        """Refuse a file in the place of an override with what it is given as."""
+        if self.usage.partition(" ")[0] != "SOURCE" or not os.path.isfile(word):
+            return
+        from setpoint.config import COMMAND_LINE, SUFFIXES, Origin, written
+
+        if word.endswith(SUFFIXES):
+            if FILE in self.options:
+                raise SetpointError(
+                    f"unexpected argument {word!r}; a further configuration file is given as "
+                    f"--file {word}"
+                )
+        elif not self.program.is_own and not word.endswith(".py"):
+            values = {"data.sources": [{"type": "text", "paths": [word]}]}
+            raise SetpointError(
+                f"unexpected argument {word!r}; a text to train on is data: "
+                f"{written(values, Origin(COMMAND_LINE))}"
+            )
 
     def manual(self) -> str:
         """The manual page."""

@@ -27,6 +27,7 @@ from setpoint.config import (
     SetpointError,
     UserCodeError,
     import_presets,
+    need_class,
     raised_by_user,
     traceback_of,
 )
@@ -74,6 +75,7 @@ def run(
     Raises:
         SystemExit: always, with the exit status.
     """
+    need_class(root, "run")
     words = list(sys.argv[1:] if arguments is None else arguments)
     program = Program(_program_name(), root)
     _name_main_module()
@@ -107,6 +109,7 @@ def load(
         SetpointError: likewise, if a source or layer cannot be read at all.
         SystemExit: where the command line is read, after a command, `--help` or an error.
     """
+    need_class(root, "load")
     if source is not None or arguments is not None or _is_interactive():
         return _load(root, source, [] if arguments is None else arguments)
     words = sys.argv[1:]

@@ -74,6 +74,8 @@ def run(arguments: Arguments) -> int:
         # It goes on with weights of its own, wherever those that it started from are now.
         problems = [problem for problem in problems if not _of_the_start(problem)]
     if problems:
+        if folder is not None:
+            _say_how_data_moves(problems, arguments)
         raise ConfigError(problems)
     checkpoints = Path(folder or run_directory_of(job), "checkpoints")
     if stop is not None:
@@ -113,14 +115,23 @@ def run(arguments: Arguments) -> int:
     return outcome.status
 
 
-def _typed_again(arguments: Arguments, accept: Sequence[str]) -> str:
-    """The command as it was typed, with more to accept."""
-    words = ["setpoint", "train", arguments.positional[0], *arguments.overrides]
+def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequence[str] = ()) -> str:
+    """The command as it was typed, with more overrides, and more to accept."""
+    words = ["setpoint", "train", arguments.positional[0], *arguments.overrides, *overrides]
     for name in ("--import", "--with", "--file", "--accept"):
         for value in arguments.options.get(name, []):
             words += [name, value]
     words += ["--config-from-stdin"] * arguments.has("--config-from-stdin")
     return shlex.join([*words, *(word for path in accept for word in ("--accept", path))])
+
+
+def _say_how_data_moves(problems: Sequence[Problem], arguments: Arguments) -> None:
+    """Name the command that goes on with a run whose text files lie elsewhere now."""
+    for problem in problems:
+        head, paths, _ = problem.path.partition(".paths")
+        if paths and head.startswith("data."):
+            command = _typed_again(arguments, [head + paths], [f"--{head}{paths}", "NEW"])
+            problem.hint += f" If the files were moved to NEW: {command}"
 
 
 def _start_line(job: Job, folder: str, report: Preflight) -> str:

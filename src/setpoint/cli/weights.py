@@ -28,6 +28,7 @@ from setpoint.config import (
     Recorded,
     SetpointError,
     compose,
+    is_record,
     leaves,
     preset_named,
     resolve,
@@ -96,6 +97,9 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         )
     if kind not in (CHECKPOINT, RUN):
         _refuse_what_is_over(job, arguments, only_instead=True)
+        # A run that took up another value under --accept keeps the name of its directory.
+        if is_record(path):
+            _refuse_another_model(path, job)
     from setpoint.infer.adopt import adopt
     from setpoint.infer.config import Weights
 
@@ -234,7 +238,11 @@ def _refuse_another_model(folder: str, job: Job) -> None:
         ):
             text = "(absent)" if value is ABSENT else value_text(value)
             lines.append(f"    {name:<9}  {text}" + (f" ({origin})" if origin else ""))
-    lines += ["", "  Only settings that are no part of what is learned may differ."]
+    lines += [
+        "",
+        "  Only settings that are no part of what is learned may differ. What this run has learned",
+        f"  is used with its directory as the SOURCE: {folder}",
+    ]
     raise SetpointError("\n".join(lines))
 
 

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .layers.flags import deletes as deletes
     from .layers.flags import expand_responses as expand_responses
     from .layers.flags import is_section as is_section
+    from .layers.flags import one_word as one_word
     from .layers.flags import put_flags as put_flags
     from .layers.flags import read_flags as read_flags
     from .layers.flags import takes_next as takes_next
@@ -437,6 +438,7 @@ _HOMES = {
     "plain_text": "types.scalars",
     "prefix_of": "layers.environment",
     "preset": "layers.presets",
+    "one_word": "layers.flags",
     "preset_named": "layers.presets",
     "preset_parameters": "layers.presets",
     "preset_summary": "layers.presets",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -43,6 +44,8 @@ HEADERS = ("extends", "$schema", "setpoint")
 ROOT_WORDS = ("tag", "sweep", "silence")
 # The table of a file that is for `setpoint sweep`, which reads it itself.
 SWEEP_KEY = "sweep"
+# How a source ends that is meant as a file; presets have no dots in their names.
+FILE_NAME = r"\w\.[A-Za-z][A-Za-z0-9]{0,9}$"
 __all__ = ["Composition", "Invalid", "compose"]
 
 
@@ -256,6 +259,8 @@ class _Sources(Generic[C]):
             raise SetpointError(
                 f"{source} is not a file of a known kind ({', '.join(SUFFIXES)}), nor a preset"
             )
+        if re.search(FILE_NAME, source) and not preset_named(source.replace(".", "-")):
+            raise SetpointError(f"there is no file {source}, and no preset of this name")
         return self._preset(source), []
 
     def open_file(

@@ -9,7 +9,11 @@ is answered by the table `OTHER_NAMES` of the module that the root names:
     OTHER_NAMES = {
         "epochs": lambda given: Ours({"duration": f"{given.text} epochs"}),
         "wandb": "There is no wandb tracker.",
+        "lora.*": "There are no adapters.",
     }
+
+A key is the last word of a path, a whole path with `*` for indices, or `section.*` for all that
+stands in a section of that name.
 
 The same module may hold `OTHER_VALUES`, by path with `*` for indices: answers to values that a
 field or section cannot take, such as `--data my.txt`.
@@ -159,11 +163,13 @@ def answer(editor: Edits) -> None:
     table = foreign_table(root)
     for unknown in editor.unknown[:MOST]:
         words = [_word(part) for part in unknown.path]
-        owners = _owners(root, unknown)
+        said = _said(table, _whole_paths(words), unknown, editor) if words[1:] else None
+        owners = _owners(root, unknown) if said is None else []
         if owners:  # a field of ours, of another variant
             unknown.problem.hint = _of_variant(owners, unknown, editor) or unknown.problem.hint
             continue
-        said = _said(table, (".".join(words), words[-1]), unknown, editor)
+        if said is None:
+            said = _said(table, words[-1:], unknown, editor)
         if said is None:
             said = _renamed(editor, unknown, words[-1]) or None
         if said is None and words[:-1]:  # a section of another system
@@ -176,6 +182,12 @@ def answer(editor: Edits) -> None:
         hint = _answer_value(refused, editor)
         if hint:
             refused.problem.hint = hint
+
+
+def _whole_paths(words: Sequence[str]) -> list[str]:
+    """The entries for a path that count before its last word: the path itself, and `section.*`."""
+    full = ".".join("*" if word.isdecimal() else word for word in words)
+    return [full, *(f"{word}.*" for word in words[:-1])]
 
 
 def _owners(root: type[Node], unknown: Unknown) -> list[type[Node]]:
@@ -325,7 +337,7 @@ def _fits(editor: Edits, values: Mapping[str, object]) -> bool:
 def _is_complete(root: Node, path: str) -> bool:
     """Whether nothing is required beside a value that is set, in the sections that hold it."""
     node: Any = root
-    for part in path.split("."):
+    for part in path.removesuffix(".type").split("."):
         node = value_or_missing(node, part) if isinstance(node, Node) else None
         if isinstance(node, Node):
             fields = type(node).__setpoint__.fields.values()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError, describe_value
 from setpoint.data.config import Data, SourceConfig
-from setpoint.data.document import Document, FileRecord
+from setpoint.data.document import Document, FileRecord, Source
 from setpoint.data.split import split_documents, split_position
 from setpoint.data.tokenizer import TokenArray, Tokenizer
 
@@ -31,6 +31,7 @@ class Show(Protocol):
 
 
 COUNTED = 1 << 16
+SHOWN = 60  # characters of a wrong value that a message repeats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +147,7 @@ def build_named_corpus(
     """
     documents: list[Document] = []
     for index, source in enumerate(sources):
-        for document in source.build(where=f"{where}.{index}").documents():
+        for document in documents_of(source, f"{where}.{index}"):
             documents += [document] * bool(document.data)
             if show is not None:
                 show(f"reading documents of {name}", len(documents), None)
@@ -214,7 +215,56 @@ def read_sources(config: Data) -> Iterator[Document]:
         SetpointError: a source cannot be read.
     """
     for index, source in enumerate(config.sources):
-        yield from source.build(where=f"data.sources.{index}").documents()
+        yield from documents_of(source, f"data.sources.{index}")
+
+
+def documents_of(section: SourceConfig, where: str) -> Iterator[Document]:
+    """The documents of one source, which may be a user's class, each checked.
+
+    Raises:
+        SetpointError: the source cannot be read, or gives anything but documents of its name.
+    """
+    source: object = section.build(where=where)
+    kind = type(source)
+    title = f"{where}: documents() of {kind.__module__}.{kind.__qualname__} gave "
+    found: object = cast(Source, source).documents()
+    if not isinstance(found, Iterable):
+        raise SetpointError(f"{title}{_brief(found)}.\n{WANTED_DOCUMENTS}")
+    for document in cast(Iterable[object], found):
+        if not isinstance(document, Document):
+            raise SetpointError(f"{title}an item that is {_brief(document)}.\n{WANTED_DOCUMENTS}")
+        name, data = cast(object, document.name), cast(object, document.data)
+        if not isinstance(name, str):
+            raise SetpointError(
+                f"{title}a document whose name is {_brief(name)}.\n{WANTED_DOCUMENTS}"
+            )
+        if not isinstance(data, bytes):
+            hint = " Encode it: text.encode()." if isinstance(data, str) else ""
+            raise SetpointError(
+                f"{title}the document {name!r}, whose data is {_brief(data)}.\n"
+                f"{WANTED_DOCUMENTS}{hint}"
+            )
+        if not name.startswith(section.name):
+            raise SetpointError(
+                f"{title}a document named {name!r}, and {where}.name = {section.name!r}.\n"
+                f"Valid: names that begin with config.name, such as '{section.name}/{name}', so "
+                "that those of two sources differ."
+            )
+        yield document
+
+
+WANTED_DOCUMENTS = (
+    "Valid: an iterator of setpoint.data.document.Document(name, data), name a str that begins "
+    "with config.name, data UTF-8 as bytes."
+)
+
+
+def _brief(value: object) -> str:
+    """A value of any kind, short, with its type."""
+    if value is None:
+        return "None"
+    text = repr(value)
+    return f"{text if len(text) <= SHOWN else text[:SHOWN] + '...'}, of type {type(value).__name__}"
 
 
 def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 
+# What a message proposes; usual ones first, then whatever lies between two names.
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, *(share / 1000 for share in range(1, 1000)))
 LINE = 1 << 16  # how far from its place a cut may lie to be at the start of a line
 
 
@@ -99,8 +101,10 @@ def _cut(document: Document, held_out: float) -> Split:
 def _empty_side(ordered: list[Document], held_out: float) -> str:
     low, high = split_position(ordered[0].name), split_position(ordered[-1].name)
     side = "held-out" if held_out <= low else "training"
-    return (
+    text = (
         f"data.held_out: {held_out:g} leaves the {side} side empty: the {len(ordered)} documents' "
         f"names lie between {low:.4f} and {high:.4f}.\n"
         f"Valid: a value above {low:.4f} and up to {high:.4f}, or more documents."
     )
+    fitting = next((share for share in SHARES if low < share <= high), None)
+    return text if fitting is None else f"{text} For instance: --data.held_out {fitting:g}"

@@ -256,7 +256,7 @@ class ScheduleFreeAdamW(
     """weight_lr_power: the weight of a point in the average is the largest learning rate so far to
     this power."""
 
-    step_power: float = field(default=0.0, ge=0, lt=inf, also_called=("r",))
+    step_power: float = field(default=0.0, ge=0, lt=inf)
     """r of schedule-free: the weight of a point in the average is multiplied by its step to this
     power; 0: uniform."""
 

@@ -123,13 +123,17 @@ def _shorter(folder: str, item: Difference, given: bool) -> str:
         anew = f"setpoint train {file} --duration {_typed(item.right)} --name NAME"
     begun = _lengthened_from(folder, item.left)
     was = "" if begun is None else f", lengthened from {begun}"
+    standing = _standing(folder)
+    if standing.startswith(FINISHED):
+        then = f"  {folder} {standing}; nothing is left to train.\n"
+    else:
+        then = f"  {folder} {standing}.\n  To go on with it: setpoint train {run}\n"
     return (
         f"{folder} cannot be resumed: a budget may grow, not shrink\n\n"
         f"  duration\n"
         f"    saved      {_side(item.left, item.left_origin)}{was}\n"
         f"    requested  {_side(item.right, item.right_origin)}\n\n"
-        f"  {folder} {_standing(folder)}.\n"
-        f"  To go on with it: setpoint train {run}\n"
+        f"{then}"
         f"  To train the shorter one anew: {anew}"
     )
 
@@ -146,12 +150,15 @@ def _lengthened_from(folder: str, now: object) -> str | None:
     return None if first == now else _plain(first)
 
 
+FINISHED = "is finished"
+
+
 def _standing(folder: str) -> str:
     """How far a run has come, after its name."""
     sessions = ("start", "resume", "restart", "end")
     rows = [row for row in _rows(folder) if row.get("event") in sessions]
     if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
-        return f"is finished at step {rows[-1].get('step')}"
+        return f"{FINISHED} at step {rows[-1].get('step')}"
     step = readable_pointer(Path(folder, "checkpoints"), "latest")
     return "has no checkpoint yet" if step is None else f"is at step {step}"
 
@@ -397,13 +404,17 @@ def runs_of_other_lengths(job: Job, path: Path) -> Iterator[str]:
             continue  # a copy, or a run that was moved here
         facts = str(saved) + ("" if begun is None else f", lengthened from {begun}")
         words = [f"setpoint train {shlex.quote(folder)}"]
+        outcome = "goes on with it"
         if saved != str(job.duration) and not _shrinks(saved, job):
             words.append(f"--duration '{job.duration}'")
             words += ["--accept schedule"] * bool(learned)
         else:
-            facts += f"; it {_standing(folder)}"
+            standing = _standing(folder)
+            facts += f"; it {standing}"
+            if standing.startswith(FINISHED):
+                outcome = "has nothing left to train"
         kin = f"is this run ({facts})"
         if learned or "duration" in differing:
             follows = " and in what follows from it" * bool(learned)
             kin = f"differs only in its duration ({facts}){follows}"
-        yield f"{folder} {kin}: `{' '.join(words)}` goes on with it; this is a new run"
+        yield f"{folder} {kin}: `{' '.join(words)}` {outcome}; this is a new run"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from setpoint.config import Converter, Given, Ours, in_shell
+from setpoint.data.sources.formats import SUFFIXES
 from setpoint.units import Duration
 
 PEAK = ("lr", "learning_rate", "base_lr", "max_lr", "peak_lr")
@@ -97,11 +98,13 @@ def _warmup(given: Given) -> Ours | str | None:
 
 
 def _mixed(given: Given) -> Ours | str | None:
-    """Mixed precision by a switch or by name: `amp = true`, `mixed_precision = "fp16"`."""
-    word = given.text.lower().removesuffix("-mixed")
+    """Mixed precision by a switch or by name: `amp = true`, `precision = "bf16-mixed"`."""
+    word, _, kind = given.text.lower().partition("-")
     ours = {"16": "fp16", "32": "fp32", "no": "fp32"}.get(word, word)
     if given.truth is not None:
         ours = "bf16" if given.truth else "fp32"
+    if kind == "true" and ours == "bf16":  # the weights, too
+        return Ours({"precision.params": ours, "precision.compute": ours})
     return _computed_in(ours)
 
 
@@ -319,7 +322,10 @@ def _text_files(field: str) -> Converter:
             paths = [given.text]
         if not paths or not all(paths):
             return None
-        return Ours({field: [{"type": "text", "paths": paths}]}, "a list of sources")
+        note = "a list of sources"
+        if any(path.lower().endswith(tuple(SUFFIXES)) for path in paths):
+            note = f"{note} ({HOLDS_RECORDS})"
+        return Ours({field: [{"type": "text", "paths": paths}]}, note)
 
     return convert
 
@@ -345,6 +351,26 @@ def _text_value(field: str) -> Converter:
     return convert
 
 
+def _records(given: Given) -> Ours | str | None:
+    """Files of records in the place of the text files of a source that takes none."""
+    files = _text_files("data.sources")(given)
+    return files if isinstance(files, Ours) and HOLDS_RECORDS in files.note else None
+
+
+def _chosen(section: str) -> Converter:
+    """The name of a variant under a key such as `optimizer.name`."""
+
+    def convert(given: Given) -> Ours | str | None:
+        word = given.text.lower().replace("-", "_")
+        word = "adamw" if section == "optimizer" and word in ("torch_adamw", "adam_w") else word
+        if section == "optimizer" and word == "adam":
+            values = {"optimizer.type": "adamw", "optimizer.weight_decay": 0}
+            return Ours(values, "Adam is AdamW without it")
+        return Ours({f"{section}.type": word})
+
+    return convert
+
+
 def _tokenizer_value(given: Given) -> Ours | str | None:
     name = given.text
     if name in GPT2:  # a preset, too, whose tokenizer is not meant
@@ -359,7 +385,25 @@ def _model_value(given: Given) -> Ours | str | None:
 
 
 def _tracker(given: Given) -> Ours | str | None:
-    return NO_TRACKER if given.text.lower() in TRACKERS else None
+    word = given.text.lower()
+    return _no_tracker(word) if word in TRACKERS else None
+
+
+def _no_tracker(name: str) -> str:
+    return (
+        f"There is no {name} tracker: metrics go to metrics.jsonl in the run directory, and "
+        f"`setpoint compare runs --plot loss.svg` draws them; docs/extending-training.md shows how "
+        f"to write a tracker."
+    )
+
+
+def _without_tracker(path: str) -> Converter:
+    """A name that a tracker was given."""
+
+    def convert(given: Given) -> Ours | str | None:
+        return Ours({path: given.value}, "a part of the run directory; there is no wandb tracker")
+
+    return convert
 
 
 def _checkpointing(given: Given) -> Ours | str | None:
@@ -393,7 +437,7 @@ def _trackers(given: Given) -> Ours | str | None:
     word = given.text.lower()
     if word in ("none", "[]", "null", ""):
         return Ours({"tracking.trackers": []})
-    return NO_TRACKER if word != "jsonl" else None
+    return _no_tracker(word) if word != "jsonl" else None
 
 
 def _metric(given: Given) -> Ours | str | None:
@@ -408,9 +452,9 @@ def _share_held_out(given: Given) -> Ours | str | None:
     return "Here it is called data.held_out, a fraction of the documents such as 0.05."
 
 
-NO_TRACKER = (
-    "There is no such tracker: metrics go to metrics.jsonl in the run directory, which "
-    "`setpoint compare RUN --plot` draws."
+HOLDS_RECORDS = (
+    "type = text trains on the braces, keys and commas of such a file; docs/extending-training.md "
+    "has a source that takes one key of each line"
 )
 NO_ADAPTER = "There are no adapters (LoRA, QLoRA) here yet: all weights are trained."
 NO_QUANTIZATION = (
@@ -435,7 +479,13 @@ OTHER_NAMES: dict[str, Converter | str] = {
     "lr_start": _share_of_peak("schedule.warmup_from"),
     **dict.fromkeys(("warmup_ratio", "warmup_fraction", "lr_warmup_fraction"), _warmup_share),
     "optimizer.decay": lambda given: Ours({"optimizer.weight_decay": given.value}),
-    "warmup": _warmup,
+    **dict.fromkeys(("warmup", "warmup_steps", "optimizer.warmup_steps"), _warmup),
+    "optimizer.r": lambda given: Ours({"optimizer": "schedule_free_adamw",
+                                       "optimizer.step_power": given.value}),
+    "optimizer.name": _chosen("optimizer"),
+    "schedule.name": _chosen("schedule"),
+    "trainer.precision": _mixed,
+    **dict.fromkeys(("data.sources.*.paths", "data.sources.*.path"), _records),
     **dict.fromkeys(("fp16", "bf16"), _half),
     **dict.fromkeys(("dtype", "torch_dtype"), _format),
     "fp8": _float8,
@@ -485,10 +535,15 @@ OTHER_NAMES: dict[str, Converter | str] = {
     "disable_automatic": _truth("resilience.gc.automatic", False, True),
     **dict.fromkeys(("flash_attention", "use_flash_attention", "use_flash_attn", "flash_attn",
                      "attn_implementation", "attn_impl", "attn_backend"), _attention),
-    **dict.fromkeys(("wandb", "tensorboard", "use_wandb", "wandb_log", "mlflow", "comet", "aim",
-                     "use_tensorboard", "neptune", "clearml", "swanlab"), NO_TRACKER),
+    **{name: _no_tracker(name) for name in TRACKERS},
+    **{f"{name}.*": _no_tracker(name) for name in TRACKERS},
+    **dict.fromkeys(("use_wandb", "wandb_log"), _no_tracker("wandb")),
+    "use_tensorboard": _no_tracker("tensorboard"),
+    **dict.fromkeys(("wandb_project",), _without_tracker("experiment")),
+    **dict.fromkeys(("wandb_run_name", "wandb_name"), _without_tracker("name")),
     **dict.fromkeys(("lora", "qlora", "peft", "lora_r", "lora_rank", "lora_alpha", "lora_dropout",
-                     "use_lora", "use_peft", "adapter"), NO_ADAPTER),
+                     "use_lora", "use_peft", "adapter", "lora.*", "qlora.*", "peft.*",
+                     "adapter.*"), NO_ADAPTER),
     **dict.fromkeys(("quantization", "load_in_4bit", "load_in_8bit", "quantize", "bnb_config"),
                     NO_QUANTIZATION),
     **dict.fromkeys(("num_workers", "dataloader_num_workers", "dataloader_pin_memory", "pin_memory",
@@ -518,5 +573,6 @@ OTHER_VALUES: dict[str, Converter | str] = {
     "tokenizer": _tokenizer_value,
     "model": _model_value,
     "tracking.trackers.*": _tracker,
+    "precision": _mixed,
 }
 """Answers to values that a field cannot take; see `setpoint.config.other_names`."""

@@ -74,6 +74,7 @@ def test_a_variable_with_one_underscore_that_means_a_field_is_a_problem() -> Non
         "batch.sequence_length", "optimizer.lr", "seed", "sources", "tracker.token",
     ]  # fmt: skip
     assert "hush" not in str(problems[-1].value)
+    assert [str(problem.value) for problem in problems[1:3]] == ["1", "1"]
     assert problems[1].message == (
         "two underscores stand before each name: SETPOINT_OPTIMIZER_LR sets nothing"
     )

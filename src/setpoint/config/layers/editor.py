@@ -139,7 +139,8 @@ class Editor(Edits):
         meant = classes_at(type(self.root), (*path[:-1], close[0])) if close else []
         if any(cls.__setpoint__.find(str(key)) for cls in meant for key in entries):
             return whole
-        foreign = any(known_elsewhere(type(self.root), str(key)) for key in entries)
+        names = [name for key in entries for name in (str(key), dotted((*path, str(key))))]
+        foreign = any(known_elsewhere(type(self.root), name) for name in names)
         if not foreign or former(type(self.root), dotted(path)):
             return whole
         return [((*path, str(key)), item) for key, item in entries.items()]

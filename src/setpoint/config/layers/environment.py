@@ -9,7 +9,7 @@ from typing import Any, cast
 from ..draft.shared_sections import bind
 from ..draft.walk import TAG, sections
 from ..schema.class_info import environmental
-from ..schema.tree import section_classes
+from ..schema.tree import classes_at, field_of, holds_secret, section_classes
 from ..types.base import FieldType
 from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
 from ..types.sections import SectionType
@@ -119,7 +119,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
         editor.set_tag(path[1], value, origin, unless=lambda other: other.layer == ENVIRONMENT)
     for name in environ:
         if name.upper().startswith(prefix[:-1]) and not name.upper().startswith(prefix):
-            _refuse_single_underscores(editor, name, prefix)
+            _refuse_single_underscores(editor, name, environ[name], prefix)
 
 
 def _spelled(root: Node, written: tuple[str, ...]) -> tuple[str, ...]:
@@ -187,17 +187,19 @@ def _set(editor: Editor, name: str, path: tuple[str, ...], value: object, origin
                 problem.hint = f"Did you mean {prefix}{'__'.join(meant).upper()}?"
 
 
-def _refuse_single_underscores(editor: Editor, name: str, prefix: str) -> None:
+def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: str) -> None:
     """A variable that would set a field with the right underscores must not pass unseen."""
     path = _meant(type(editor.root), name[len(prefix) - 1 :].lower().split("_"))
     if path is not None:
         right = prefix + "__".join(path).upper()
+        owners = classes_at(type(editor.root), path[:-1])
+        fields = [info for cls in owners if (info := field_of(cls, path[-1])) is not None]
         error = Invalid(
             f"two underscores stand before each name: {name} sets nothing",
             hint=f"Did you mean {right}? If {name} is for another program, unset it here.",
-            secret=True,
+            secret=any(holds_secret(info.type) for info in fields),
         )
-        editor.report(path, None, Origin(ENVIRONMENT, name), error)
+        editor.report(path, PlainScalar(value), Origin(ENVIRONMENT, name), error)
 
 
 def _meant(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ from ..files.document import FileError
 from ..files.read import read_plain_file
 from ..schema.tree import classes_at, field_of
 from ..types.base import FieldType
-from ..types.containers import AnyOfType, OptionalType
+from ..types.containers import AnyOfType, OptionalType, unwrapped
 from ..types.scalars import BoolType
 from ..types.sections import SectionType
 from ..values.node import Node
@@ -19,6 +19,7 @@ from ..values.origin import COMMAND_LINE, Origin, short_name
 from ..words.errors import SetpointError
 from ..words.texts import MAX_DEPTH, PlainScalar, can_be_named
 from .editor import EXTENDS, Editor
+from .hints import in_shell, switches
 
 CHOOSING = ("type", EXTENDS)  # a fragment may choose a variant as well
 # A flag's place among the others. Appended flags have (index, END). What goes right before a flag
@@ -94,11 +95,13 @@ def parse_flags(
     is_switch: Callable[[tuple[str, ...]], bool],
     gone: Callable[[tuple[str, ...]], str] = lambda path: "",
     is_foreign: Callable[[tuple[str, ...]], bool] = lambda path: False,
+    switches: Callable[[tuple[str, ...]], str] = lambda path: "",
 ) -> list[Flag]:
     """Read overrides.
 
     Arguments:
         gone: what became of a path that older schemas had, or the empty text.
+        switches: how a section that may be null is switched, or the empty text.
 
     Raises:
         SetpointError: for an argument that is no override, or lacks its value.
@@ -144,7 +147,12 @@ def parse_flags(
             switch = f"{head}.{last[3:]}"
             if last[:3] in ("no-", "no_") and is_switch(_path(switch)):
                 raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
-            raise SetpointError(f"{name} needs a value, as in {name} VALUE or {name}=VALUE")
+            how = switches(path)
+            raise SetpointError(
+                f"{name} needs a value. {how}"
+                if how
+                else f"{name} needs a value, as in {name} VALUE or {name}=VALUE"
+            )
     return flags
 
 
@@ -208,7 +216,35 @@ def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
         lambda path: former(cls, ".".join(path)),
         # What names no field is answered as such, together with whatever else is wrong.
         lambda path: known_elsewhere(cls, path[-1]) or _is_unknown(cls, path),
+        lambda path: _switches(cls, path),
     )
+
+
+def _switches(cls: type[Node], path: tuple[str, ...]) -> str:
+    for kind in _kinds(cls, path):
+        inner = unwrapped(kind)
+        if isinstance(kind, OptionalType) and isinstance(inner, SectionType):
+            return switches(inner, path, Origin(COMMAND_LINE))
+    return ""
+
+
+def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
+    """How the words behind a flag are typed as its one value, where they make one together.
+
+    Returns:
+        such as `--duration "2 epochs"`; the empty text where the flag takes no such value.
+    """
+    path = _path(flag.removeprefix("--"))
+    kinds = _kinds(cls, path)
+    listed = [kind for kind in kinds if kind.is_container() and ".append" not in flag]
+    for these, text in ((listed, ",".join(words)), (kinds, " ".join(words))):
+        for kind in these:
+            try:
+                kind.read(PlainScalar(text), Origin(COMMAND_LINE))
+            except SetpointError:
+                continue
+            return f"--{'.'.join(path)} {in_shell(text)}"
+    return ""
 
 
 def _is_unknown(cls: type[Node], path: tuple[str, ...]) -> bool:

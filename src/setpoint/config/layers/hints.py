@@ -53,7 +53,7 @@ def explained(
     if ours:
         hint = f"Here it is called {ours}."
     elif isinstance(kind, SectionType) and kind is not info.type and word in SWITCHED:
-        hint = _switches(kind, path, origin)
+        hint = switches(kind, path, origin)
     elif isinstance(info.type, OptionalType) and word in NOTHING:
         hint = "Write null for none."
     elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
@@ -70,7 +70,7 @@ def value_here(info: FieldInfo, word: str) -> str:
     return next((ours for ours, names in info.values_also_called.items() if word in names), "")
 
 
-def _switches(kind: SectionType, path: Path, origin: Origin) -> str:
+def switches(kind: SectionType, path: Path, origin: Origin) -> str:
     """How a section that may be null is switched on and off."""
     cls, name = kind.only(), dotted(path)
     off = f"off with {written({name: None}, origin)}."

@@ -9,7 +9,7 @@ from ..types.containers import SequenceType
 from ..types.scalars import StrType
 from ..words.errors import DeclarationError
 from ..words.names import did_you_mean
-from ..words.shown import MISSING
+from ..words.shown import MISSING, shown
 from .bounds import Role
 from .field import FieldInfo
 
@@ -40,12 +40,23 @@ def refuse_arguments(function: Callable[..., object], given: Mapping[str, object
     """
     from inspect import signature
 
-    known = [name for name in signature(function).parameters if name != "elsewhere"]
+    known = [name for name in signature(function).parameters if name not in ("given", "elsewhere")]
     said: list[str] = []
     for name in given:
         instead = ELSEWHERE.get(name) or did_you_mean(name, known)
         said.append(f"{name}: {instead or 'it takes ' + ', '.join(known)}")
     raise DeclarationError(f"{function.__name__}() has no argument {'; nor '.join(said)}")
+
+
+def refuse_positional(given: tuple[object, ...]) -> None:
+    """Refuse a default that is given to `field` without its name.
+
+    Raises:
+        DeclarationError: with what is written instead.
+    """
+    kind: Any = given[0]
+    example = f"factory={kind.__name__}" if isinstance(kind, type) else f"default={shown(kind)}"
+    raise DeclarationError(f"field() takes names before its values: field({example})")
 
 
 def field_fault(info: FieldInfo) -> str:

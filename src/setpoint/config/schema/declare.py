@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from ..words.errors import DeclarationError
 from ..words.shown import MISSING
 from .bounds import Bounds, Role
-from .declaration_errors import refuse_arguments
+from .declaration_errors import refuse_arguments, refuse_positional
 from .field import FieldInfo, Formerly
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def field(**options: Unpack[Options]) -> Any: ...
 
 
 def field(
-    *,
+    *given: object,
     default: Any = MISSING,
     factory: Callable[[], Any] | None = None,
     role: Role | None = None,
@@ -104,6 +104,8 @@ def field(
     Raises:
         DeclarationError: for an argument that it does not have, with what is written instead.
     """
+    if given:
+        refuse_positional(given)
     if elsewhere:
         refuse_arguments(field, elsewhere)
     bounds = Bounds(gt, ge, lt, le, pattern)
