@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..values.containers import (
@@ -36,6 +36,7 @@ from ..values.origin import (
     Recorded,
 )
 from ..words.errors import Caution, Invalid
+from ..words.shown import children, rebuild
 from .walk import PLAIN, UNTOUCHED, sections
 
 if TYPE_CHECKING:
@@ -173,13 +174,7 @@ def _with_own(value: Any, memo: Copies, own: set[int], place: Node | None) -> An
             return value
         memo.tied = True
         return _copy(value, memo, lazy=True, source=None)
-    if isinstance(value, tuple | list):
-        items = cast(Iterable[Any], value)
-        return [_with_own(item, memo, own, place) for item in items]
-    if isinstance(value, dict):
-        pairs = cast(dict[str, Any], value).items()
-        return {key: _with_own(item, memo, own, place) for key, item in pairs}
-    return value
+    return rebuild(value, lambda item: _with_own(item, memo, own, place))
 
 
 def _copy(config: C, memo: Copies, lazy: bool, source: Node | None) -> C:
@@ -275,8 +270,7 @@ def _is_own(value: Any) -> bool:
         return not is_frozen(value)
     if isinstance(value, Free):
         return True
-    items = cast(dict[str, Any], value).values() if isinstance(value, dict) else value
-    return all(_is_own(item) for item in cast(Iterable[Any], items) if _may_hold(item))
+    return all(_is_own(item) for _, item in children(value) if _may_hold(item))
 
 
 def _may_hold(value: object) -> bool:
@@ -412,9 +406,8 @@ def is_changed(value: object) -> bool:
     if isinstance(value, Free):
         return any(True for _ in value.items())
     if isinstance(value, tuple | list | dict):
-        held = cast(Mapping[str, object] | Sequence[object], value)
-        items = held.values() if isinstance(held, Mapping) else held
-        return last_change(cast(object, value)) is not None or any(map(is_changed, items))
+        held = cast(object, value)
+        return last_change(held) is not None or any(is_changed(item) for _, item in children(held))
     return False
 
 

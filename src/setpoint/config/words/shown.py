@@ -188,9 +188,9 @@ def same(left: Any, right: Any) -> bool:
 
 def children(value: object) -> Iterable[tuple[Any, Any]]:
     """The items of a list or tuple with their indices, of a mapping with their keys, else none."""
-    if isinstance(value, Mapping):
-        return cast(Mapping[Any, Any], value).items()
-    return enumerate(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else ()
+    if isinstance(value, list | tuple):
+        return enumerate(cast(Sequence[Any], value))
+    return cast(Mapping[Any, Any], value).items() if isinstance(value, Mapping) else ()
 
 
 def nested(value: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
