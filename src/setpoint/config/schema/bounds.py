@@ -55,7 +55,7 @@ class Bounds:
     @property
     def limited(self) -> bool:
         """Whether there is a limit for numbers."""
-        return any(limit is not None for limit in (self.gt, self.ge, self.lt, self.le))
+        return not (self.gt is None and self.ge is None and self.lt is None and self.le is None)
 
     def takes(self, value: float) -> bool:
         """Whether a number lies inside."""

@@ -108,14 +108,18 @@ def field(
         refuse_positional(given)
     if elsewhere:
         refuse_arguments(field, elsewhere)
-    bounds = Bounds(gt, ge, lt, le, pattern)
-    items = Bounds(item_gt, item_ge, item_lt, item_le)
+    # Most fields have no limits, and need no object to say so.
+    bounds = items = None
+    if not (gt is ge is lt is le is pattern is None):
+        bounds = Bounds(gt, ge, lt, le, pattern)
+    if not (item_gt is item_ge is item_lt is item_le is None):
+        items = Bounds(item_gt, item_ge, item_lt, item_le)
     return FieldInfo(
         default,
         factory,
         False,
-        bounds or None,
-        items or None,
+        bounds,
+        items,
         role,
         tags,
         also_called,

@@ -6,7 +6,7 @@ import builtins
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..types.base import read_item
 from ..types.compiler import compile_annotation
@@ -227,10 +227,14 @@ def compile_field(info: FieldInfo) -> FieldType:
     Raises:
         TypeError: if the annotation is not one a config can have, with class and field named.
     """
-    where, annotation = info.full_name, info.annotation
+    annotation = info.annotation
     if isinstance(annotation, str):
+        known = _TEXTS[annotation] if annotation in _TEXTS else _plain_annotation(annotation)
+        if known is not None and known.holds_for(info):
+            return known.type_of(info)
         module = vars(sys.modules[info.owner.__module__])
         names = {**(info.namespace or {}), **vars(info.owner), info.owner.__name__: info.owner}
+        where = info.full_name
         if annotation.startswith(("Component[", "sp.Component[", "setpoint.Component[")):
             # What it builds is for type checkers, and may be imported for them only.
             names = ForTypeCheckers({**module, **names})
@@ -245,11 +249,80 @@ def compile_field(info: FieldInfo) -> FieldType:
             raise DeclarationError(
                 f"{where}: the annotation {annotation!r} cannot be read: {error}"
             ) from None
-    kind = compile_annotation(annotation, where)
-    name_containers(kind, f"{info.owner.__name__}.{info.name}")
-    if (info.bounds, info.item_bounds, info.before) != (None, None, MISSING):
+    return _completed(info, compile_annotation(annotation, info.full_name), True)
+
+
+def _completed(info: FieldInfo, kind: FieldType, containers: bool) -> FieldType:
+    if containers:
+        name_containers(kind, f"{info.owner.__name__}.{info.name}")
+    if not (info.bounds is None and info.item_bounds is None and info.before is MISSING):
         check_declaration(info, kind)
     return kind
+
+
+class _PlainAnnotation:
+    """What an annotation of builtins and `Literal` alone means, worked out once for all fields.
+
+    Arguments:
+        names: the builtins that it names.
+        literal: whether it names `Literal`.
+        kind: its type; None if lists or mappings are part of it, which know their field.
+    """
+
+    __slots__ = ("annotation", "kind", "literal", "names")
+
+    def __init__(self, names: frozenset[str], annotation: object, kind: FieldType) -> None:
+        self.names = names - {"Literal"}
+        self.literal = "Literal" in names
+        self.annotation = annotation
+        self.kind = None if _has_containers(kind) else kind
+
+    def holds_for(self, info: FieldInfo) -> bool:
+        """Whether the names mean this in the class of a field: none is shadowed."""
+        if info.namespace is not None:  # a class in a function, whose variables count
+            return False
+        owner = info.owner
+        module, own, names = vars(sys.modules[owner.__module__]), vars(owner), self.names
+        if self.literal and (module.get("Literal") is not Literal or "Literal" in own):
+            return False
+        return (
+            owner.__name__ not in _PLAIN_NAMES
+            and names.isdisjoint(own)
+            and module.keys().isdisjoint(names)
+        )
+
+    def type_of(self, info: FieldInfo) -> FieldType:
+        """The type of a field for which this holds."""
+        if self.kind is not None:
+            return _completed(info, self.kind, False)
+        return _completed(info, compile_annotation(self.annotation, info.full_name), True)
+
+
+_TEXTS: dict[str, _PlainAnnotation | None] = {}
+_PLAIN_NAMES: dict[str, object] = {
+    **{kind.__name__: kind for kind in (int, float, bool, str, list, tuple, dict)},
+    "Literal": Literal,
+}
+_NAME = re.compile(r"""'[^']*'|"[^"]*"|([^\W\d]\w*)""")
+
+
+def _plain_annotation(text: str) -> _PlainAnnotation | None:
+    """The meaning of an annotation that any module without these names gives; None if unsure."""
+    _TEXTS[text] = None
+    names = frozenset(match[1] for match in _NAME.finditer(text) if match[1]) - {"None"}
+    if "\\" in text or not names <= _PLAIN_NAMES.keys():
+        return None
+    try:
+        annotation: object = eval(text, {"__builtins__": {}, **_PLAIN_NAMES})
+        found = _PlainAnnotation(names, annotation, compile_annotation(annotation, text))
+    except Exception:
+        return None  # the error is told for the field, by who finds it again
+    _TEXTS[text] = found
+    return found
+
+
+def _has_containers(kind: FieldType) -> bool:
+    return isinstance(kind, SequenceType | MappingType) or any(map(_has_containers, kind.parts()))
 
 
 def check_declaration(info: FieldInfo, kind: FieldType) -> None:
