@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import json
 import os
 import shlex
@@ -495,3 +496,46 @@ def test_an_error_that_main_raises_itself_is_told_in_words(tmp_path: Path) -> No
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (2, "error: the disk is gone\n")
+
+
+COLLECTING = """
+import gc
+import setpoint as sp
+
+class Job(sp.Config):
+    x: int = 1
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        open("kept.txt", "w").write("whole")
+
+def main(job):
+    print("collecting", gc.isenabled())
+    Cycle()
+
+sp.run(Job, main)
+"""
+
+
+def test_main_runs_with_garbage_collection_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COLLECTING)
+    command = [sys.executable, "train.py", "--x", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("collecting True\n", "")
+    assert (tmp_path / "kept.txt").read_text() == "whole"  # as it is collected at the exit
+
+
+def test_collection_is_as_before_after_load() -> None:
+    class Job(Config):
+        x: int = 1
+
+    for before in (gc.disable, gc.enable):
+        before()
+        was = gc.isenabled()
+        load(Job, arguments=["--x", "2"])
+        with pytest.raises(ConfigError):
+            load(Job, arguments=["--x", "no"])
+        assert gc.isenabled() == was

@@ -44,6 +44,10 @@ COMMANDS = {
     "export": "write the weights of a run for other programs",
     "completion": "print the completion script for a shell",
 }
+LONG = frozenset(
+    ("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export", "compare")
+)
+"""The commands that do more than put a configuration together and print something."""
 FAILED, WRONG = 1, 2
 STATUSES = {
     0: "done",
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = StopRequest()
     stop.owns_process = True
     try:
-        with stop:
+        with stop, Uncollected(words):
             status = guarded(lambda: _dispatch(words), words)
     except KeyboardInterrupt as error:
         # Between two lines of the above.
@@ -83,6 +87,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # and again, which takes a tenth of the time of `setpoint check`.
         gc.freeze()
     return status
+
+
+class Uncollected:
+    """No garbage collection while a configuration is put together: it would find nothing.
+
+    Arguments:
+        words: of the command line; a command that does long work keeps its collections.
+    """
+
+    __slots__ = ("_was_on",)
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self._was_on = gc.isenabled() and not LONG.intersection(words[:1])
+
+    def __enter__(self) -> None:
+        if self._was_on:
+            gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._was_on:
+            gc.enable()
 
 
 def guarded(command: Callable[[], int], words: Sequence[str]) -> int:

@@ -9,9 +9,10 @@ from typing import TextIO
 
 
 def _colour(stream: TextIO) -> bool:
+    if not stream.isatty():  # asked first, since a page asks for each of its words
+        return False
     # https://no-color.org: set to anything but the empty text.
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return stream.isatty() and not plain
+    return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb")
 
 
 def styled(text: str, code: str, stream: TextIO | None = None) -> str:

@@ -143,6 +143,7 @@ if TYPE_CHECKING:
     from .resolving.verify import cautions_of as cautions_of
     from .resolving.verify import known_cautions as known_cautions
     from .resolving.verify import known_codes as known_codes
+    from .resolving.verify import needs_of as needs_of
     from .resolving.verify import verify as verify
     from .schema.bounds import BUDGET as BUDGET
     from .schema.bounds import IDENTITY as IDENTITY
@@ -425,6 +426,7 @@ _HOMES = {
     "narrower": "draft.walk",
     "nearest": "words.names",
     "need_class": "draft.argument_errors",
+    "needs_of": "resolving.verify",
     "oldest_schema": "migrations.tombstone",
     "overridden": "layers.hints",
     "owner_of": "draft.build",

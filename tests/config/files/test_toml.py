@@ -4,6 +4,7 @@ import tomllib
 
 import pytest
 
+from setpoint.config.files import toml
 from setpoint.config.files.document import FileError
 from setpoint.config.files.read import parse
 
@@ -148,3 +149,24 @@ def test_a_number_beyond_floats_is_refused_and_an_infinity_is_not():
         with pytest.raises(FileError, match="the number is too large for a floating-point number"):
             parse(text, "toml", "f")
     assert parse("a = [inf, -inf]", "toml", "f").data == {"a": [float("inf"), -float("inf")]}
+
+
+def test_a_long_file_of_flat_lists_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toml, "refuse_extremes", lambda text, name: pytest.fail("read twice"))
+    lines = [f'[s{n}]\nx = ["]", \'}}\', "a\\"[b"]  # [\ny = {{ z = [1] }}' for n in range(200)]
+    assert len(toml.parse_toml("\n".join(lines), "f").data) == 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = [\n" * 65,
+        'a = ["]",\n' * 65,
+        "a = [ # ]\n" * 65,
+        "a = [ ']' ,\n" * 65,
+        'a = """ \n]]]]]""" \n' + "a = [" * 65,
+    ],
+)
+def test_brackets_in_texts_and_comments_close_nothing(text: str) -> None:
+    with pytest.raises(FileError, match="nested deeper than 64 levels"):
+        toml.parse_toml(text, "f")

@@ -1,6 +1,8 @@
 import dataclasses
 import datetime
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Annotated, Any, NewType, Optional, TypeVar, Union
 
 import pytest
@@ -122,3 +124,39 @@ def test_an_annotation_is_looked_at_although_nobody_sets_the_field(text: str) ->
     meta: Any = type(Config)
     with pytest.raises(SetpointError, match=r"Wrong\.x: "):
         resolve(meta("Wrong", (Config,), namespace)())
+
+
+@pytest.mark.parametrize(
+    ("head", "annotation"),
+    [
+        ("int = str", "int"),
+        ("Literal = dict", "Literal[str, int]"),
+        ("tuple = list", "tuple[int]"),
+        ("", "Literal['a', 'b'] | None"),
+        ("", "tuple[list[int], dict[str, float]]"),
+    ],
+)
+def test_names_mean_what_their_module_says(
+    head: str, annotation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("module_with_names")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    imports = "from setpoint.config import Config\nfrom typing import Literal\n"
+    body = f"class Names(Config):\n    x: {annotation!r}\n    y: {annotation!r}\n"
+    exec(f"{imports}{head}\n{body}", vars(module))
+    spaces = vars(module)
+    fields = spaces["Names"].__setpoint__.fields
+    expected = compile_annotation(eval(annotation, spaces), "Names.x")
+    for name in ("x", "y"):
+        assert fields[name].type.describe() == expected.describe()
+
+
+def test_lists_of_fields_with_one_annotation_say_whose_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = ModuleType("module_with_lists")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    head = "from setpoint.config import Config\n"
+    exec(f"{head}class Same(Config):\n    a: 'list[int]'\n    b: 'list[int]'\n", vars(module))
+    kinds = [vars(module)["Same"].__setpoint__.fields[name].type for name in "ab"]
+    assert [kind.title for kind in kinds] == ["Same.a", "Same.b"]

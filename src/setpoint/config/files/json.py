@@ -15,6 +15,7 @@ from ..words.texts import (
     TOO_MANY,
     has_long_number,
     is_text,
+    may_nest_deeply,
 )
 from .document import Document, FileError, Place, describe, error_at, is_mapping, named
 
@@ -81,9 +82,9 @@ def _finite(literal: str) -> float:
 
 def _refuse_extremes(text: str, name: str) -> None:
     """Refuse before parsing what would exhaust the stack of a recursive parser, or the memory."""
-    opening = text.count("[") + text.count("{")
     most = MAX_NODES["json"]
-    if opening <= MAX_DEPTH and opening + text.count(",") + text.count(":") <= most:
+    marks = sum(map(text.count, "[{,:"))
+    if marks <= most and not may_nest_deeply(text, r'"(?:[^"\\]|\\.)*+"'):
         return
     import re
 

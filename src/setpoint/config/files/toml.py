@@ -14,6 +14,7 @@ from ..words.texts import (
     TOO_LONG,
     TOO_MANY,
     has_long_number,
+    may_nest_deeply,
 )
 from .document import Document, FileError, Place, describe, error_at, is_list, is_mapping, named
 
@@ -69,12 +70,19 @@ def parse_toml(text: str, name: str) -> Document:
     return document
 
 
+# A text in quotes, and a comment, of one line.
+_PLAIN = r"""\"(?:[^"\\]|\\.)*+"|'[^']*+'|\#.*"""
+
+
 def _may_be_extreme(text: str) -> bool:
     """A cheap test that no ordinary file fails, before the exact one."""
     opening, dots = text.count("[") + text.count("{"), text.count(".")
     # Twice the brackets: an item follows each, and each may itself be one.
     nodes = 2 * opening + 2 * text.count("=") + text.count(",") + dots
-    if opening > MAX_DEPTH or nodes > MAX_NODES["toml"] or has_long_number(text):
+    if nodes > MAX_NODES["toml"] or has_long_number(text):
+        return True
+    # In quotes over many lines anything may stand.
+    if opening > MAX_DEPTH and ('"""' in text or "'''" in text or may_nest_deeply(text, _PLAIN)):
         return True
     return dots > MAX_DEPTH and any(line.count(".") >= MAX_DEPTH for line in text.split("\n"))
 

@@ -104,6 +104,13 @@ def verify(
     return Verification(checker.problems, [*cautions_of(config), *heard], skipped)
 
 
+def needs_of(config: Node) -> list[Need]:
+    """What the checks of a configuration need, in the order of `NEEDS`."""
+    kinds = {type(section) for _, section in sections(config)}
+    found = {n for cls in kinds for c in cls.__setpoint__.checks for n in mark_of(cls, c).needs}
+    return [need for need in NEEDS if need in found]
+
+
 def cautions_of(config: Node) -> tuple[Caution, ...]:
     """What `resolve` found legal but suspicious, without what is silenced.
 

@@ -173,6 +173,35 @@ def too_large(size: int, format: Format) -> str:
     return f"the file holds {size} bytes; {limit}"
 
 
+def may_nest_deeply(text: str, plain: str) -> bool:
+    """Whether brackets may stand inside one another deeper than `MAX_DEPTH`; quick, by lines.
+
+    Arguments:
+        plain: a regular expression for the texts in quotes, and comments, of one line; none may
+            go on in the next.
+
+    Returns:
+        False means that they do not; True, that they may.
+    """
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    import re
+
+    depth = 0
+    for line in text.split("\n"):
+        opening, closing = line.count("[") + line.count("{"), line.count("]") + line.count("}")
+        if not (opening or closing):
+            continue
+        if '"' in line or "'" in line or "#" in line:
+            line = re.sub(plain, "", line)
+            opening, closing = line.count("[") + line.count("{"), line.count("]") + line.count("}")
+        depth += opening
+        if depth > MAX_DEPTH:
+            return True
+        depth = max(0, depth - closing)
+    return False
+
+
 def has_long_number(text: str) -> bool:
     """Whether a run of digits is so long that converting it is refused; it may stand inside quotes.
 
