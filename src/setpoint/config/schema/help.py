@@ -60,7 +60,8 @@ def _quickly(text: str) -> dict[str, dict[str, str]] | None:
                 blocks.pop()
             prefix = blocks[-1][1] if blocks else ""
             if kind == "class":
-                found[prefix + name] = own = {}
+                own: dict[str, str] = {}
+                found[prefix + name] = own
                 blocks.append((len(head), f"{prefix}{name}.", own))
             else:
                 blocks.append((len(head), f"{prefix}{name}.<locals>.", None))
