@@ -109,6 +109,21 @@ def test_a_derived_field_has_no_default(default: Any) -> None:
         derived(**default)
 
 
+def test_a_derived_field_takes_the_other_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run(Config):
+        name: str = "a b"
+        label: str = derived(pattern="[a-z]+", environment="RUN_LABEL")
+
+        @derive("label")
+        def _derive_label(self) -> str:
+            return self.name
+
+    with pytest.raises(SetpointError, match="must be a text like"):
+        resolve(Run())
+    monkeypatch.setenv("RUN_LABEL", "given")
+    assert compose(Run).resolve().label == "given"
+
+
 class Size(Config):
     width: int = field(default=1, ge=1)
 
