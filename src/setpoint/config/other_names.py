@@ -39,7 +39,7 @@ from .words.shown import MISSING
 from .words.texts import PlainScalar, guess
 
 if TYPE_CHECKING:
-    from .layers.edits import Edits, Unknown
+    from .layers.editor_base import EditorBase, Unknown
 
 MOST = 100  # keys of a report that are converted; each is tried on a copy of the draft
 # Values to write, and the choices of variants of which one must come first where they are refused.
@@ -66,7 +66,7 @@ class Given:
         editor: holds the draft and the other unknown keys.
     """
 
-    def __init__(self, name: str, value: object, editor: Edits) -> None:
+    def __init__(self, name: str, value: object, editor: EditorBase) -> None:
         self.name = name
         self.value = _guessed(value)
         self._editor = editor
@@ -151,7 +151,7 @@ def _word(key: object) -> str:
     return str(key).lower().replace("-", "_")
 
 
-def answer(editor: Edits) -> None:
+def answer(editor: EditorBase) -> None:
     """Say of each unknown key that other systems have what is to be written here.
 
     Arguments:
@@ -196,7 +196,7 @@ def _owners(root: type[Node], unknown: Unknown) -> list[type[Node]]:
     return [cls for cls in classes if field_of(cls, str(unknown.path[-1]))]
 
 
-def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: Edits) -> str:
+def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: EditorBase) -> str:
     """How a field of another variant is set, where one variant alone has it."""
     tag = owners[0].__setpoint__.tag
     as_flags = unknown.origin.layer in (COMMAND_LINE, ENVIRONMENT)
@@ -209,7 +209,7 @@ def _of_variant(owners: list[type[Node]], unknown: Unknown, editor: Edits) -> st
     return f"It is a field of type = {tag}: {written(values, unknown.origin)}"
 
 
-def _answer_value(refused: Unknown, editor: Edits) -> str:
+def _answer_value(refused: Unknown, editor: EditorBase) -> str:
     """What is to be written for a value that its place cannot take; empty where nothing is known.
 
     Of a list of such values each is answered with what is to be written for all of them.
@@ -240,7 +240,7 @@ def _answer_value(refused: Unknown, editor: Edits) -> str:
 
 
 def _said(
-    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: Edits
+    table: Mapping[str, Converter | str], names: Sequence[str], unknown: Unknown, editor: EditorBase
 ) -> Ours | str | None:
     name = next((name for name in names if name in table), None)
     if name is None:
@@ -249,7 +249,7 @@ def _said(
     return entry if isinstance(entry, str) else entry(Given(name, unknown.value, editor))
 
 
-def _renamed(editor: Edits, unknown: Unknown, word: str) -> str:
+def _renamed(editor: EditorBase, unknown: Unknown, word: str) -> str:
     """The answer for a name that fields are `also_called`."""
     root = type(editor.root)
     if any(info.name == word for _, info in all_fields(root)):
@@ -305,7 +305,7 @@ def _sentence(
     options: Sequence[Option],
     note: str,
     origin: Origin,
-    editor: Edits,
+    editor: EditorBase,
     verb: str = "Here it is called",
 ) -> str:
     """`Here it is called A, NOTE: what to write`; without that where it would be refused."""
@@ -321,7 +321,7 @@ def _sentence(
     return f"{head}: {' or '.join(texts)}"
 
 
-def _fits(editor: Edits, values: Mapping[str, object]) -> bool:
+def _fits(editor: EditorBase, values: Mapping[str, object]) -> bool:
 
     try:
         trial = editor.trial()

@@ -58,7 +58,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
         def __getattr__(self, name: str) -> Any: ...
 
     def store(self, name: str, value: object, origin: Origin) -> None:
-        """See `Config.store`; an argument becomes a field of this section."""
+        """See `Node.store`; an argument becomes a field of this section."""
         declared = declared_class(type(self))
         if name == "target" and isinstance(value, ImportPath):
             value = value.trusting(self._trusted())

@@ -25,7 +25,7 @@ from ..words.inline import parse_flow
 from ..words.names import Path, dotted
 from ..words.shown import same
 from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar
-from .edits import EXTENDS, Edits, fields_in
+from .editor_base import EXTENDS, EditorBase, fields_in
 from .fragment import put_fragments, with_fragments
 from .hints import explained
 from .list_edits import Items, single
@@ -35,7 +35,7 @@ from .presets import remember_replaced, section_of_preset
 SINGLE = (IntType, FloatType, BoolType, StrType, PathType, LiteralType, EnumType)
 
 
-class Editor(Edits):
+class Editor(EditorBase):
     """Applies values to a draft; a value that does not fit becomes a problem, not an exception.
 
     Arguments:
@@ -51,7 +51,7 @@ class Editor(Edits):
         self.written: dict[tuple[int, str, int], tuple[Path, Node, Origin]] = {}
 
     def trial(self) -> Editor:
-        """See `Edits.trial`."""
+        """See `EditorBase.trial`."""
         return Editor(draft_of(self.root))
 
     def on(self, draft: Node) -> Editor:

@@ -18,20 +18,20 @@ from ..words.inline import parse_flow, parse_list
 from ..words.names import Path
 from ..words.shown import children
 from ..words.texts import MAX_FILES, MAX_NESTING, PlainScalar, can_be_named
-from .edits import EXTENDS, fields_in
+from .editor_base import EXTENDS, fields_in
 
 if TYPE_CHECKING:
     from ..files.document import Document
     from ..types.base import FieldType
     from ..types.sections import SectionType
     from ..values.node import Node
-    from .edits import Edits
+    from .editor_base import EditorBase
 
 HEADERS = ("$schema", "setpoint")  # they speak of the file
 
 
 def put_fragments(
-    editor: Edits,
+    editor: EditorBase,
     names: object,
     origin: Origin,
     path: Path,
@@ -71,7 +71,7 @@ def put_fragments(
 
 
 def with_fragments(
-    editor: Edits, kind: FieldType, value: object, origin: Origin, path: Path
+    editor: EditorBase, kind: FieldType, value: object, origin: Origin, path: Path
 ) -> object:
     """A value in which each new section that extends files is made, with what these hold.
 
@@ -111,7 +111,7 @@ def _extends(value: object) -> bool:
 
 
 def _made(
-    editor: Edits, kind: SectionType, values: Mapping[str, object], origin: Origin, path: Path
+    editor: EditorBase, kind: SectionType, values: Mapping[str, object], origin: Origin, path: Path
 ) -> Node:
     """A new section of which some part extends files."""
     made: Node | None = None
@@ -139,7 +139,7 @@ def _made(
     return cast("Node", made)
 
 
-def _read(editor: Edits, name: str, origin: Origin, path: Path) -> tuple[Document, str]:
+def _read(editor: EditorBase, name: str, origin: Origin, path: Path) -> tuple[Document, str]:
     if not can_be_named(name):
         raise Invalid("is not a path: no file can have this name")
     beside = os.path.dirname(origin.label) if origin.layer == FILE else ""
@@ -163,7 +163,7 @@ def _where(document: Document, depth: int, path: Path) -> str:
     return document.where(path[depth:])
 
 
-def _names(editor: Edits, names: object, origin: Origin, path: Path) -> list[str]:
+def _names(editor: EditorBase, names: object, origin: Origin, path: Path) -> list[str]:
     if isinstance(names, PlainScalar):
         names = parse_list(names)
     listed = isinstance(names, list | tuple)

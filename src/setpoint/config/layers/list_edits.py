@@ -19,7 +19,7 @@ from .fragment import with_fragments
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
-    from .edits import Edits
+    from .editor_base import EditorBase
 
 APPEND, EXTEND, INSERT = "append", "extend", "insert"
 EDITS = (APPEND, EXTEND, INSERT, REMOVE)
@@ -32,7 +32,7 @@ class Items:
         editor: the layer that is being put onto the draft.
     """
 
-    def __init__(self, editor: Edits) -> None:
+    def __init__(self, editor: EditorBase) -> None:
         self.editor = editor
 
     def edit(

@@ -34,7 +34,7 @@ from ..words.texts import PlainScalar
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from .edits import Edits
+    from .editor_base import EditorBase
 
 P = TypeVar("P", bound=Callable[..., Node])
 M = TypeVar("M", bound=Callable[..., Node])
@@ -335,7 +335,7 @@ def load_plugins(broken: list[SetpointError] | None = None) -> bool:
     return found
 
 
-def section_of_preset(editor: Edits, text: str, path: Path) -> Node | None:
+def section_of_preset(editor: EditorBase, text: str, path: Path) -> Node | None:
     """The section that a preset of the same root has in a place.
 
     Arguments:

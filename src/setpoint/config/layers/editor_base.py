@@ -34,7 +34,7 @@ class Unknown(NamedTuple):
     problem: Problem
 
 
-class Edits(ABC):
+class EditorBase(ABC):
     """The problems that a layer meets, and the edits that lists, fragments and presets ask for.
 
     `Editor` makes the edits; what is written apart from it knows this class only.
@@ -112,7 +112,7 @@ class Edits(ABC):
         return None if value is MISSING else value
 
     @abstractmethod
-    def trial(self) -> Edits:
+    def trial(self) -> EditorBase:
         """An editor for a copy of the draft, on which to try what would be refused."""
 
     @abstractmethod
