@@ -449,7 +449,7 @@ def test_16_fast(words: str, tmp_path: Path) -> None:
     """In the time of a Python start, since nothing heavy is ever imported."""
     found = traced(words, tmp_path)
     assert not [name for name in found if name.partition(".")[0] in HEAVY]
-    assert len(found) < 200  # the exact budgets are in tests/test_imports.py
+    assert len(found) <= 200  # the exact budgets are in tests/test_imports.py
 
 
 def test_the_page_of_promises_is_true() -> None:
