@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
 from setpoint.config import Invalid, Scalar, did_you_mean, parse_list, shown
 
@@ -317,7 +318,7 @@ class Duration(Quantity):
         if isinstance(value, str) and ("," in value or value.startswith("[")):
             value = parse_list(value)
         if isinstance(value, list | tuple):
-            items: list[object] = list(value)
+            items = list(cast(Sequence[object], value))
             texts: list[str | int] = []
             for item in items:
                 if not isinstance(item, str | int) or isinstance(item, bool):

@@ -1,4 +1,4 @@
-"""The signature of a target as the schema of its arguments."""
+"""The target of a component: its signature as the schema of its arguments, and the call."""
 
 from __future__ import annotations
 

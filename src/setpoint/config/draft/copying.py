@@ -1,4 +1,4 @@
-"""Copies of configs: drafts to edit, and the tree that resolve works on."""
+"""Copies of sections: drafts, the tree that resolve works on, and a change of variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One section in several places: references to sections, and the places that hold the same one."""
+"""One section in several places, references to sections, and entries of mappings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nearest valid name, also when the key belongs in another section."""
+"""What is said of an unknown key: misspelt, misplaced, retired, or another system's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks over a config tree: its sections, and its leaves with their origins."""
+"""Walks over a config tree: its sections, its leaves with their origins, its tagged fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that was read: its data, and where each key of it stands."""
+"""A file that was read: its data, where each key of it stands, and the error that names a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading JSON: the values by the standard library, the errors and positions by `json_scan`."""
+"""Reading JSON: the values by the standard library, errors and positions by a scan of our own."""
 
 from __future__ import annotations
 

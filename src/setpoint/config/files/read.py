@@ -1,4 +1,4 @@
-"""Reading one configuration file, whatever its format."""
+"""Reading one configuration file, whatever its format: opening, decoding and parsing it."""
 
 from __future__ import annotations
 

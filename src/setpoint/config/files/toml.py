@@ -1,4 +1,4 @@
-"""Reading TOML: the values by the standard library, positions by `toml_scan`."""
+"""Reading TOML: the values by the standard library, positions and limits by a scan of our own."""
 
 from __future__ import annotations
 

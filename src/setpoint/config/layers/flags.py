@@ -1,4 +1,4 @@
-"""Overrides on the command line: `--a.b value`, `--a.b=value` and `a.b=value`."""
+"""Overrides on the command line, the files of arguments among them, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about a value that is written as other systems write it."""
+"""What is said about values: as other systems write them, as they are typed here, as overridden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets and modifiers by name, with their parameters."""
+"""Presets, modifiers and plugins by name, and sections taken from a preset by `@name`."""
 
 from __future__ import annotations
 

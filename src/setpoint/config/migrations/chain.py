@@ -1,4 +1,4 @@
-"""The migrations of a root, one for each schema after the first, and how they are applied."""
+"""Migrations of a root: the data they work on, the operations, and their order by schema."""
 
 from __future__ import annotations
 

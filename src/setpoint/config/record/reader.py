@@ -1,4 +1,4 @@
-"""What the files of a record say, in terms of today's schema."""
+"""What the files of a record say in terms of today's schema, and whether they are as written."""
 
 from __future__ import annotations
 

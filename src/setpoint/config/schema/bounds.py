@@ -1,4 +1,4 @@
-"""The range of a field: limits of numbers, and patterns of texts."""
+"""The range of a field and its role: limits of numbers, patterns of texts, what identity is."""
 
 from __future__ import annotations
 

@@ -229,22 +229,8 @@ class ConfigMeta(type):
             _register_variant(cls, type)
         return cls
 
-    def __init__(
-        cls,
-        name: str,
-        bases: tuple[builtins.type, ...],
-        namespace: dict[str, Any],
-        *,
-        type: str | None = None,
-        role: Role | None = None,
-        owner: str | None = None,
-        schema: int | None = None,
-        migrations: str | None = None,
-        presets: str | None = None,
-        other_names: str | None = None,
-        environment_prefix: str | None = None,
-    ) -> None:
-        super().__init__(name, bases, namespace)
+    def __init__(cls, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args)  # the keywords are for `__new__`
 
 
 def _own_fields(
@@ -298,7 +284,7 @@ def wrong_field(info: FieldInfo) -> bool:
     """Whether something about a declaration is wrong whatever the type is; quick, since most are.
 
     Returns:
-        True if `misdeclared.field_fault` can say what it is.
+        True if `field_fault` can say what it is.
     """
     factory, bounds, items = info.factory, info.bounds, info.item_bounds
     return (
@@ -315,7 +301,7 @@ def wrong_class(namespace: Mapping[str, Any], tag: object, role: object, owner: 
     """Whether something about a class statement is wrong; quick, since most are right.
 
     Returns:
-        True if `misdeclared.class_fault` can say what it is.
+        True if `class_fault` can say what it is.
     """
     return (
         not (role is None or isinstance(role, Role))

@@ -1,4 +1,4 @@
-"""What is wrong with a class statement, in words; imported only when something is."""
+"""What is wrong with a class statement, in words."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def field_fault(info: FieldInfo) -> str:
     """Why a field cannot be declared like this.
 
     Arguments:
-        info: a field that `meta.wrong_field` has found.
+        info: a field that `wrong_field` has found.
     """
     role: Any = info.role
     if not (role is None or isinstance(role, Role)):

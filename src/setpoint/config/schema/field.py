@@ -1,4 +1,4 @@
-"""What a config class declares about each of its fields."""
+"""One field of a config class: what it declares, its type, its default, and its checks."""
 
 from __future__ import annotations
 

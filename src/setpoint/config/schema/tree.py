@@ -1,4 +1,4 @@
-"""The tree of config classes: what can stand at a path, and every field of all variants."""
+"""The tree of config classes: what can stand at a path, every field, and added sections."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Node:
     """A section, as far as the lower floors know it: it has fields and remembers a state.
 
     `Config` derives from it. What lies below `Config` asks `isinstance(value, Node)`, and takes
-    config classes for `type[Any]`.
+    config classes for `type[Node]`.
     """
 
     __slots__ = ("_state",)

@@ -1,4 +1,4 @@
-"""The errors that a user can cause; everything else is a bug and keeps its traceback."""
+"""The errors that a user can cause, and reports of several problems; all else is a bug."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The valid names nearest to one that was typed."""
+"""Paths of fields, and the valid names nearest to one that was typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts before a field has read them: without quotes, with `${` in them, or with a secret."""
+"""Texts before a field has read them, and the limits of what files and names may hold."""
 
 from __future__ import annotations
 
