@@ -33,10 +33,10 @@ from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.mix import permutation  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
-from setpoint.train.build import Parts, build_parts  # noqa: E402
+from setpoint.train.build.components import Parts, build_parts  # noqa: E402
 from setpoint.train.callback import Callback  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.loop import Loop, Update  # noqa: E402
+from setpoint.train.step.loop import Loop, Update  # noqa: E402
 from support.session import training_loop  # noqa: E402
 
 TARGET = 0.98

@@ -23,11 +23,11 @@ import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, Update
-from setpoint.train.position import Position
+from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.position import Position
 
 FOLDER = Path(__file__).parent / "golden" / "curves"
 # Data that is the same everywhere, which the library of the running Python is not; and few tokens.

@@ -13,14 +13,14 @@ from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter
 from setpoint.track.progress import make_progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build import Parts
+from setpoint.train.build.components import Parts
+from setpoint.train.build.utilization import utilization_of
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.build import Surroundings, build_callbacks
 from setpoint.train.config import Job
-from setpoint.train.evaluation.standing import Standing
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
-from setpoint.train.utilization import utilization_of
+from setpoint.train.evaluation.best_metric import Standing
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 
 @contextmanager

@@ -22,12 +22,12 @@ from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.model.flops import FORMULAS, training_flops  # noqa: E402
 from setpoint.optim.config import AdamW  # noqa: E402
 from setpoint.track.accelerators import peak_of  # noqa: E402
-from setpoint.train.build import Parts, build_parts  # noqa: E402
+from setpoint.train.build.components import Parts, build_parts  # noqa: E402
+from setpoint.train.build.process import settings_of  # noqa: E402
 from setpoint.train.callback import Callback  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.loop import Loop, Update  # noqa: E402
-from setpoint.train.position import Position  # noqa: E402
-from setpoint.train.settings import settings_of  # noqa: E402
+from setpoint.train.step.loop import Loop, Update  # noqa: E402
+from setpoint.train.step.position import Position  # noqa: E402
 from support.session import training_loop  # noqa: E402
 from train.h200_cells import job_of  # noqa: E402
 

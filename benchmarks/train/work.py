@@ -22,7 +22,7 @@ from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.mix import permutation  # noqa: E402
 from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
-from setpoint.train.build import Parts, build_parts  # noqa: E402
+from setpoint.train.build.components import Parts, build_parts  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 
 FIXED = (

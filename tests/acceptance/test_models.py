@@ -28,11 +28,11 @@ from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.rope.config import Linear, Llama3, Yarn
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import Parts, build_parts
+from setpoint.train.build.components import Parts, build_parts
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, Update
-from setpoint.train.position import Position
+from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.position import Position
 
 from ..train.small import small_job
 from . import plain_model

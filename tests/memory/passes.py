@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.model.outcome import Outcome
-from setpoint.train.objective import Objective
+from setpoint.train.step.objective import Objective
 
 from ..model.families import FAMILIES, sparse
 from ..model.small import VOCAB

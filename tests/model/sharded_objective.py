@@ -11,7 +11,7 @@ from setpoint.loss.config import IGNORE_INDEX, ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.bias import update_biases
 from setpoint.model.transformer import Transformer
-from setpoint.train.objective import Objective
+from setpoint.train.step.objective import Objective
 
 from .families import FAMILIES, SPARSE
 from .small import VOCAB, small_config, small_model

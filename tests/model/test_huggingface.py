@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.config.resolving.verify import verify
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.plan.preflight import preflight
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
 from setpoint.train.run import train
 

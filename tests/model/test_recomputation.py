@@ -9,7 +9,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.model.outcome import Outcome
 from setpoint.model.transformer import Transformer
-from setpoint.train.objective import Objective
+from setpoint.train.step.objective import Objective
 
 from .families import FAMILIES, sparse
 from .small import VOCAB, small_model

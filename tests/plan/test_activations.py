@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from setpoint.plan.activations import activations
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
 
 from ..memory.meter import Meter

@@ -11,9 +11,9 @@ from setpoint.config import SetpointError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.plan.groups import planned_groups
 from setpoint.plan.preflight import preflight
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
+from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.config import Job
-from setpoint.train.groups import rows_of
 from setpoint.train.optimizer_fit import built_pattern_problems, trained
 
 from ..train.small import small_job

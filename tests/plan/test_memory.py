@@ -13,10 +13,10 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.report import measure
 from setpoint.plan.memory import planned_memory
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.averaging import evaluation_point
-from setpoint.train.build import Parts, build_parts
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
+from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.step.averaging import evaluation_point
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..train.small import small_job
 

@@ -14,9 +14,9 @@ from setpoint.config.composition import compose
 from setpoint.config.record.writer import record_files
 from setpoint.model.count import count_parameters
 from setpoint.plan.preflight import preflight
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
-from setpoint.train.naming import run_directory_of
+from setpoint.train.record.run_name import run_directory_of
 
 from ..train.small import small_job
 

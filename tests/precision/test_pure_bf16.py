@@ -15,7 +15,7 @@ from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossE
 from setpoint.loss.linear import missing
 from setpoint.model import load_pretrained
 from setpoint.precision.weights import cast_parameters
-from setpoint.train.objective import Objective
+from setpoint.train.step.objective import Objective
 
 from ..model.families import FAMILIES
 from ..model.pretrained.theirs import CASES, make, tokens

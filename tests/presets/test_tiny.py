@@ -9,7 +9,7 @@ from setpoint.config import resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.data.ngram import ngram_baselines
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import judged_part
 from setpoint.train.run import train

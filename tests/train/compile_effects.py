@@ -13,10 +13,10 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 from setpoint.compile.settings import CACHE
 from setpoint.compile.watch import Watch
 from setpoint.config.values.user_code import allow_imports
-from setpoint.train.build import Parts, build_parts
+from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from setpoint.train.settings import settings_of
 
 
 class Printing(torch.nn.Module):

@@ -12,10 +12,10 @@ from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.model.outcome import Projection
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..loss.liger_stand_in import liger_stand_in
 

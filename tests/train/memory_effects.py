@@ -18,12 +18,12 @@ from setpoint.memory import recompute
 from setpoint.memory.host import PlainWay
 from setpoint.memory.optimizer_offload import StateOnHost
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.callbacks.memory import EmptyCacheCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..memory.meter import Meter
 from ..memory.spared import spared_device

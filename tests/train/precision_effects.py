@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import Parts, build_parts
+from setpoint.train.build.components import Parts, build_parts
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..precision.gpu_stand_in import gpu_stand_in
 

@@ -10,7 +10,7 @@ import torch
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
 from setpoint.train.run import train
 

@@ -14,12 +14,12 @@ import torch
 
 from setpoint.profile.profiler import UpdateProfiler
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
-from setpoint.train.callbacks.collect import CollectCallback
+from setpoint.train.build.components import build_parts
+from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..profile.traces import read_trace, spans
 from .small import events

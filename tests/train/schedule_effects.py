@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, Update
-from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.position import Position
 
 from .small import rows
 

@@ -26,15 +26,15 @@ from setpoint.model.config import Transformer
 from setpoint.model.moe import experts
 from setpoint.parallel.device import choose_device
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
+from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.naming import run_directory_of
-from setpoint.train.position import Position
+from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.record.summary import print_summary
 from setpoint.train.run import train
-from setpoint.train.settings import settings_of
-from setpoint.train.summary import print_summary
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..data.tokenizers_here import byte_level
 from .compile_effects import ROWS as COMPILE_ROWS

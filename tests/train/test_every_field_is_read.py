@@ -26,8 +26,8 @@ from setpoint.config.words.names import dotted
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.train.config import Job
+from setpoint.train.record.summary import print_summary
 from setpoint.train.run import train
-from setpoint.train.summary import print_summary
 from setpoint.units import Duration
 
 from ..data.tokenizers_here import byte_level

@@ -19,12 +19,12 @@ from setpoint.config import ConfigError
 from setpoint.optim.anyprecision import AnyPrecisionAdamW
 from setpoint.precision.weights import MasterWeights
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import Parts, build_parts
+from setpoint.train.build.components import Parts, build_parts
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
+from setpoint.train.record.state import restore
 from setpoint.train.run import train
-from setpoint.train.state import restore
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..precision.gpu_stand_in import gpu_stand_in
 from .small import assert_same_run, events, rows, small_job

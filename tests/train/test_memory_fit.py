@@ -9,7 +9,7 @@ import torch
 
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.resolving.verify import verify
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.memory_fit import device_problems
 
 from ..snapshots import compare

@@ -11,7 +11,7 @@ from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.resolving.verify import verify
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.device import choose_device
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.precision_fit import (
     float8_device_problems,
     idle_reduction,

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import RunError, SetpointError
 from setpoint.config.values.user_code import allow_imports
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
 from setpoint.train.run import train
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.train.loop import Loop, Update
 from setpoint.train.run import train
+from setpoint.train.step.loop import Loop, Update
 
 from .small import assert_same_run, events, rows, small_job, snapshot
 

@@ -18,8 +18,8 @@ from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.data.windows import Batch
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.objective import Count, Objective
 from setpoint.train.run import Outcome, train
+from setpoint.train.step.objective import Count, Objective
 
 from .commands import Command, Commands
 from .small import assert_same_run, events, rows, small_job, write_config

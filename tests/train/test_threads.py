@@ -57,7 +57,7 @@ ENTRIES = {
     "generate": "import setpoint.cli.generate, setpoint.infer.text",
     "export": "import setpoint.cli.export, setpoint.infer.export",
     "a program that trains": "from setpoint.train.run import train",
-    "a program that builds the parts": "import setpoint.train.build",
+    "a program that builds the parts": "import setpoint.train.build.components",
     "a program that infers": "from setpoint.infer.run import infer",
     "a program that loads weights": "import setpoint.infer.load",
     "a preset that is trained": "import setpoint.presets.tiny, torch",

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from setpoint.train.callback import Callback
-from setpoint.train.loop import Loop, Update
+from setpoint.train.step.loop import Loop, Update
 from support.session import training_loop
 from train.turns import Turns
 from train.work import Work

@@ -14,9 +14,9 @@ from setpoint.config import Composition, ConfigError, Problem, SetpointError, ca
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
-from setpoint.train.naming import run_directory_of
-from setpoint.train.outlook import outlook
-from setpoint.train.seed import draw_seed
+from setpoint.train.record.outlook import outlook
+from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.record.seed import draw_seed
 
 COMMAND = Command(
     "train",
@@ -91,7 +91,7 @@ def run(arguments: Arguments) -> int:
                 print(f"caution: {caution.line()}", flush=True)
     try:
         from setpoint.track.summary import print_table
-        from setpoint.train.contract import ContractRefused
+        from setpoint.train.record.contract import ContractRefused
         from setpoint.train.run import rehearse, train
     except ModuleNotFoundError as error:
         raise SetpointError(
@@ -109,7 +109,7 @@ def run(arguments: Arguments) -> int:
             raise
         command = variables_of(job) + _typed_again(arguments, error.paths)
         raise SetpointError(str(error).replace(error.command, command)) from None
-    from setpoint.train.summary import print_summary
+    from setpoint.train.record.summary import print_summary
 
     print_summary(job, outcome)
     return outcome.status

@@ -34,7 +34,7 @@ from setpoint.config import (
     resolve,
 )
 from setpoint.train.config import Job
-from setpoint.train.naming import run_directory_of
+from setpoint.train.record.run_name import run_directory_of
 
 CHECKPOINT_OPTION = Option(
     "--checkpoint",

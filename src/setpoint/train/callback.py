@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from setpoint.train.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, Update
 
 
 class Callback:

@@ -94,7 +94,7 @@ def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], 
         return list(parameters_of(model, vocabulary)), 0
     try:
         from setpoint.model.build import build_outline
-        from setpoint.train.groups import trained_parameters
+        from setpoint.train.build.parameter_groups import trained_parameters
     except ModuleNotFoundError as error:
         raise SetpointError(
             f"only the model itself knows its parameters, and building it needs the package "

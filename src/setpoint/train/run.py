@@ -11,23 +11,23 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, verify
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build import build_parts, data_line
+from setpoint.train.build.components import build_parts, data_line
+from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
-from setpoint.train.contract import (
+from setpoint.train.record.contract import (
     check_contract,
     describe_accepted,
     refuse_renaming,
     runs_of_other_lengths,
 )
-from setpoint.train.memory import enough_memory
-from setpoint.train.naming import run_directory_of
-from setpoint.train.outlook import outlook
-from setpoint.train.position import Position, is_over
-from setpoint.train.record import compare_with_record
-from setpoint.train.seed import draw_seed
-from setpoint.train.session import Outcome, Session, check_resume, progress_of
-from setpoint.train.settings import settings_of
-from setpoint.train.state import restore
+from setpoint.train.record.environment import compare_with_record
+from setpoint.train.record.outlook import outlook
+from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.record.seed import draw_seed
+from setpoint.train.record.session import Outcome, Session, check_resume, progress_of
+from setpoint.train.record.state import restore
+from setpoint.train.step.out_of_memory import enough_memory
+from setpoint.train.step.position import Position, is_over
 
 
 def train(

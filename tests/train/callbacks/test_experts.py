@@ -13,13 +13,13 @@ from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
-from setpoint.train.loop import Loop, Update
-from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.position import Position
 from setpoint.units import Duration
 
 from ..small import rows, small_job

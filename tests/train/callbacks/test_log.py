@@ -15,9 +15,9 @@ from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.callbacks.log import TIMING, LogCallback
-from setpoint.train.loop import Update
-from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.step.loop import Update
+from setpoint.train.step.position import Position
 
 from ...variants import forget, known
 from ..small import rows, small_job

@@ -13,12 +13,12 @@ from torch.profiler import record_function
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.profile import ProfileCallback
-from setpoint.train.loop import Loop, Update
-from setpoint.train.position import Position
 from setpoint.train.run import train
+from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.position import Position
 
 from ...profile.traces import read_trace, spans
 from ..small import essence, events, rows, small_job
@@ -113,7 +113,7 @@ def test_a_session_that_ends_within_a_cycle(
         train(small_job(tmp_path, f"duration={8 - step} steps", CONSTANT))
     else:
         added: Any = lambda *_: [Interrupt(step, how)]  # noqa: E731
-        monkeypatch.setattr("setpoint.train.session.added_callbacks", added)
+        monkeypatch.setattr("setpoint.train.record.session.added_callbacks", added)
     flags = ("duration=8 steps", CONSTANT, "profiling.active=5", "tracking.progress=lines")
     job = small_job(tmp_path, *flags)
     if how in ("Ctrl-C", "error"):

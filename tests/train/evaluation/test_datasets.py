@@ -12,7 +12,7 @@ from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.resolving.verify import verify
 from setpoint.config.schema.hooks import NEEDS
 from setpoint.data.tokenizer import ByteTokenizer
-from setpoint.train.build import build_parts
+from setpoint.train.build.components import build_parts
 from setpoint.train.evaluation.datasets import build_datasets, trained_on
 from setpoint.train.run import train
 

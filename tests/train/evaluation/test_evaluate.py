@@ -14,12 +14,12 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_batches
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build import Parts, build_parts
+from setpoint.train.build.components import Parts, build_parts
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate, judged_part
 from setpoint.train.evaluation.score import Score
-from setpoint.train.loop import Loop
-from setpoint.train.position import Position
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
 
 from ..small import small_job
 

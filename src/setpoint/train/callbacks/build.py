@@ -15,19 +15,19 @@ from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build import Parts
+from setpoint.train.build.components import Parts
+from setpoint.train.build.utilization import Utilization
 from setpoint.train.callback import Callback
-from setpoint.train.callbacks.collect import CollectCallback
 from setpoint.train.callbacks.compile import watch_compiler
+from setpoint.train.callbacks.evaluate import JudgeCallback
 from setpoint.train.callbacks.experts import ExpertsCallback
-from setpoint.train.callbacks.judge import JudgeCallback
+from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.callbacks.log import LogCallback, Tracker
 from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.save import SaveCallback
 from setpoint.train.config import Job
-from setpoint.train.evaluation.standing import Standing
-from setpoint.train.utilization import Utilization
+from setpoint.train.evaluation.best_metric import Standing
 
 
 @dataclass(frozen=True, slots=True)

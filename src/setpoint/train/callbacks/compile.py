@@ -12,8 +12,8 @@ from setpoint.train.callback import Callback
 
 if TYPE_CHECKING:
     from setpoint.compile.config import Compile
-    from setpoint.train.build import Parts
-    from setpoint.train.loop import Loop, Update
+    from setpoint.train.build.components import Parts
+    from setpoint.train.step.loop import Loop, Update
 
 
 class CompileCallback(Callback):

@@ -11,10 +11,10 @@ from setpoint.model.moe.bias import update_biases
 from setpoint.model.moe.metrics import expert_metrics
 from setpoint.model.outcome import Routing
 from setpoint.train.callback import Callback
-from setpoint.train.position import share_done
+from setpoint.train.step.position import share_done
 
 if TYPE_CHECKING:
-    from setpoint.train.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, Update
 
 
 class ExpertsCallback(Callback):

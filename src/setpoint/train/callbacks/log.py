@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.train.callback import Callback
-from setpoint.train.position import is_due, share_done
+from setpoint.train.step.position import is_due, share_done
 
 if TYPE_CHECKING:
-    from setpoint.train.loop import Loop, Update
-    from setpoint.train.position import Position
+    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.position import Position
 
 # What depends on the machine and the hour; everything else in a row is exact under resume.
 TIMING = ("time", "seconds", "tokens_per_second", "mfu")

@@ -10,11 +10,11 @@ from setpoint.memory.report import begin, measure
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
 from setpoint.train.callback import Callback
-from setpoint.train.position import is_due
+from setpoint.train.step.position import is_due
 from setpoint.units import Period
 
 if TYPE_CHECKING:
-    from setpoint.train.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, Update
 
 
 class MemoryCallback(Callback):

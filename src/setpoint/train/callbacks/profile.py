@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from setpoint.profile.config import Profiling
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, Update
 
 
 class ProfileCallback(Callback):

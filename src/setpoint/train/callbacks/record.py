@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.train.callback import Callback
 
 if TYPE_CHECKING:
-    from setpoint.train.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, Update
 
 
 class RecordCallback(Callback):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from setpoint.config import record_files
-from setpoint.train.averaging import evaluation_point
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import STATE as LOG
-from setpoint.train.evaluation.standing import STATE
-from setpoint.train.position import is_due, is_over
-from setpoint.train.state import WEIGHTS_ONLY, capture
+from setpoint.train.evaluation.best_metric import STATE
+from setpoint.train.record.state import WEIGHTS_ONLY, capture
+from setpoint.train.step.averaging import evaluation_point
+from setpoint.train.step.position import is_due, is_over
 
 if TYPE_CHECKING:
     from setpoint.checkpoint.store import CheckpointStore
     from setpoint.track.events import EventLog
     from setpoint.track.jsonl import JsonlWriter
-    from setpoint.train.callbacks.judge import JudgeCallback
+    from setpoint.train.callbacks.evaluate import JudgeCallback
     from setpoint.train.callbacks.log import LogCallback
-    from setpoint.train.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, Update
 
 
 class SaveCallback(Callback):

@@ -14,12 +14,12 @@ from setpoint.data.windows import Batch
 from setpoint.model.mode import evaluating
 from setpoint.precision.autocast import compute_in
 from setpoint.track.progress import Work, no_work
-from setpoint.train.averaging import evaluation_point
-from setpoint.train.build import Parts
+from setpoint.train.build.components import Parts
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores
-from setpoint.train.objective import Count
+from setpoint.train.step.averaging import evaluation_point
+from setpoint.train.step.objective import Count
 
 
 def evaluate(

@@ -1,0 +1,1 @@
+"""From a resolved job to the objects that train it."""

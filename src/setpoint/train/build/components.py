@@ -1,0 +1,174 @@
+"""From a resolved job to the objects that train it, in the order in which they need each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from setpoint.checkpoint.optimizer_state import Options, options_of
+from setpoint.compile.apply import Compiled
+from setpoint.data.corpus import Corpus
+from setpoint.data.loader import WindowLoader
+from setpoint.data.tokenizer import Tokenizer
+from setpoint.data.windows import require_one_window
+from setpoint.memory.apply import save_activations, save_state
+from setpoint.model.build import build_model
+from setpoint.model.initialize import Initializable, initialize
+from setpoint.model.layers import layers_of
+from setpoint.model.pretrained.start import start_from
+from setpoint.optim.build import build_optimizer
+from setpoint.parallel.device import choose_device
+from setpoint.parallel.seeds import seed_everything
+from setpoint.precision.build import build_scaler, build_weights, state_dtype, store_in
+from setpoint.precision.scaler import LossScaler
+from setpoint.precision.weights import OwnWeights
+from setpoint.track.console import short_count
+from setpoint.track.progress import Work, no_work
+from setpoint.train.build.companions import Companions, companions_of
+from setpoint.train.build.parameter_groups import groups_of
+from setpoint.train.config import Job
+from setpoint.train.evaluation.datasets import build_datasets
+from setpoint.train.step.learning_rate import LearningRate
+from setpoint.train.step.objective import Objective, require_tokens
+
+
+@dataclass(slots=True)
+class Parts:
+    """The objects of one training job.
+
+    Arguments:
+        train, held_out: the two sides of the data; None where nothing is held out.
+        loader: draws the micro-batches of the training side.
+        model: maps (B, S) tokens to (B, S, V) logits.
+        objective: the model and its loss as one; maps tokens and targets to sums over tokens.
+        weights: the model's parameters as the optimizer gets them.
+        options: those of its groups as they were built, by which it is seen what it has counted.
+        schedule: from the position of the run to the factor on the peak learning rate.
+        scaler: scales the loss for fp16; does nothing otherwise.
+        compiled: tells whether compiled code runs; None where nothing is compiled.
+        pretrained: what the record says of the weights that the model started from; None where it
+            started from random ones, or did not start now.
+        companions: what each checkpoint keeps beside the weights.
+    """
+
+    device: torch.device
+    tokenizer: Tokenizer
+    train: Corpus
+    held_out: Corpus | None
+    loader: WindowLoader
+    model: nn.Module
+    objective: Objective
+    weights: OwnWeights
+    optimizer: torch.optim.Optimizer
+    options: Options
+    schedule: LearningRate
+    scaler: LossScaler
+    compiled: Compiled | None = None
+    pretrained: dict[str, Any] | None = None
+    judged: dict[str, Corpus] = field(default_factory=dict)
+    companions: Companions = field(default_factory=Companions)
+
+
+def data_line(job: Job, parts: Parts) -> str:
+    """What the data is, and how often the duration goes through it."""
+    count = len(parts.train.files)
+    held_out = ""
+    if parts.held_out is not None:
+        held_out = f", {short_count(len(parts.held_out.tokens))} held out"
+    line = (
+        f"data: {count:,} document{'s' * (count != 1)}, "
+        f"{short_count(len(parts.train.tokens))} tokens to train on{held_out}"
+    )
+    # An epoch is all windows once, each of which is a sequence of a step.
+    per_epoch = parts.loader.windows_per_epoch / job.batch.global_size
+    meant: list[str] = []
+    for limit in job.duration.limits:
+        if limit.unit == "epochs":
+            meant.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")
+        elif limit.unit in ("steps", "tokens"):
+            tokens = job.batch.global_size * job.batch.sequence_length
+            steps = limit.count if limit.unit == "steps" else limit.count / tokens
+            meant.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
+    return "; ".join([line, *meant])
+
+
+def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
+    """Build everything that a job needs; nothing is written.
+
+    What is built works under `train.settings.settings_of(job)`, which whoever trains it opens
+    before, and closes when it has been trained.
+
+    Arguments:
+        fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
+            has weights of its own.
+
+    Raises:
+        SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
+            does not fit the tokenizer or the model.
+    """
+    device = choose_device(job.parallel)
+    assert job.seed is not None
+    seed_everything(job.seed)
+    tokenizer = job.tokenizer.build()
+    require_tokens(job.loss, tokenizer.vocab_size)
+    train, held_out = job.data.build(tokenizer=tokenizer, show=show)
+    if job.evaluation is not None:
+        assert held_out is not None, "the configuration is refused otherwise"
+        # Else it would come out at the first evaluation, when the training is paid for.
+        require_one_window(held_out, job.batch.sequence_length)
+    judged = build_datasets(job, tokenizer, show)
+    loader = WindowLoader(
+        train,
+        sequence_length=job.batch.sequence_length,
+        micro_size=job.batch.micro_size,
+        seed=job.seed,
+    )
+    model = build_model(job.model, tokenizer.vocab_size)
+    if isinstance(model, Initializable):
+        initialize(model, job.seed)
+    # A model of the user's own that names no rules has initialized itself, from the seed above.
+    pretrained = None
+    if fresh and job.model.pretrained is not None:
+        pretrained = start_from(job.model, model)
+    full = store_in(job.precision, model)
+    model.to(device)
+    if job.precision.float8 is not None:
+        from setpoint.precision.float8 import require_float8, use_float8
+
+        require_float8(device)
+        use_float8(job.precision.float8, model)
+    layers = layers_of(model)
+    save_activations(job.memory, model, layers, device)
+    compiled = None
+    if job.compile is not None:
+        compiled = job.compile.build(model=model, layers=layers)
+    weights = build_weights(job.precision, model, full)
+    groups = groups_of(job.optimizer, model, weights.named_parameters())
+    optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
+    save_state(job.memory, optimizer, device)
+    return Parts(
+        device=device,
+        tokenizer=tokenizer,
+        train=train,
+        held_out=held_out,
+        loader=loader,
+        model=model,
+        objective=Objective(model, job.loss.build()),
+        weights=weights,
+        optimizer=optimizer,
+        options=options_of(optimizer),
+        schedule=LearningRate(
+            job.schedule,
+            tokens_per_step=job.batch.global_size * job.batch.sequence_length,
+            epochs_per_step=job.batch.global_size / loader.windows_per_epoch,
+        ),
+        scaler=build_scaler(job.precision, device),
+        compiled=compiled,
+        pretrained=pretrained,
+        judged=judged,
+        companions=companions_of(job.model, tokenizer, pretrained),
+    )

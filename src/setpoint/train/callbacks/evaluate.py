@@ -1,0 +1,126 @@
+"""Judges the model on text that it does not learn from, and says when that gets no better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from setpoint.resilience.signals import Abandoned
+from setpoint.track.console import now
+from setpoint.train.callback import Callback
+from setpoint.train.callbacks.log import Tracker
+from setpoint.train.evaluation.best_metric import Standing, value_of
+from setpoint.train.evaluation.config import HELD_OUT
+from setpoint.train.evaluation.datasets import trained_on
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.score import Scores, row_of
+from setpoint.train.step.position import is_due, is_over
+
+if TYPE_CHECKING:
+    from setpoint.track.events import EventLog
+    from setpoint.track.progress import Progress
+    from setpoint.train.step.loop import Loop, Update
+
+
+class JudgeCallback(Callback):
+    """Evaluates every so often and after the last update, on wish before the first one as well.
+
+    Arguments:
+        events: records that training has stopped getting better.
+    """
+
+    def __init__(
+        self,
+        trackers: Sequence[Tracker],
+        progress: Progress,
+        events: EventLog,
+        standing: Standing,
+    ) -> None:
+        self.trackers = trackers
+        self.progress = progress
+        self.events = events
+        self.standing = standing
+        # Those of `standing.step`, if this session has evaluated there.
+        self.scores: Scores = {}
+        self.made_up = False
+
+    def start(self, loop: Loop) -> None:
+        """Evaluate before the first update on wish, and make up for what a stop cut short."""
+        section = loop.job.evaluation
+        if section is None:
+            return
+        if self.standing.due is not None:
+            self.judge(loop, counts=self.standing.due)
+            self.made_up = self.standing.due is None
+        if loop.ended is not None or is_over(loop.job.duration, loop.position):
+            return
+        apart = dict(loop.parts.judged)
+        if loop.job.data.validation and loop.parts.held_out is not None:
+            apart[HELD_OUT] = loop.parts.held_out
+        for line in trained_on(loop.parts.train, apart):
+            self.progress.note(line)
+        if section.before_training and loop.position.step == 0 and self.standing.step < 0:
+            self.judge(loop, counts=True)
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        """Evaluate if it is due."""
+        section = loop.job.evaluation
+        if section is None:
+            return
+        due = is_due(section.every, loop.before, loop.position, loop.last)
+        if due or loop.last:
+            # What only the end asks for is not counted: a longer run would not have it.
+            self.judge(loop, counts=due)
+
+    def finish(self, loop: Loop) -> None:
+        """Evaluate where the loop was ended after its last update."""
+        section = loop.job.evaluation
+        judged = self.standing.due is not None or self.standing.step == loop.position.step
+        if section is not None and loop.ended and not judged:
+            self.judge(loop, counts=False)
+
+    def judge(self, loop: Loop, counts: bool) -> None:
+        """Evaluate, tell, and end the loop if that was the last hope."""
+        section, step = loop.job.evaluation, loop.position.step
+        assert section is not None
+        try:
+            self.scores = evaluate(loop.job, loop.parts, loop.stop.check, self.progress.work)
+        except Abandoned:
+            self.standing.due = counts
+            self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
+            return
+        self.standing.step, self.standing.due = step, None
+        row = {
+            "kind": "evaluation",
+            "time": now(),
+            "step": step,
+            "tokens": loop.position.tokens,
+            **row_of(self.scores),
+        }
+        for tracker in self.trackers:
+            tracker.write(row)
+        for name, score in self.scores.items():
+            self.progress.note(f"step {step}: {name.replace('_', '-')} {score.in_words()}")
+        if not counts:
+            return
+        loop.parts.schedule.observe(self.scores)
+        stopping = section.early_stopping
+        self.standing.observe(
+            value_of(section, self.scores), stopping.least_gain if stopping is not None else 0.0
+        )
+        reason = self.standing.ended(section)
+        if reason is not None and not loop.last:
+            self.events.write("early_stop", step=step, reason=reason)
+            self.progress.note(f"step {step}: training ends early: {reason}")
+            loop.end(reason)
+
+    def metric_at(self, loop: Loop) -> float | None:
+        """What selects the best checkpoint.
+
+        Returns:
+            the metric of this very step, lower is better; None if it was not evaluated.
+        """
+        section = loop.job.evaluation
+        if section is None or not self.scores or self.standing.step != loop.position.step:
+            return None
+        return value_of(section, self.scores)

@@ -1,0 +1,134 @@
+"""What the evaluations of a run have come to: the best so far, and how long ago that was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from setpoint.config import within
+from setpoint.train.evaluation.config import HELD_OUT
+
+if TYPE_CHECKING:
+    from setpoint.train.build.components import Parts
+    from setpoint.train.config import Job
+    from setpoint.train.evaluation.config import Evaluation
+    from setpoint.train.evaluation.score import Scores
+    from setpoint.train.record.contract import Accepted
+
+STATE = "evaluation"  # its name in the state of checkpoints
+
+
+@dataclass(slots=True)
+class Standing:
+    """Follows the metric that selects the best; one that is to rise is negated.
+
+    Arguments:
+        measure: what the metric is and what it is measured on; two values of one measure compare.
+        step: of the last evaluation; -1 before the first.
+        best: the lowest value that was a gain; None before the first.
+        due: an evaluation at the present step that a stop cut short: whether it counts for
+            patience and plateaus; None where there is none.
+    """
+
+    measure: dict[str, Any] = field(default_factory=dict)
+    step: int = -1
+    best: float | None = None
+    waited: int = 0
+    due: bool | None = None
+
+    def observe(self, value: float, least_gain: float = 0.0) -> None:
+        """Take the value of one more evaluation.
+
+        Arguments:
+            value: lower is better; NaN is never a gain.
+        """
+        first = self.best is None and not math.isnan(value)
+        if first or (self.best is not None and value < self.best - least_gain):
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+
+    def ended(self, section: Evaluation | None) -> str | None:
+        """Whether training has stopped getting better.
+
+        Returns:
+            that it has, in words; None if it has not, or that ends nothing.
+        """
+        stopping = section.early_stopping if section is not None else None
+        if section is None or stopping is None or self.waited < stopping.patience:
+            return None
+        best, by = section.best, f" by more than {stopping.least_gain:g}"
+        text = (
+            f"{best.metric.replace('_', ' ')} on {best.data} has not got better"
+            f"{by * (stopping.least_gain > 0)} in {self.waited} evaluations"
+        )
+        if self.best is None:
+            return f"{text}, and was never a number"
+        return f"{text}; the best was {-self.best if best.direction == 'max' else self.best:.6g}"
+
+    def to_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return asdict(self)
+
+
+def value_of(section: Evaluation, scores: Scores) -> float:
+    """Take from an evaluation what selects the best."""
+    value = scores[section.best.data].metric(section.best.metric)
+    return -value if section.best.direction == "max" else value
+
+
+def measure_of(job: Job, parts: Parts) -> dict[str, Any]:
+    """Say what the metric that selects the best is, and what it is measured on.
+
+    Arguments:
+        job: the resolved configuration; its evaluation is not null.
+
+    Returns:
+        what JSON can hold; values of equal measures can be compared.
+    """
+    section = job.evaluation
+    assert section is not None
+    best = section.best
+    corpus = parts.held_out if best.data == HELD_OUT else parts.judged[best.data]
+    assert corpus is not None
+    return {
+        "data": best.data,
+        "metric": best.metric,
+        "direction": best.direction,
+        "sequences": section.sequences_of(best.data),
+        "sequence_length": job.batch.sequence_length,
+        "text": corpus.digest,
+        "left_out": [*job.loss.left_out],
+    }
+
+
+def changes_measure(accepted: Accepted) -> bool:
+    """Whether the measure has changed since a checkpoint that does not say what it was."""
+    return any(
+        within(item.path, f"evaluation.{name}")
+        for item in accepted.differences
+        for name in ("datasets", "sequences", "best")
+    )
+
+
+def standing_of(job: Job, parts: Parts, state: Mapping[str, Any]) -> tuple[Standing, list[str]]:
+    """Take up where the evaluations of the sessions before were.
+
+    Arguments:
+        state: of the checkpoint that the session goes on from; empty for a new run.
+
+    Returns:
+        the standing, and in what the measure differs from that of the checkpoint: values from
+        before do not compare then, and the standing is that of a run without evaluations.
+    """
+    known = Standing(**state.get(STATE, {}))
+    if job.evaluation is None:
+        # Kept for a session that evaluates again.
+        return known, []
+    measure = measure_of(job, parts)
+    differs = [key for key in measure if known.measure and known.measure.get(key) != measure[key]]
+    if differs or not known.measure:
+        return Standing(measure, known.step, due=known.due), differs
+    return known, []

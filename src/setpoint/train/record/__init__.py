@@ -1,0 +1,1 @@
+"""What a run directory keeps, and how a run goes on from it."""

@@ -1,0 +1,65 @@
+"""What a run came to, as a table."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from setpoint.config import SHORT, fingerprint
+from setpoint.data.ngram import ngram_baselines
+from setpoint.model.count import count_parameters
+from setpoint.track.console import short_time
+from setpoint.track.summary import print_table
+from setpoint.train.config import Job
+from setpoint.train.evaluation.evaluate import judged_part
+from setpoint.train.record.outlook import outlook
+from setpoint.train.run import Outcome
+
+ENDINGS = {
+    0: "finished",
+    75: "stopped by SIGTERM or SIGHUP",
+    130: "interrupted",
+}
+
+
+def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> None:
+    """Print what was trained, how well, how fast, and where the record lies."""
+    at, before = outcome.ended, outcome.started
+    state = ENDINGS[outcome.status]
+    rows = [
+        ("state", state if outcome.reason is None else f"{state} early: {outcome.reason}"),
+        ("fingerprint", fingerprint(outcome.job)[:SHORT]),
+        ("parameters", f"{count_parameters(outcome.parts.model):,}"),
+        ("steps", f"{at.step:,}"),
+        ("tokens", f"{at.tokens:,}"),
+        ("epochs", f"{at.epochs:.3f}"),
+        ("training time", short_time(at.seconds)),
+    ]
+    if at.seconds > before.seconds:
+        speed = (at.tokens - before.tokens) / (at.seconds - before.seconds)
+        rows.append(("tokens/s", f"{speed:,.0f}"))
+    rows += [
+        (f"{name.replace('_', '-')} {metric}", f"{value:.4f}")
+        for name, score in outcome.scores.items()
+        for metric, value in (("loss", score.loss), ("accuracy", score.accuracy))
+        if value is not None
+    ]
+    print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
+    if outcome.status:
+        print(outlook(outcome.directory / "checkpoints", before.step), file=stream, flush=True)
+    # Whoever stops a run waits for it to leave, so nothing is counted then.
+    finished, section = outcome.status == 0, job.evaluation
+    if finished and outcome.score is not None and section is not None and section.baselines:
+        _print_baselines(job, outcome, outcome.score.bits_per_byte, stream)
+
+
+def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | None) -> None:
+    parts = outcome.parts
+    assert parts.held_out is not None
+    counted = ngram_baselines(parts.train, judged_part(job, parts.held_out))
+    rows = [
+        ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
+        ("bigram (given the byte before)", f"{counted.bigram:.3f}"),
+        ("smoothed 3-gram (given two before)", f"{counted.trigram:.3f}"),
+        (f"this model after {outcome.ended.step:,} steps", f"{bits:.3f}"),
+    ]
+    print_table("held-out bits per byte, less is better", rows, stream=stream)

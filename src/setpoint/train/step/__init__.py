@@ -1,0 +1,1 @@
+"""One optimizer step: the loop, the objective, the learning rate and the position."""

@@ -1,0 +1,64 @@
+"""The point at which a model is judged and saved, where it is not the one that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from setpoint.train.build.components import Parts
+
+TRAINING = "training"
+"""The stem of the file of a checkpoint that holds the point that is trained."""
+
+
+@runtime_checkable
+class Averages(Protocol):
+    """An optimizer whose result is an average of the points that it goes through."""
+
+    def averaged(self) -> AbstractContextManager[Mapping[Tensor, Tensor]]:
+        """Put the average into the parameters, and bring them back bit for bit at the end.
+
+        Returns:
+            a context; it gives the points that are trained, by the parameter.
+        """
+        ...
+
+
+@contextmanager
+def evaluation_point(parts: Parts) -> Iterator[dict[str, Tensor]]:
+    """Give the model the weights that it is judged, saved and used with.
+
+    Arguments:
+        parts: the objects of a job; for most optimizers nothing is done.
+
+    Returns:
+        a context, after which all weights are what they were, bit for bit. It gives the weights
+        that are trained, by their names, where they are others.
+    """
+    optimizer = parts.optimizer
+    if not isinstance(optimizer, Averages):
+        yield {}
+        return
+    try:
+        with optimizer.averaged() as kept:
+            parts.weights.publish()
+            named = parts.weights.named_parameters()
+            yield {name: kept[held] for name, held in named if held in kept}
+    finally:
+        parts.weights.publish()
+
+
+def go_on_from(parts: Parts, training: Mapping[str, Tensor]) -> None:
+    """Bring the weights back that are trained, after a model was loaded as it is judged.
+
+    Arguments:
+        training: what `evaluation_point` gave when it was saved.
+    """
+    for name, held in parts.weights.named_parameters():
+        if name in training:
+            held.detach().copy_(training[name])
+    parts.weights.publish()

@@ -1,0 +1,90 @@
+"""The learning rate over a run: where on its curve the run is, and what evaluations lower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from setpoint.optim.schedule.config import ScheduleConfig
+from setpoint.optim.schedule.place import Place
+from setpoint.optim.schedule.plateau import PlateauCurve
+from setpoint.train.evaluation.score import Score
+from setpoint.train.step.position import UNITS, Position
+
+
+class LearningRate:
+    """From the position of a run to the factor on the peak learning rate of the next step.
+
+    By tokens a place in steps is how many full batches the tokens make that were trained on, which
+    need not be whole. By epochs it is where the present epoch began. How far a step goes in time
+    is not known before it, and counts as 0.
+
+    Arguments:
+        tokens_per_step: tokens in a full batch.
+        epochs_per_step: the share of an epoch that a full batch is.
+    """
+
+    def __init__(
+        self, section: ScheduleConfig, tokens_per_step: int, epochs_per_step: float = 0.0
+    ) -> None:
+        self.curve: Any = section.build()
+        self.by = section.moved_by
+        self.tokens_per_step = tokens_per_step
+        self.extent = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step}
+        # The present epoch, and where its first step began; none before the first.
+        self.epoch, self.began = -1, Position()
+
+    def factor(self, position: Position) -> float:
+        """Compute the factor of the step that begins at a position.
+
+        Arguments:
+            position: not before the one of the last call.
+        """
+        return self.curve(self._place(position))
+
+    def _place(self, position: Position) -> Place:
+        if self.by == "epoch":
+            epoch = math.floor(position.epochs)
+            if epoch != self.epoch:
+                self.epoch, self.began = epoch, position
+            position = self.began
+        begin: dict[str, float] = {unit: position.in_unit(unit) for unit in UNITS}
+        if self.by == "tokens":
+            begin["steps"] = position.tokens / self.tokens_per_step
+        return Place(begin, self.extent)
+
+    def observe(self, scores: Mapping[str, Score]) -> None:
+        """Take notice of an evaluation that was due; only a plateau asks for any."""
+        if isinstance(self.curve, PlateauCurve):
+            data, _, metric = self.curve.monitor.rpartition(".")
+            self.curve.observe(scores[data].metric(metric))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the factors of the rest of the run depend on, beside its position.
+
+        Returns:
+            plain values; empty where there is nothing.
+        """
+        state: dict[str, Any] = {}
+        if self.by == "epoch":
+            state["epoch"] = {"number": self.epoch, "began": asdict(self.began)}
+        if isinstance(self.curve, PlateauCurve):
+            state["plateau"] = self.curve.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken.
+
+        Arguments:
+            state: from `state_dict`, perhaps of another schedule that was given up since; what
+                this one has no use for is left alone.
+        """
+        if self.by == "epoch" and "epoch" in state:
+            began = state["epoch"]["began"]
+            # Checkpoints of before schedules had units hold the step alone.
+            self.began = Position(step=began) if isinstance(began, int) else Position(**began)
+            self.epoch = state["epoch"]["number"]
+        if isinstance(self.curve, PlateauCurve) and "plateau" in state:
+            self.curve.load_state_dict(state["plateau"])

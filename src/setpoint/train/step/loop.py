@@ -1,0 +1,226 @@
+"""The training loop, from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError
+from setpoint.data.windows import Batch
+from setpoint.optim.clip import clip_gradients
+from setpoint.precision.autocast import compute_in
+from setpoint.resilience.signals import Stopped
+from setpoint.train.step.errors import stepping
+from setpoint.train.step.objective import Count, add_routing, total_count
+from setpoint.train.step.position import Position, is_over
+
+if TYPE_CHECKING:
+    from setpoint.model.outcome import Routing
+    from setpoint.resilience.signals import StopRequest
+    from setpoint.train.build.components import Parts
+    from setpoint.train.callback import Callback
+    from setpoint.train.config import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one optimizer update was.
+
+    Arguments:
+        loss: what is minimized: the mean over the tokens of the update's global batch by their
+            weights, in nats, with all that the loss and the model add to the cross-entropy.
+        nats: the cross-entropy alone, all tokens that count weighing the same.
+        grad_norm: global norm of the gradients before clipping.
+        routing: how they chose experts; None for models without, and where it was skipped.
+    """
+
+    loss: float
+    nats: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    routing: Routing | None = None
+
+
+class Loop:
+    """Takes updates until the duration is over or somebody asks it to stop.
+
+    What happens every so often is a callback's business; the callbacks run after each update, in
+    order, and see the loop's `before`, `position`, `last` and `parts`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        parts: Parts,
+        callbacks: Sequence[Callback],
+        stop: StopRequest,
+        position: Position,
+    ) -> None:
+        self.job = job
+        self.parts = parts
+        self.callbacks = callbacks
+        self.stop = stop
+        self.position = position
+        self.before = position
+        self.last = False
+        self.ended: str | None = None
+        self.clip_norm = job.optimizer.clip_norm
+        self.clip_value = job.optimizer.clip_value
+        # Names the parts of an update where somebody profiles them.
+        self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
+        self.parameters = parts.weights.parameters()
+
+    def run(self) -> None:
+        """Train until the end, or until the step after a request to stop.
+
+        A stop that is asked for before anything was trained that no checkpoint holds ends it in
+        the middle of the step, which was not made then.
+
+        Raises:
+            KeyboardInterrupt: if Ctrl-C does not wait for the end of the step.
+        """
+        try:
+            self._run()
+        except Stopped as stopped:
+            if stopped.lost:
+                raise
+
+    def _run(self) -> None:
+        self.parts.model.train()
+        with ExitStack() as ending:
+            for callback in self.callbacks:
+                ending.callback(callback.close, self)
+                callback.start(self)
+            while self.goes_on:
+                started = time.perf_counter()
+                with self.span(f"update {self.position.step + 1}"):
+                    update = self.update()
+                self.stop.busy = True
+                self.advance(update, time.perf_counter() - started)
+                for callback in self.callbacks:
+                    callback.after_update(self, update)
+            self.stop.answer()
+            for callback in self.callbacks:
+                callback.finish(self)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is another update."""
+        over = self.ended is not None or is_over(self.job.duration, self.position)
+        return not over and not self.stop.requested
+
+    def end(self, reason: str) -> None:
+        """End training in order before its duration is over; for callbacks.
+
+        What is due at the end happens: the last row, an evaluation and a checkpoint.
+        """
+        self.ended, self.last = reason, True
+
+    def update(self) -> Update:
+        """Take one optimizer update: accumulate, clip, step.
+
+        Raises:
+            RunError: if no target counts, or the loss or the norm is not finite, and the update is
+                not made then; or if somebody's optimizer fails.
+        """
+        parts = self.parts
+        lr = self.job.optimizer.lr * parts.schedule.factor(self.position)
+        for group in parts.optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_multiplier", 1.0)
+
+        # The mean is over the tokens of the whole update, so that accumulation cannot change it.
+        with self.span("data"):
+            batches = [next(parts.loader) for _ in range(self.job.batch.accumulation)]
+            counts = [parts.objective.count(batch) for batch in batches]
+        whole = total_count(counts)
+        if not whole.weight:
+            self.refuse_nothing(sum(batch.target_tokens for batch in batches))
+        sums, routing = torch.zeros(2, device=parts.device), None
+        for batch, count in zip(batches, counts, strict=True):
+            share, chosen = self.backward(batch, count, whole)
+            sums += share
+            if chosen is not None:
+                routing = add_routing(routing, chosen, count.inputs / whole.inputs)
+
+        parts.weights.collect()
+        parts.scaler.unscale_(parts.optimizer)
+        grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value)
+        # The only place where the program waits for the device.
+        loss, nats, norm = float(sums[0]), float(sums[1]), float(grad_norm)
+        if not math.isfinite(loss) or (not math.isfinite(norm) and not parts.scaler.is_enabled()):
+            self.refuse(loss, norm)
+        with self.span("optimizer step"):
+            with stepping(self.job.optimizer):
+                made = parts.scaler.update_by(parts.optimizer)
+            parts.weights.publish()
+            parts.optimizer.zero_grad(set_to_none=True)
+        if not made:
+            routing = None  # biases of routers move with the weights, or not at all
+        return Update(loss, nats, norm, lr, whole.tokens, routing)
+
+    def backward(self, batch: Batch, count: Count, whole: Count) -> tuple[Tensor, Routing | None]:
+        """Forward and backward of one micro-batch; gradients add up.
+
+        Returns:
+            (2,) this micro-batch's share of the loss and of the cross-entropy alone, and how its
+            tokens chose experts.
+        """
+        parts, formats = self.parts, self.job.precision
+        inputs, targets, weights = batch.to(parts.device)
+        computing = compute_in(formats.compute, formats.params, parts.device)
+        with self.span("forward"), computing:
+            output, auxiliary, routing = parts.objective(inputs, targets, weights)
+        total = output.total
+        if auxiliary is not None:
+            # A mean over the tokens read here, whether their targets count or not: it gets its
+            # share of the mean over all, as a part of the sum that is divided below.
+            total = total + auxiliary * (whole.weight * count.inputs / whole.inputs)
+        share = total / whole.weight
+        with self.span("backward"):
+            parts.scaler.scale(share).backward()
+        return torch.stack((share.detach(), output.nats / whole.tokens)), routing
+
+    def advance(self, update: Update, seconds: float) -> None:
+        """Move the position past an update."""
+        at = self.before = self.position
+        self.position = Position(
+            step=at.step + 1,
+            tokens=at.tokens + update.tokens,
+            epochs=self.parts.loader.epoch,
+            seconds=at.seconds + seconds,
+        )
+        self.last = is_over(self.job.duration, self.position)
+
+    def refuse_nothing(self, targets: int) -> None:
+        """Stop where there is nothing to learn from: a mean over no tokens is no number.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError(
+            f"step {self.position.step + 1}: none of the {targets} targets of the batch counts: "
+            f"the weights of the data, loss.ignore_index or loss.token_weights leave all of them "
+            f"out; the update was not made. Enlarge batch.global_size "
+            f"({self.job.batch.global_size}), so that each batch has some"
+        )
+
+    def refuse(self, loss: float, norm: float) -> None:
+        """Stop before weights that cannot be repaired are written.
+
+        Raises:
+            RunError: always.
+        """
+        raise RunError(
+            f"step {self.position.step + 1}: the loss is {loss} and the gradient norm {norm}, "
+            f"which is not finite; the update was not made, and checkpoints hold the steps "
+            f"before it. Lower optimizer.lr ({self.job.optimizer.lr}), lengthen the warm-up, or "
+            f"compute in fp32 or bf16"
+        )

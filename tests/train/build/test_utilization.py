@@ -1,0 +1,175 @@
+"""MFU: by which formula, of which peak, and that the record says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from setpoint.config.values.user_code import allow_imports
+from setpoint.model.count import count_parameters
+from setpoint.model.flops import FORMULAS
+from setpoint.plan.preflight import preflight
+from setpoint.train.build.components import build_parts
+from setpoint.train.build.utilization import Utilization, utilization_of
+from setpoint.train.config import Job
+from setpoint.train.run import train
+
+from ..small import events, small_job
+
+allow_imports(__name__)
+CPU = torch.device("cpu")
+GPT2 = ("model=huggingface", "model.config=gpt2", "model.overrides.n_layer=2",
+        "model.overrides.n_embd=24", "model.overrides.n_head=4")  # fmt: skip
+
+
+class Table(torch.nn.Module):
+    """A table of logits, which has no attention."""
+
+    def __init__(self, vocab_size: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens)
+
+
+class Speaking(Table):
+    """The same, which says what attention it has."""
+
+    class config:
+        num_hidden_layers, num_attention_heads, hidden_size = 3, 2, 16
+
+
+def used(job: Job) -> Utilization:
+    parts = build_parts(job)
+    return utilization_of(job, parts.model, parts.tokenizer.vocab_size, CPU)
+
+
+def test_palm_is_what_torch_counts(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "model.dropout=0")
+    parts = build_parts(job)
+    tokens = torch.zeros(2, 16, dtype=torch.int64)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        parts.model(tokens).sum().backward()
+    found = utilization_of(job, parts.model, parts.tokenizer.vocab_size, CPU)
+    assert found.flops_per_token is not None
+    assert found.flops_per_token * tokens.numel() == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_the_record_holds_formula_and_peak(tmp_path: Path, formula: str) -> None:
+    job = small_job(
+        tmp_path, "duration=2 steps", f"tracking.flops={formula}", "tracking.peak_flops=1e12"
+    )
+    run = train(job).directory
+    (start,) = events(run, "start")
+    record = start["utilization"]
+    flops = record["flops_per_token"]
+    assert record == {
+        "formula": formula,
+        "text": FORMULAS[formula].text,
+        "meaning": FORMULAS[formula].meaning,
+        "flops_per_token": flops,
+        "peak_flops": 1e12,
+        "peak_source": "tracking.peak_flops",
+        "ranks": 1,
+    }
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["kind"] == "train":
+            assert row["mfu"] == pytest.approx(row["tokens_per_second"] * flops / 1e12, rel=1e-12)
+    facts = preflight(job).facts
+    assert facts["FLOPs per token"] == round(flops)
+    assert facts["FLOPs formula"] == f"{formula}: {FORMULAS[formula].text}"
+    assert facts["peak FLOPs"] == "1e+12 per second and rank, for mfu"
+    # A session more is of its own machine, and says so itself.
+    more = small_job(
+        tmp_path, "duration=3 steps", f"tracking.flops={formula}", "schedule.horizon=2",
+        "tracking.peak_flops=2e12",
+    )  # fmt: skip
+    train(more, run)
+    (resume,) = events(run, "resume")
+    assert resume["utilization"]["peak_flops"] == 2e12
+
+
+def test_formulas_differ(tmp_path: Path) -> None:
+    found = {
+        name: used(small_job(tmp_path, f"tracking.flops={name}")).flops_per_token
+        for name in FORMULAS
+    }
+    palm, causal, everything = (found[name] for name in FORMULAS)
+    assert palm is not None and causal is not None and everything is not None
+    assert causal < palm < everything
+
+
+def test_without_a_peak_there_is_no_mfu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(small_job(tmp_path, "duration=1 steps", "tracking.progress=lines")).directory
+    (row, *_) = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert row["mfu"] is None
+    (start,) = events(run, "start")
+    assert start["utilization"]["peak_flops"] is None
+    assert start["utilization"]["flops_per_token"] > 0
+    assert "mfu" not in capsys.readouterr().out
+
+
+def test_tokens_of_all_ranks_over_the_peak_of_all(tmp_path: Path) -> None:
+    flags = ("parallel.world_size=8", "batch.global_size=32", "tracking.peak_flops=1e12")
+    job = small_job(tmp_path, *flags, without=("micro_size", "accumulation"))
+    found = used(job)
+    assert (found.ranks, found.peak, found.whole_peak) == (8, 1e12, 8e12)
+    assert used(small_job(tmp_path)).whole_peak is None
+
+
+def test_a_gpu_has_the_peak_its_maker_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(tmp_path)
+    parts = build_parts(job)
+    name = "NVIDIA H200"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    gpu: Any = torch.device("cuda")
+    found = utilization_of(job, parts.model, 257, gpu)
+    assert found.peak == 989.5e12
+    assert found.source is not None and "H200 datasheet" in found.source
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A GPU of tomorrow")
+    assert utilization_of(job, parts.model, 257, gpu).peak is None
+    # What is given beats what is known.
+    given = small_job(tmp_path, "tracking.peak_flops=5e14")
+    assert utilization_of(given, parts.model, 257, gpu).source == "tracking.peak_flops"
+
+
+def test_models_of_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("duration=1 steps", "model.overrides.vocab_size=257", *GPT2)
+    job = small_job(tmp_path, *flags, "tracking.flops=all_parameters", without=NO_MODEL)
+    parts = build_parts(job)
+    found = utilization_of(job, parts.model, 257, CPU)
+    # 12 L H Q S with 2 layers of width 24.
+    assert found.flops_per_token == 6 * count_parameters(parts.model) + 12 * 2 * 24 * 16
+    loud = ("tracking.peak_flops=1e12", "tracking.progress=lines")
+    run = train(small_job(tmp_path, *flags, *loud, without=NO_MODEL)).directory
+    (start,) = events(run, "start")
+    assert start["utilization"]["flops_per_token"] is None
+    assert "type = huggingface" in start["utilization"]["unknown"]
+    shown = capsys.readouterr().out
+    assert shown.count("mfu will be null") == 1
+    assert "--tracking.flops all_parameters takes all of them" in shown
+
+
+def test_models_of_ones_own(tmp_path: Path) -> None:
+    base = ("model=import", "tracking.flops=all_parameters")
+    flags = (*base, f"model.target={__name__}.Table")
+    silent = used(small_job(tmp_path, *flags, without=NO_MODEL))
+    assert silent.flops_per_token is None
+    assert silent.unknown is not None and "does not say how many layers" in silent.unknown
+    flags = (*base, f"model.target={__name__}.Speaking")
+    found = used(small_job(tmp_path, *flags, without=NO_MODEL))
+    assert found.flops_per_token == 6 * 257 * 257 + 12 * 3 * 16 * 16
+
+
+NO_MODEL = ("dropout", "dim", "layers", "heads")

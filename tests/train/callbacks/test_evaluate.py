@@ -1,0 +1,291 @@
+"""Evaluations in a run: rows, the best among what was saved, and an early end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from setpoint.checkpoint.manifest import read_manifest
+from setpoint.track.run_directory import RunDirectory
+from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.callback import Callback
+from setpoint.train.config import Job
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.evaluation.score import scores_in
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop, Update
+
+from ..small import events, rows, small_job, snapshot
+
+
+def test_the_best_is_the_lowest(tmp_path: Path) -> None:
+    # With this rate it learns, and then falls apart.
+    job = small_job(
+        tmp_path, "duration=24 steps", "schedule=constant", "optimizer.lr=0.3",
+        "optimizer.clip_norm=null", "checkpoint.every=2 steps", "evaluation.every=2 steps",
+    )  # fmt: skip
+    run = train(job).directory
+    scores = {row["step"]: row["held_out_loss"] for row in rows(run) if row["kind"] == "evaluation"}
+    lowest = min(scores, key=scores.__getitem__)
+    assert 0 < lowest < 24
+    best = run / "checkpoints" / (run / "checkpoints" / "best").read_text().strip()
+    assert best.name == f"step-{lowest:08d}"
+    assert read_manifest(best).metric == scores[lowest]
+    # The last two are there, too, and nothing else.
+    names = {path.name for path in (run / "checkpoints").glob("step-*")}
+    assert names == {best.name, "step-00000022", "step-00000024"}
+
+
+def test_a_checkpoint_between_two_evaluations_has_no_metric(tmp_path: Path) -> None:
+    flags = ("duration=5 steps", "checkpoint.every=1 steps", "evaluation.every=2 steps",
+             "checkpoint.keep=null")  # fmt: skip
+    run = train(small_job(tmp_path, *flags)).directory
+    folders = sorted((run / "checkpoints").glob("step-*"))
+    measured = [read_manifest(folder).metric is not None for folder in folders]
+    assert measured == [False, True, False, True, True]
+
+
+def test_losses_on_other_sequences_do_not_compete(tmp_path: Path) -> None:
+    """After a change of what is judged on, the first new score is the best, whatever it is."""
+    flags = ("schedule=constant", "checkpoint.every=2 steps", "evaluation.every=2 steps", "name=q")
+    run = train(small_job(tmp_path, *flags, "duration=4 steps")).directory
+    folder = run / "checkpoints"
+    # A score that no later one could beat.
+    pointer = (folder / "best").read_text()
+    again = small_job(tmp_path, *flags, "duration=6 steps", "evaluation.sequences=1")
+    assert train(again).directory == run
+    assert pointer.strip() == "step-00000004"
+    assert (folder / "best").read_text().strip() == "step-00000006"
+
+
+# It learns, falls apart, and is judged every second step.
+FALLS = ("schedule=constant", "optimizer.lr=0.3", "optimizer.clip_norm=null", "model.dropout=0",
+         "evaluation.every=2 steps", "checkpoint.every=3 steps", "tracking.every=5 steps",
+         "evaluation.accuracy=true", "duration=60 steps", "name=q",
+         "batch.micro_size=4", "batch.accumulation=1")  # fmt: skip
+STOP = "evaluation.early_stopping.patience"
+ALIKE = "{name=NAME, sources=[{type=random, documents=9, length=90, alphabet=8, seed=SEED}]}"
+WEB = ALIKE.replace("NAME", "web").replace("SEED", "3")
+
+
+def scores_of(run: Path, key: str = "held_out_loss") -> dict[int, float]:
+    return {row["step"]: row[key] for row in rows(run) if row["kind"] == "evaluation"}
+
+
+def test_rows_keep_their_keys_and_gain_others(tmp_path: Path) -> None:
+    flags = ("duration=3 steps", "evaluation.accuracy=true", f"evaluation.datasets=[{WEB}]")
+    outcome = train(small_job(tmp_path, *flags))
+    (row,) = [row for row in rows(outcome.directory) if row["kind"] == "evaluation"]
+    assert list(row) == ["kind", "step", "tokens"] + [
+        f"{name}_{metric}"
+        for name in ("held_out", "web")
+        for metric in ("loss", "perplexity", "bits_per_byte", "tokens", "accuracy")
+    ]
+    assert outcome.scores == scores_in(row)
+    assert outcome.score == outcome.scores["held_out"]
+    assert row["web_perplexity"] == math.exp(row["web_loss"])
+    # A run that is finished finds them in its record.
+    assert train(small_job(tmp_path, *flags)).scores == outcome.scores
+
+
+def test_people_see_a_line_for_each_data_set(tmp_path: Path) -> None:
+    flags = ("duration=3 steps", f"evaluation.datasets=[{WEB}]")
+    outcome = train(small_job(tmp_path, *flags))
+    log = (outcome.directory / "logs" / "rank-0.log").read_text()
+    for name in ("held_out", "web"):
+        score = outcome.scores[name]
+        line = f"step 3: {name.replace('_', '-')} loss {score.loss:.4f}, {score.bits_per_byte:.4f}"
+        assert f"{line} bits per byte" in log
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "best"),
+    [
+        ((), "held_out_loss", min),
+        (("evaluation.best.metric=perplexity",), "held_out_perplexity", min),
+        (("evaluation.best.metric=accuracy",), "held_out_accuracy", max),
+        (("evaluation.best.data=web", "evaluation.best.metric=bits_per_byte"),
+         "web_bits_per_byte", min),
+        (("evaluation.best.direction=max",), "held_out_loss", max),
+    ],
+)  # fmt: skip
+def test_what_selects_the_best(
+    tmp_path: Path, flags: tuple[str, ...], key: str, best: Callable[..., int]
+) -> None:
+    every = ("checkpoint.every=2 steps", "duration=16 steps", f"evaluation.datasets=[{WEB}]")
+    run = train(small_job(tmp_path, *FALLS, *every, *flags)).directory
+    scores = scores_of(run, key)
+    folder = run / "checkpoints" / (run / "checkpoints" / "best").read_text().strip()
+    chosen = int(folder.name.removeprefix("step-"))
+    assert scores[chosen] == best(scores.values())
+    metric = read_manifest(folder).metric
+    assert metric == (-scores[chosen] if best is max else scores[chosen])
+
+
+def test_judged_before_the_first_update_and_once(tmp_path: Path) -> None:
+    flags = (*FALLS, "evaluation.before_training=true", "checkpoint.keep=null")
+    flags = (*flags, "checkpoint.at_start=true")
+    job = small_job(tmp_path, *flags, "duration=4 steps")
+    untrained = evaluate(job, build_parts(job))
+    run = train(job).directory
+    assert list(scores_of(run)) == [0, 2, 4]
+    assert scores_of(run)[0] == untrained["held_out"].loss
+    first = run / "checkpoints" / "step-00000000"
+    assert read_manifest(first).metric == untrained["held_out"].loss
+    # Not when the run goes on, be it from its first checkpoint.
+    train(small_job(tmp_path, *flags, "duration=6 steps"))
+    assert list(scores_of(run)) == [0, 2, 4, 6]
+    for folder in (run / "checkpoints").glob("step-*[1-9]"):
+        (folder / "state.json").write_text("damaged")
+    train(small_job(tmp_path, *flags, "duration=6 steps"))
+    assert list(scores_of(run)) == [0, 2, 4, 6]
+    assert events(run, "resume")[-1]["step"] == 0
+
+
+def expected_end(losses: dict[int, float], patience: int) -> int:
+    """The step at which no loss of the last `patience` ones is below all before them."""
+    values = list(losses.values())
+    for count in range(patience + 1, len(values) + 1):
+        if min(values[count - patience : count]) >= min(values[: count - patience]):
+            return list(losses)[count - 1]
+    raise AssertionError("it never ends early")
+
+
+def test_training_ends_when_it_gets_no_better(tmp_path: Path) -> None:
+    free = scores_of(train(small_job(tmp_path, *FALLS, "name=free")).directory)
+    outcome = train(small_job(tmp_path, *FALLS, f"{STOP}=3"))
+    run, end = outcome.directory, expected_end(free, 3)
+    assert outcome.status == 0 and outcome.ended.step == end < 60
+    assert end % 5 and end % 3, "neither a row nor a checkpoint is due there"
+    # The same run up to there, with the last row, evaluation and checkpoint of an end.
+    assert scores_of(run) == {step: loss for step, loss in free.items() if step <= end}
+    assert [row["step"] for row in rows(run) if row["kind"] == "train"] == [
+        *range(5, end, 5), end
+    ]  # fmt: skip
+    assert (run / "checkpoints" / "latest").read_text().strip() == f"step-{end:08d}"
+    (event,) = events(run, "early_stop")
+    assert event["step"] == end and event["reason"] == outcome.reason
+    best = min(free[step] for step in free if step <= end)
+    assert outcome.reason == (
+        f"loss on held_out has not got better in 3 evaluations; the best was {best:.6g}"
+    )
+    last = events(run, "end")[-1]
+    assert (last["step"], last["status"], last["reason"]) == (end, 0, outcome.reason)
+
+
+def test_what_only_the_end_asks_for_does_not_count(tmp_path: Path) -> None:
+    """A longer run would not have judged there, and a resumed one must equal it."""
+    flags = ("duration=3 steps", "evaluation.every=2 steps", "schedule=plateau")
+    run = train(small_job(tmp_path, *flags)).directory
+    scores = scores_of(run)
+    assert list(scores) == [2, 3] and scores[3] < scores[2]
+    newest = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
+    state = json.loads((newest / "state.json").read_text())
+    assert state["evaluation"]["best"] == state["schedule"]["plateau"]["best"] == scores[2]
+
+
+def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) -> None:
+    job = small_job(tmp_path, *FALLS, f"{STOP}=3")
+    first = train(job)
+    before = snapshot(first.directory)
+    again = train(job)
+    assert again.started == again.ended == first.ended
+    assert (again.status, again.reason, again.scores) == (0, first.reason, first.scores)
+    after = snapshot(first.directory)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert {name for name in changed if not name.startswith("logs/")} == {"events.jsonl"}
+    log = (first.directory / "logs" / "rank-0.log").read_text()
+    assert f"is finished at step {first.ended.step}: {first.reason}; nothing is left" in log
+    assert "raise evaluation.early_stopping.patience" in log
+    # As a run that had that patience from the start.
+    longer = train(small_job(tmp_path, *FALLS, f"{STOP}=5"))
+    oracle = train(small_job(tmp_path, *FALLS, f"{STOP}=5", "name=oracle"))
+    assert longer.started == first.ended
+    assert longer.ended.step == oracle.ended.step == first.ended.step + 4
+    assert scores_of(longer.directory) == scores_of(oracle.directory)
+    on = train(small_job(tmp_path, *FALLS))
+    assert (on.started, on.ended.step, on.reason) == (longer.ended, 60, None)
+
+
+@pytest.mark.parametrize("change", ["evaluation.best.metric=accuracy", "evaluation.best.data=web",
+                                    "evaluation.sequences=2"])  # fmt: skip
+def test_the_best_is_forgotten_with_its_measure(tmp_path: Path, change: str) -> None:
+    flags = (*FALLS, "checkpoint.every=2 steps", f"{STOP}=3")
+    first = train(small_job(tmp_path, *flags, f"evaluation.datasets=[{WEB}]"))
+    pointer = first.directory / "checkpoints" / "best"
+    before = int(pointer.read_text().strip().removeprefix("step-"))
+    assert before < first.ended.step
+    # Patience is that of the new measure, too: the run goes on.
+    other = train(small_job(tmp_path, *flags, f"evaluation.datasets=[{WEB}]", change))
+    assert other.started == first.ended and other.ended.step >= first.ended.step + 6
+    assert int(pointer.read_text().strip().removeprefix("step-")) > first.ended.step
+    log = (first.directory / "logs" / "rank-0.log").read_text()
+    assert "the best is sought anew; its measure has changed: " in log
+
+
+def test_text_that_has_changed_on_the_disk_does_not_compete(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    text = tmp_path / "text" / "a.txt"
+    text.write_text("first " * 50)
+    source = f"{{type=text, paths=[{text}]}}"
+    flags = ("schedule=constant", "name=q", "checkpoint.every=2 steps", "evaluation.every=2 steps",
+             f"evaluation.datasets=[{{name=own, sources=[{source}]}}]", "evaluation.best.data=own",
+             "evaluation.best.direction=max")  # fmt: skip
+    run = train(small_job(tmp_path, *flags, "duration=4 steps")).directory
+    text.write_text("second " * 50)
+    train(small_job(tmp_path, *flags, "duration=6 steps"))
+    assert (run / "checkpoints" / "best").read_text().strip() == "step-00000006"
+
+
+def test_another_data_set_leaves_the_best_alone(tmp_path: Path) -> None:
+    flags = (*FALLS, "checkpoint.every=2 steps", "evaluation.best.direction=max")
+    run = train(small_job(tmp_path, *flags, "duration=16 steps")).directory
+    pointer = (run / "checkpoints" / "best").read_text()
+    assert int(pointer.strip().removeprefix("step-")) < 16
+    train(small_job(tmp_path, *flags, "duration=18 steps", f"evaluation.datasets=[{WEB}]"))
+    assert (run / "checkpoints" / "best").read_text() == pointer
+    assert rows(run)[-1]["web_tokens"] > 0
+
+
+def test_training_text_that_is_judged_on_is_named(tmp_path: Path) -> None:
+    same = "{name=same, sources=[{type=random, documents=40, length=200, alphabet=8}]}"
+    run = train(small_job(tmp_path, "duration=1 steps", f"evaluation.datasets=[{same}]")).directory
+    log = (run / "logs" / "rank-0.log").read_text()
+    assert "evaluation: " in log and " of 40 documents of same are in" in log
+
+
+@pytest.mark.parametrize("end", [6, 7])
+def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int) -> None:
+    """It runs after all others, and the end is still logged, judged and saved.
+
+    At step 6 an evaluation and a checkpoint are due as well, at step 7 nothing is.
+    """
+
+    class Ender(Callback):
+        def after_update(self, loop: Loop, update: Update) -> None:
+            if loop.position.step == end:
+                loop.end("it is enough")
+
+    def added(job: Job, parts: Parts, run: RunDirectory) -> list[Callback]:
+        return [Ender()]
+
+    job = small_job(tmp_path, *FALLS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.train.record.session.added_callbacks", added)
+        outcome = train(job)
+    run = outcome.directory
+    assert (outcome.status, outcome.ended.step, outcome.reason) == (0, end, "it is enough")
+    judged = sorted({2, 4, 6, end})
+    assert list(scores_of(run)) == judged
+    logged = [row["step"] for row in rows(run) if row["kind"] == "train"]
+    assert logged == [5, end]
+    folder = run / "checkpoints" / f"step-{end:08d}"
+    assert read_manifest(folder).metric == scores_of(run)[end]
+    # Its duration is not over: without that callback it goes on, and has lost no row.
+    assert train(job).ended.step == 60
+    assert list(scores_of(run))[: len(judged)] == judged
+    assert [row["step"] for row in rows(run) if row["kind"] == "train"][:3] == [5, end, 10]

@@ -1,0 +1,329 @@
+"""What may differ when a run is resumed, and what is refused, with nothing changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import RunError, SetpointError
+from setpoint.config.composition import compose
+from setpoint.config.record.writer import read_record
+from setpoint.train.config import Job
+from setpoint.train.record.contract import check_contract, describe_accepted
+from setpoint.train.run import Outcome, train
+
+from ..small import Kept, essence, events, rows, small_job, snapshot
+
+
+def resume(run: Path, *flags: str) -> Outcome:
+    """What `setpoint train RUN_DIRECTORY FLAGS` does."""
+    draft, _ = read_record(Job, str(run))
+    return train(compose(Job, draft, flags=flags).resolve(), run)
+
+
+@pytest.fixture(scope="module")
+def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("six"), "duration=6 steps", "schedule=constant")
+
+
+@pytest.fixture
+def run(six_steps: Kept) -> Path:
+    """A run of six steps with a constant schedule."""
+    return six_steps.again()
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "recorded", "today"),
+    [
+        ("optimizer.lr=0.5", "optimizer.lr", "0.01", "0.5"),
+        ("seed=7", "seed", "1234", "7"),
+        ("deterministic=true", "deterministic", "False", "True"),
+        ("model.dropout=0.2", "model.dropout", "0.1", "0.2"),
+        ("data.held_out=0.3", "data.held_out", "0.2", "0.3"),
+        ("batch.global_size=8", "batch.global_size", "4", "8"),
+        ("precision.compute=bf16", "precision.compute", "'fp32'", "'bf16'"),
+        ("user.note=x", "user.note", "(absent)", "'x'"),
+    ],
+)
+def test_another_identity_is_refused_and_nothing_changes(
+    run: Path, flag: str, path: str, recorded: str, today: str
+) -> None:
+    before = snapshot(run)
+    flags = [flag]
+    if path == "batch.global_size":
+        flags.append("batch.accumulation=4")
+    with pytest.raises(SetpointError) as caught:
+        resume(run, *flags)
+    message = str(caught.value)
+    assert caught.value.status == 2
+    assert f"{run} cannot be resumed: 1 value" in message
+    assert f"  {path}\n    saved      {recorded}" in message
+    assert f"    requested  {today} (command line {flag.partition('=')[0]})" in message
+    assert snapshot(run) == before
+
+
+def test_all_differences_are_named_at_once(run: Path) -> None:
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "optimizer.lr=0.5", "seed=7", "model.heads=4")
+    message = str(caught.value)
+    assert all(name in message for name in ("optimizer.lr", "seed", "model.heads"))
+    # What follows from a difference is one.
+    assert "model.head_dim" in message
+
+
+def test_longer_with_a_constant_schedule_trains_on(tmp_path: Path, run: Path) -> None:
+    before = rows(run)
+    outcome = resume(run, "duration=12 steps")
+    assert (outcome.started.step, outcome.ended.step, outcome.status) == (6, 12, 0)
+    # What was logged stays; the rest is what a run of twelve steps from the start logs.
+    assert rows(run)[: len(before)] == before
+    (event,) = events(run, "resume")
+    (accepted,) = [d for d in event["accepted"] if d["role"] == "budget"]
+    assert accepted == {
+        "path": "duration",
+        "role": "budget",
+        "left": "6 steps",
+        "left_origin": accepted["left_origin"],
+        "right": "12 steps",
+        "right_origin": "command line duration",
+    }
+    whole = small_job(tmp_path, "duration=12 steps", "schedule=constant", "name=whole")
+    oracle = train(whole).directory
+    ours, theirs = essence(run), essence(oracle)
+    for key in theirs:
+        if key.startswith("latest"):
+            assert ours[key] == theirs[key]
+    # From now on the longer duration is what the record says.
+    assert resume(run).ended.step == 12
+    assert events(run, "resume")[-1]["accepted"] == []
+
+
+def test_the_accepted_budget_is_told(run: Path) -> None:
+    draft, _ = read_record(Job, str(run))
+    job = compose(Job, draft, flags=["duration=9 steps", "tracking.every=2 steps"]).resolve()
+    accepted = check_contract(str(run), job)
+    assert {item.path for item in accepted.differences} == {"duration", "tracking.every"}
+    assert describe_accepted(accepted) == [
+        "accepted: duration: 6 steps -> 9 steps (from command line duration)",
+        "run-time settings that changed: tracking.every: 1 steps -> 2 steps",
+    ]
+
+
+def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=6 steps")).directory
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "duration=9 steps")
+    message = str(caught.value)
+    assert "schedule.horizon\n    saved      '6 steps' (derived from duration)" in message
+    assert message.endswith(
+        'To go on along the recorded learning-rate curve, add --schedule.horizon "6 steps".'
+    )
+    assert snapshot(run) == before
+    assert resume(run, "duration=9 steps", "schedule.horizon=6").ended.step == 9
+    # After the horizon the floor stays.
+    lrs = [row["lr"] for row in rows(run) if row["kind"] == "train"][6:]
+    assert lrs == [pytest.approx(0.01 * 0.1)] * 3
+    # The record says so from now on: no flag is needed any more.
+    assert resume(run, "duration=10 steps").ended.step == 10
+
+
+def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
+    """Evaluations are a run-time setting where they only look on; here the rate follows them."""
+    flags = ("duration=6 steps", "schedule=plateau", "evaluation.every=2 steps")
+    run = train(small_job(tmp_path, *flags)).directory
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "duration=9 steps", "evaluation.sequences=3")
+    message = str(caught.value)
+    assert "cannot be resumed: 1 value" in message
+    assert (
+        "  schedule.judged_on\n"
+        "    saved      'held_out every 2 steps, the first 12 sequences' (derived from "
+    ) in message
+    assert "    requested  'held_out every 2 steps, the first 3 sequences' (derived" in message
+    assert "schedule.judged_on follows from the section evaluation: a plateau learns" in message
+    assert snapshot(run) == before
+    # Another evaluation that only looks on may come and go, also here.
+    web = "evaluation.datasets=[{name: web, sources: [{type: random, documents: 9}]}]"
+    assert resume(run, "duration=8 steps", web).ended.step == 8
+    draft, _ = read_record(Job, str(run))
+    job = compose(Job, draft, flags=["duration=9 steps", "evaluation.sequences=3"]).resolve()
+    assert train(job, run, accept=["schedule.judged_on"]).ended.step == 9
+
+
+def test_run_time_settings_may_change(run: Path) -> None:
+    outcome = resume(
+        run, "duration=10 steps", "checkpoint.every=1 steps", "checkpoint.keep=null",
+        "evaluation=null", "tracking.every=5 steps",
+    )  # fmt: skip
+    assert outcome.ended.step == 10
+    names = {path.name for path in (run / "checkpoints").glob("step-*")}
+    assert {f"step-{step:08d}" for step in range(7, 11)} <= names
+    later = [row for row in rows(run) if row["step"] > 6]
+    assert [(row["kind"], row["step"]) for row in later] == [("train", 10)]
+
+
+def test_a_split_of_the_batch_may_change(run: Path) -> None:
+    """micro_size and accumulation are run-time settings; the batch they make is not."""
+    resume(run, "duration=8 steps", "batch.micro_size=4", "batch.accumulation=1")
+    assert (rows(run)[-1]["step"], rows(run)[-1]["tokens"]) == (8, 8 * 4 * 16)
+
+
+def test_a_moved_run_goes_on(tmp_path: Path, run: Path) -> None:
+    stopped = train(small_job(tmp_path, "name=whole", "duration=12 steps", "schedule=constant"))
+    moved = tmp_path / "elsewhere" / "renamed"
+    moved.parent.mkdir()
+    shutil.move(run, moved)
+    outcome = resume(moved, "duration=12 steps")
+    assert outcome.directory == moved
+    assert (outcome.started.step, outcome.ended.step) == (6, 12)
+    assert (
+        essence(moved)["latest model.safetensors"]
+        == (essence(stopped.directory)["latest model.safetensors"])
+    )
+    assert not run.exists()
+
+
+def test_never_refuses_checkpoints(run: Path) -> None:
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="never, but .* holds checkpoints; choose another"):
+        resume(run, "checkpoint.resume=never")
+    assert snapshot(run) == before
+
+
+def test_never_takes_a_new_directory(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=2 steps", "checkpoint.resume=never")
+    assert train(job).ended.step == 2
+
+
+def test_must_refuses_a_new_directory_and_makes_none(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=2 steps", "checkpoint.resume=must")
+    with pytest.raises(SetpointError, match="must, but .* holds no checkpoint"):
+        train(job)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_must_goes_on(run: Path) -> None:
+    assert resume(run, "checkpoint.resume=must", "duration=7 steps").started.step == 6
+
+
+def test_the_same_command_finds_its_run(tmp_path: Path) -> None:
+    """Without the directory: it follows from the fingerprint."""
+    flags = ("schedule=constant", "name=same")
+    first = train(small_job(tmp_path, *flags, "duration=5 steps"))
+    second = train(small_job(tmp_path, *flags, "duration=9 steps"))
+    other = train(small_job(tmp_path, *flags, "duration=2 steps", "optimizer.lr=0.02"))
+    assert first.directory == second.directory != other.directory
+    assert (second.started.step, second.ended.step) == (5, 9)
+    assert other.started.step == 0
+
+
+def test_a_shorter_duration_is_refused(run: Path) -> None:
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="a budget may grow, not shrink") as caught:
+        resume(run, "duration=3 steps")
+    assert "'6 steps' (command line duration)" in str(caught.value)
+    assert "'3 steps' (command line duration)" in str(caught.value)
+    assert snapshot(run) == before
+
+
+def test_a_duration_in_another_unit_is_accepted(run: Path) -> None:
+    outcome = resume(run, "duration=1 days, 7 steps")
+    assert outcome.ended.step == 7
+
+
+def test_what_was_logged_stays_while_a_session_logs_nothing(tmp_path: Path) -> None:
+    flags = ("schedule=constant", "name=quiet", "evaluation=null")
+    first = train(small_job(tmp_path, *flags, "duration=5 steps")).directory
+    before = (first / "metrics.jsonl").read_bytes()
+    train(small_job(tmp_path, *flags, "duration=8 steps", "tracking.trackers=[]"))
+    assert (first / "metrics.jsonl").read_bytes() == before
+    train(small_job(tmp_path, *flags, "duration=11 steps"))
+    assert (first / "metrics.jsonl").read_bytes().startswith(before)
+    assert [row["step"] for row in rows(first)] == [1, 2, 3, 4, 5, 9, 10, 11]
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    """A text source names files, and what they hold may have changed."""
+    for number in range(12):
+        (tmp_path / f"{number}.txt").write_text(f"the number {number} " * 40)
+    sources = f'[{{type=text, paths=["{tmp_path}/*.txt"]}}]'
+    flags = (f"data.sources={sources}", "duration=4 steps", "schedule=constant")
+    run = train(small_job(tmp_path, *flags)).directory
+    (tmp_path / "3.txt").write_text("something else " * 50)
+    before = snapshot(run)
+    with pytest.raises(
+        SetpointError, match=r"data is not what it was .* 1 changed: text/\S*3.txt \(changed\)"
+    ):
+        resume(run, "duration=6 steps")
+    assert snapshot(run) == before
+
+
+def test_a_fresh_run_equals_its_resumed_self(tmp_path: Path) -> None:
+    """In one process too: nothing of a session stays behind in it."""
+    job = small_job(tmp_path, "name=whole")
+    whole = train(job, tmp_path / "whole").directory
+    part = train(small_job(tmp_path, "duration=13 steps", "schedule.horizon=30"),
+                 tmp_path / "part").directory  # fmt: skip
+    again = resume(part, "duration=30 steps").directory
+    # The run that ended at 13 was judged and saved there; from then on all is equal.
+    ours, theirs = essence(again), essence(whole)
+    for found in (ours, theirs):
+        found["rows"] = [row for row in found["rows"] if row["step"] > 13]
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("duration", ["1 tokens", "[5 steps, 1 days]", "100 tokens"])
+def test_a_budget_does_not_shrink_in_other_words(run: Path, duration: str) -> None:
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="a budget may grow, not shrink"):
+        resume(run, f"duration={duration}")
+    assert snapshot(run) == before
+
+
+@pytest.mark.parametrize("flag", ["name=other", "experiment=x", "workspace=elsewhere"])
+def test_a_run_is_not_renamed_while_its_directory_is_given(run: Path, flag: str) -> None:
+    draft, _ = read_record(Job, str(run))
+    job = compose(Job, draft, flags=[flag]).resolve()
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="has no effect: the run is that of"):
+        train(job, run)
+    assert snapshot(run) == before
+
+
+def test_origins_outlive_a_resume(run: Path) -> None:
+    """The record says where a value first came from, however often the run is resumed."""
+    before = json.loads((run / "origins.json").read_text())
+    resume(run, "duration=7 steps")
+    resume(run, "duration=8 steps")
+    after = json.loads((run / "origins.json").read_text())
+    layers = after.pop("duration")["layers"]
+    before.pop("duration")
+    assert after == before
+    assert [layer["value"] for layer in layers][-2:] == ["7 steps", "8 steps"]
+
+
+def test_a_seed_is_drawn_once(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "seed=null", "duration=2 steps")
+    assert job.seed is None
+    run = train(job).directory
+    seed = json.loads((run / "config.json").read_text())["seed"]
+    assert isinstance(seed, int)
+    assert train(small_job(tmp_path, "seed=null", "duration=2 steps")).directory != run
+
+
+def test_a_failed_restore_leaves_the_record_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RunError("no such device")
+
+    monkeypatch.setattr("setpoint.train.record.session.restore", refuse)
+    config = (run / "config.json").read_bytes()
+    with pytest.raises(RunError, match="no such device"):
+        resume(run, "duration=9 steps")
+    assert (run / "config.json").read_bytes() == config

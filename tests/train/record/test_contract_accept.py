@@ -1,0 +1,421 @@
+"""`--accept PATH`: going on with a run although what is learned differs from its record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim import Optimizer
+
+from setpoint.config import SetpointError
+from setpoint.config.composition import compose
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.record.writer import read_record
+from setpoint.train.config import Job
+from setpoint.train.record.contract import Accepted, check_contract, describe_accepted
+from setpoint.train.run import Outcome, train
+from setpoint.train.step.loop import Loop, Update
+
+from ...snapshots import compare
+from ..small import Kept, events, rows, small_job, snapshot
+
+
+def resolved(run: Path, flags: Sequence[str]) -> Job:
+    draft, _ = read_record(Job, str(run))
+    return compose(Job, draft, flags=flags).resolve()
+
+
+def resume(run: Path, *flags: str, accept: Sequence[str] = ()) -> Outcome:
+    """What `setpoint train RUN_DIRECTORY FLAGS --accept ...` does."""
+    return train(resolved(run, flags), run, accept)
+
+
+def accepted(run: Path, *flags: str, accept: Sequence[str] = ()) -> Accepted:
+    return check_contract(str(run), resolved(run, flags), accept)
+
+
+@pytest.fixture(scope="module")
+def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("six"), "duration=6 steps", "schedule=constant")
+
+
+@pytest.fixture
+def run(six_steps: Kept) -> Path:
+    """A run of six steps with a constant schedule."""
+    return six_steps.again()
+
+
+def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Path) -> None:
+    flags = ("optimizer.lr=0.5", "duration=8 steps")
+    outcome = resume(run, *flags, accept=["optimizer.lr"])
+    assert (outcome.started.step, outcome.ended.step) == (6, 8)
+    assert [row["lr"] for row in rows(run) if row["kind"] == "train"][5:] == [0.01, 0.5, 0.5]
+    (event,) = events(run, "resume")
+    assert event["accepted"][1] == {
+        "path": "optimizer.lr",
+        "role": "identity",
+        "left": 0.01,
+        "left_origin": event["accepted"][1]["left_origin"],
+        "right": 0.5,
+        "right_origin": "command line optimizer.lr",
+    }
+    assert "small.toml:" in event["accepted"][1]["left_origin"]
+    # The record says what the run is from now on.
+    config = json.loads((run / "config.json").read_text())
+    assert config["optimizer"]["lr"] == 0.5
+    assert config["setpoint"]["fingerprint"] == event["fingerprint"]
+    assert fingerprint(resolved(run, ())) == event["fingerprint"]
+    with pytest.raises(SetpointError, match="optimizer.lr"):
+        resume(run, "optimizer.lr=0.01")
+
+
+def test_the_same_command_works_again_after_preemption(run: Path) -> None:
+    flags = ("optimizer.lr=0.5", "duration=8 steps")
+    resume(run, *flags, accept=["optimizer.lr"])
+    again = accepted(run, *flags, accept=["optimizer.lr"])
+    assert again == Accepted([], ("optimizer.lr",))
+    assert describe_accepted(again) == [
+        "--accept optimizer.lr: nothing differs there from the record"
+    ]
+    assert resume(run, *flags, accept=["optimizer.lr"]).ended.step == 8
+    assert events(run, "resume")[-1]["accepted"] == []
+
+
+def test_a_section_covers_what_is_in_it_and_nothing_else(run: Path) -> None:
+    flags = ("optimizer.lr=0.5", "optimizer.betas=[0.8,0.9]", "seed=7")
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, *flags, accept=["optimizer"])
+    message = str(caught.value)
+    assert "1 value of what is learned differ" in message
+    assert "  seed\n" in message
+    assert "optimizer" not in message
+    assert snapshot(run) == before
+    found = accepted(run, *flags, accept=["optimizer", "seed"])
+    assert {item.path for item in found.differences} == {
+        "optimizer.lr", "optimizer.betas", "seed"
+    }  # fmt: skip
+    # `optimizer.lr` does not cover `optimizer.lr_scale`: whole names count.
+    with pytest.raises(SetpointError, match="no such field or section"):
+        accepted(run, *flags, accept=["optimizer.l"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (("optimizer.betas=[0.5,0.6]",), {"betas": (0.5, 0.6)}),
+        (("optimizer.eps=1e-4",), {"eps": 1e-4}),
+        (("optimizer.weight_decay=0.5",), {"weight_decay": 0.5}),
+        (("optimizer.amsgrad=true",), {"amsgrad": True}),
+    ],
+)
+def test_an_accepted_option_of_the_optimizer_takes_effect(
+    run: Path, flags: tuple[str, ...], options: dict[str, object]
+) -> None:
+    """The checkpoint holds the old one, and must not bring it back."""
+    outcome = resume(run, *flags, "duration=8 steps", accept=["optimizer"])
+    group = outcome.parts.optimizer.param_groups[0]
+    for name, value in options.items():
+        assert group[name] == (pytest.approx(value) if not isinstance(value, tuple) else value)
+    state = next(iter(outcome.parts.optimizer.state.values()))
+    assert state["step"] == 8
+
+
+def test_what_a_checkpoint_cannot_take_is_refused_and_the_record_stays(run: Path) -> None:
+    config = (run / "config.json").read_bytes()
+    for flag, path in (("model.layers=2", "model"), ("seed=7", "seed")):
+        with pytest.raises(SetpointError):
+            resume(run, flag, "duration=8 steps", accept=[path])
+        assert (run / "config.json").read_bytes() == config
+
+
+def test_the_refusal_says_how_to_accept(run: Path) -> None:
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "optimizer.lr=0.5", "user.note=x")
+    text = str(caught.value).replace(str(run.parents[1]), "HERE").replace(run.name, "RUN")
+    compare("train/contract_refused", text)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("optimiser", " Did you mean optimizer?"),
+        ("optimizer.learning", " Did you mean optimizer.lr?"),
+        ("zzz", ""),
+        ("optimizer.betass", " Did you mean optimizer.betas?"),
+        ("lr", " Did you mean optimizer.lr?"),
+        ("", ""),
+    ],
+)
+def test_an_unknown_path_is_refused_with_a_suggestion(run: Path, path: str, meant: str) -> None:
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "duration=7 steps", accept=[path])
+    assert str(caught.value) == (
+        f"--accept {path}: the configuration has no such field or section.{meant}"
+    )
+    assert snapshot(run) == before
+
+
+@pytest.mark.parametrize("path", ["optimizer.clip-norm", "user", "user.note", "model", "schedule"])
+def test_fields_sections_and_free_keys_can_be_named(run: Path, path: str) -> None:
+    found = accepted(run, "user.note=x", accept=[path, "user"])
+    assert [item.path for item in found.differences] == ["user.note"]
+
+
+def test_run_time_settings_are_told_in_one_line(run: Path) -> None:
+    found = accepted(run, "batch.micro_size=4", "batch.accumulation=1", "evaluation=null")
+    (line,) = describe_accepted(found)
+    assert line.startswith("run-time settings that changed: batch.micro_size: 2 -> 4, ")
+    assert "batch.accumulation: 2 -> 1" in line
+
+
+def test_on_a_finished_run_nothing_is_accepted(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("config.json", "origins.json", "config.toml", "environment.json")
+    before = {name: (run / name).read_bytes() for name in files}
+    recorded = json.loads(before["config.json"])["setpoint"]["fingerprint"]
+    outcome = resume(run, "optimizer.lr=0.5", "tracking.progress=lines", accept=["optimizer.lr"])
+    assert (outcome.status, outcome.ended.step) == (0, 6)
+    assert fingerprint(outcome.job) == recorded
+    assert "is finished at step 6; nothing is left to train; nothing accepted" in (
+        "".join(capsys.readouterr())
+    )
+    assert {name: (run / name).read_bytes() for name in files} == before
+    last = events(run, "resume")[-1]
+    assert (last["accepted"], last["fingerprint"]) == ([], recorded)
+
+
+def test_a_session_that_trains_nothing_leaves_the_record(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from setpoint.resilience.signals import StopRequest
+
+    before = (run / "config.json").read_bytes()
+    monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
+    monkeypatch.setattr(StopRequest, "status", property(lambda self: 75))
+    outcome = resume(run, "optimizer.lr=0.5", "duration=8 steps", accept=["optimizer.lr"])
+    assert (outcome.status, outcome.ended.step) == (75, 6)
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_several_paths_in_one_option(run: Path) -> None:
+    with pytest.raises(SetpointError, match="--accept optimizer --accept seed"):
+        accepted(run, "optimizer.lr=0.5", accept=["optimizer,seed"])
+
+
+GROUPED = (
+    'optimizer.groups=[{pattern="^embedding", lr_multiplier=0.5, options={betas=[0.8, 0.9]}}]',
+    "schedule=constant",
+)
+
+
+@pytest.fixture(scope="module")
+def three_steps(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("three"), "duration=3 steps", *GROUPED)
+
+
+@pytest.fixture
+def grouped(three_steps: Kept) -> Path:
+    """A run of three steps with a group of parameters."""
+    return three_steps.again()
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "value"),
+    [
+        (("optimizer.groups.0.lr_multiplier=2",), "lr_multiplier", 2.0),
+        (("optimizer.groups.0.lr_multiplier=1",), "lr_multiplier", None),
+        (("optimizer.groups.0.options.betas=[0.5, 0.6]",), "betas", (0.5, 0.6)),
+        (("optimizer.groups.0.weight_decay_multiplier=3",), "weight_decay", 0.3),
+        (("optimizer.weight_decay=0.2",), "weight_decay", 0.2),
+        (("optimizer.betas=[0.5, 0.6]",), "betas", (0.8, 0.9)),
+    ],
+)
+def test_an_accepted_change_of_a_group_takes_effect(
+    grouped: Path, flags: tuple[str, ...], key: str, value: object
+) -> None:
+    with pytest.raises(SetpointError, match="cannot be resumed"):
+        resume(grouped, *flags, "duration=5 steps")
+    outcome = resume(grouped, *flags, "duration=5 steps", accept=["optimizer"])
+    group = outcome.parts.optimizer.param_groups[-1]
+    assert group["param_names"] == ["embedding.weight"]
+    assert group.get(key) == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "optimizer.groups.0.pattern=^output",
+        "optimizer.groups=[]",
+        'optimizer.no_decay=["norm", "output"]',
+        'optimizer.no_decay_patterns=["^output"]',
+    ],
+)
+def test_other_rules_for_groups_do_not_fit_the_checkpoint(grouped: Path, flag: str) -> None:
+    words = r"What decides which group a parameter falls into \(optimizer\.groups, no_decay"
+    with pytest.raises(SetpointError, match=words):
+        resume(grouped, flag, "duration=5 steps", accept=["optimizer"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("optimizer.groups.0.pattern=^output",), "other groups of parameters"),
+        (("optimizer.groups=[]",), "other groups of parameters"),
+        (('optimizer.no_decay=["norm", "output"]',), "other groups of parameters"),
+        (('optimizer.no_decay_patterns=["^output"]',), "other groups of parameters"),
+        (("optimizer.groups=[]", "optimizer=lion"), "another optimizer"),
+        (("optimizer.groups.0.lr_multiplier=2",), None),
+        (("optimizer.groups.0.options.betas=[0.5, 0.6]",), None),
+    ],
+)
+def test_what_cannot_work_is_not_offered(
+    grouped: Path, flags: tuple[str, ...], reason: str | None
+) -> None:
+    with pytest.raises(SetpointError, match="cannot be resumed") as caught:
+        resume(grouped, *flags)
+    told = str(caught.value)
+    assert ("go on with this run all the same" in told) is (reason is None)
+    if reason is not None:
+        assert f"--accept does not help: the checkpoints hold the state of {reason}" in told
+
+
+def test_options_by_pytorchs_own_names(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=3 steps", "schedule=constant", "optimizer=adafactor")
+    folder = train(job).directory
+    changes = ("optimizer.clip_threshold=2", "optimizer.eps2=0.5")
+    outcome = resume(folder, *changes, "duration=5 steps", accept=["optimizer"])
+    group = outcome.parts.optimizer.param_groups[0]
+    assert (group["d"], group["eps"]) == (2.0, (None, 0.5))
+
+
+class Killed(BaseException):
+    """Ends a session as a kill does: nothing is saved, and nothing is recorded."""
+
+
+def first(optimizer: Optimizer, key: str) -> object:
+    """An option of the first group, or the format of the first state of that name."""
+    if key in optimizer.param_groups[0]:
+        return optimizer.param_groups[0][key]
+    return next(iter(optimizer.state.values()))[key].dtype
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "key", "value"),
+    [
+        ("optimizer=adamw", "optimizer.betas=[0.5, 0.6]", "betas", (0.5, 0.6)),
+        ("optimizer=adamw", "optimizer.weight_decay=0.3", "weight_decay", 0.3),
+        ("optimizer={type=sgd, momentum=0.9}", "optimizer.momentum=0.5", "momentum", 0.5),
+        ("optimizer=adafactor", "optimizer.clip_threshold=2", "d", 2.0),
+        ("optimizer=lion", "precision.optimizer_state=bf16", "exp_avg", torch.bfloat16),
+    ],
+)
+def test_an_accepted_change_survives_a_kill_before_the_next_save(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    base: str,
+    change: str,
+    key: str,
+    value: object,
+) -> None:
+    flags = ("duration=9 steps", "schedule=constant", "evaluation=null", base)
+    update, seen = Loop.update, list[object]()
+
+    def session(last: int, *flags: str, directory: Path, accept: Sequence[str] = ()) -> None:
+        def watched(loop: Loop) -> Update:
+            if loop.position.step == last:
+                raise Killed
+            done = update(loop)
+            seen.append(first(loop.parts.optimizer, key))
+            return done
+
+        monkeypatch.setattr(Loop, "update", watched)
+        train(small_job(tmp_path, *flags), directory, accept)
+
+    run = tmp_path / "run"
+    with pytest.raises(Killed):
+        session(5, *flags, directory=run)
+    with pytest.raises(Killed):
+        # From step 4 on, and killed when its record says what it is, and no checkpoint does.
+        session(6, *flags, change, directory=run, accept=[change.partition("=")[0]])
+    del seen[:]
+    session(-1, *flags, change, directory=run)
+    assert events(run, "resume")[-1]["accepted"] == []
+    assert seen == [value] * 5
+
+
+def test_how_it_is_computed_may_change_without_a_word(run: Path) -> None:
+    outcome = resume(run, "optimizer.implementation=loop", "duration=8 steps")
+    assert all(not group["fused"] for group in outcome.parts.optimizer.param_groups)
+    assert next(iter(outcome.parts.optimizer.state.values()))["step"] == 8
+
+
+def test_another_way_to_clip_is_accepted(run: Path) -> None:
+    outcome = resume(
+        run,
+        "optimizer.clip_value=1e-9",
+        "duration=8 steps",
+        accept=["optimizer.clip_value", "optimizer.clip_norm"],
+    )
+    assert outcome.ended.step == 8
+
+
+def texts(folder: Path, *without: int, **changed: str) -> tuple[str, ...]:
+    """A job on files of its own, some of which are not there or say something else."""
+    (folder / "text").mkdir(exist_ok=True)
+    for number in range(24):
+        path = folder / "text" / f"{number:02}.txt"
+        path.unlink(missing_ok=True)
+        if number not in without:
+            path.write_text(changed.get(f"f{number}", f"{number} one two three four five ") * 9)
+    source = f"data.sources=[{{type=text, paths=['{folder}/text/*.txt']}}]"
+    return (source, "schedule=constant", "data.held_out=0.3")
+
+
+def test_other_documents_are_accepted_by_name_and_survive_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ("checkpoint.every=4", "tracking.progress=lines")
+    run = train(small_job(tmp_path, *texts(tmp_path), *base, "duration=6 steps")).directory
+    job = small_job(tmp_path, *texts(tmp_path, 3, f5="other words "), *base, "duration=20 steps")
+    before = snapshot(run)
+    with pytest.raises(SetpointError, match="go on with today's by --accept data") as caught:
+        train(job, run)
+    assert "text/03.txt (gone)" in str(caught.value).replace(f"{tmp_path.name}/", "")
+    assert {n: d for n, d in snapshot(run).items() if "events" not in n and "logs" not in n} == {
+        n: d for n, d in before.items() if "events" not in n and "logs" not in n
+    }
+    real = Loop.update
+
+    def killed(loop: Loop) -> Update:
+        if loop.position.step == 7:
+            raise Killed
+        return real(loop)
+
+    monkeypatch.setattr(Loop, "update", killed)
+    with pytest.raises(Killed):
+        train(job, run, accept=["data.sources"])
+    assert "accepted by --accept: documents of train: 1 gone" in capsys.readouterr().out
+    sides = events(run, "resume")[-1]["data"]
+    found = {kind: [name for side in sides for name in side[kind]] for kind in ("gone", "changed")}
+    assert [len(names) for names in found.values()] == [1, 1]
+    assert found["gone"][0].endswith("03.txt") and found["changed"][0].endswith("05.txt")
+    monkeypatch.setattr(Loop, "update", real)
+    # The record has today's documents, and the checkpoint a position in those of before.
+    outcome = train(job, run)
+    assert (outcome.started.step, outcome.ended.step, outcome.status) == (6, 20, 0)
+    assert "data" not in events(run, "resume")[-1]
+
+
+def test_what_was_never_accepted_and_has_no_effect_is_refused(run: Path) -> None:
+    before = snapshot(run)
+    for path in ("data", "optimizer.eps"):
+        with pytest.raises(SetpointError, match=f"--accept {path} has no effect"):
+            resume(run, "duration=8 steps", accept=[path])
+    kept = {n: d for n, d in snapshot(run).items() if "events" not in n and "logs" not in n}
+    assert kept == {n: d for n, d in before.items() if "events" not in n and "logs" not in n}

@@ -1,0 +1,72 @@
+"""What a session does beside the loop: callbacks of sections that a package has added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from setpoint.config import Config, SetpointError, field
+from setpoint.config.schema.tree import add_section
+from setpoint.train.callback import Callback
+from setpoint.train.config import Job
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop, Update
+
+from ..small import small_job
+
+
+class Watch(Callback):
+    """Writes the loss of every so many updates to a file of its own."""
+
+    class Config(Config):
+        """How closely a run is watched."""
+
+        every: int = field(default=2, ge=1)
+        """Updates from one line to the next."""
+
+    def __init__(self, config: Watch.Config, *, job: Job, parts: Any, run: Any) -> None:
+        self.every = config.every
+        self.path = run.path / "watch.txt"
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        if loop.position.step % self.every == 0:
+            with self.path.open("a") as file:
+                file.write(f"{loop.position.step} {update.loss}\n")
+
+
+class NoCallback(Config, owner=f"{__name__}:build_nothing"):
+    """Builds something else."""
+
+
+def build_nothing(config: NoCallback, **runtime: object) -> str:
+    return "nothing"
+
+
+@pytest.fixture
+def added() -> Iterator[None]:
+    add_section(Job, "watch", Watch.Config)
+    add_section(Job, "idle", NoCallback)
+    yield
+    for name in ("watch", "idle"):
+        del Job.__setpoint__.fields[name], Job.__setpoint__.added[name]
+        Job.__setpoint__.identity = None  # what fingerprints know of the fields
+
+
+@pytest.mark.usefixtures("added")
+def test_an_added_section_is_a_callback(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=5 steps", "watch.every=2")
+    run = train(job).directory
+    steps = [line.split()[0] for line in (run / "watch.txt").read_text().splitlines()]
+    assert steps == ["2", "4"]
+    assert train(job, run).ended.step == 5
+
+
+@pytest.mark.usefixtures("added")
+def test_what_builds_no_callback_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=5 steps", "idle={}")
+    with pytest.raises(SetpointError, match=r"idle: an added section must build a .*Callback"):
+        train(job)
+    assert not list((tmp_path / "runs").glob("*/config.json"))

@@ -1,0 +1,82 @@
+"""What a checkpoint holds is all that the rest of a run depends on."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.config import SetpointError
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.config import Job
+from setpoint.train.record.state import capture, restore
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..small import small_job
+
+
+def advance(job: Job, parts: Parts, position: Position, steps: int) -> tuple[Position, list[float]]:
+    loop = Loop(job, parts, [], StopRequest(), position)
+    losses: list[float] = []
+    parts.model.train()
+    for _ in range(steps):
+        update = loop.update()
+        losses.append(update.loss)
+        loop.advance(update, 0.5)
+    return loop.position, losses
+
+
+@pytest.mark.parametrize("compute", ["fp32", "bf16"])
+def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
+    """The oracle is the continuation of the very objects that were saved."""
+    job = small_job(tmp_path, f"precision.compute={compute}")
+    parts = build_parts(job)
+    position, _ = advance(job, parts, Position(), 5)
+    store = CheckpointStore(tmp_path / "checkpoints")
+    tensors, state = capture(parts, position)
+    store.save(position.step, tensors, state)
+    expected = advance(job, parts, position, 4)
+    noise = (random.random(), numpy.random.rand(), torch.rand(1).item())
+
+    torch.manual_seed(99)
+    fresh = build_parts(job)
+    checkpoint = store.load("latest")
+    restored = restore(job, fresh, checkpoint)
+    assert restored == position
+    # Nothing was added to or lost from what was saved.
+    again, again_state = capture(fresh, restored)
+    assert again_state == state
+    for stem in tensors:
+        assert again[stem].keys() == checkpoint.tensors[stem].keys()
+        for name, tensor in checkpoint.tensors[stem].items():
+            assert torch.equal(again[stem][name], tensor)
+            assert again[stem][name].dtype == tensor.dtype
+    assert advance(job, fresh, restored, 4) == expected
+    assert (random.random(), numpy.random.rand(), torch.rand(1).item()) == noise
+    for ours, theirs in zip(fresh.model.parameters(), parts.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("model.dim=32", "does not fit the model"),
+        ("model.layers=2", "is missing"),
+        ("seed=5", "seed"),
+        ("data.held_out=0.4", "data.sources"),
+        ("batch.sequence_length=8", "batch.sequence_length"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> None:
+    job = small_job(tmp_path)
+    parts = build_parts(job)
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.save(0, *capture(parts, Position()))
+    with pytest.raises(SetpointError, match=words):
+        restore(job, build_parts(small_job(tmp_path, flag)), store.load("latest"))

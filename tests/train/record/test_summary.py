@@ -1,0 +1,80 @@
+"""The table at the end says what the record says."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from setpoint.data.ngram import ngram_baselines
+from setpoint.train.config import Job
+from setpoint.train.record.summary import print_summary
+from setpoint.train.run import Outcome, train
+
+from ..small import rows, small_job
+
+
+def summary(job: Job, outcome: Outcome) -> list[str]:
+    stream = io.StringIO()
+    print_summary(job, outcome, stream)
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+
+
+def test_a_finished_run(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=6 steps", "evaluation.baselines=true")
+    outcome = train(job)
+    lines = summary(job, outcome)
+    assert lines[0] == f"small: {outcome.directory}"
+    last = rows(outcome.directory)[-1]
+    assert {"state finished", "steps 6", f"held-out loss {last['held_out_loss']:.4f}"} < set(lines)
+    # The baselines are judged on the very text that the model is judged on.
+    parts = outcome.parts
+    end = 12 * 16 + 1
+    assert f"tokens {6 * 64}" in lines
+    model = f"this model after 6 steps {last['held_out_bits_per_byte']:.3f}"
+    assert model in lines
+    assert any(line.startswith("unigram (how frequent is the byte) ") for line in lines)
+    assert len(parts.held_out.tokens) > end
+    whole = ngram_baselines(parts.train, parts.held_out)
+    assert 2.5 < whole.unigram < 3.5
+    assert whole.bigram < 2.0
+
+
+def test_a_run_that_had_been_finished(tmp_path: Path) -> None:
+    """Asked for again, it shows what it came to, from its own record."""
+    job = small_job(tmp_path, "duration=3 steps", "evaluation.baselines=true")
+    first = summary(job, train(job))
+    again = summary(job, train(job))
+    assert [line for line in first if not line.startswith("tokens/s")] == again
+    assert any(line.startswith("held-out loss ") for line in again)
+
+
+def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
+    """A model that learns nothing is no better after the first evaluation."""
+    web = "{name=web, sources=[{type=random, documents=9, length=90}]}"
+    job = small_job(
+        tmp_path, "optimizer.lr=1e-30", "schedule=constant", "evaluation.accuracy=true",
+        f"evaluation.datasets=[{web}]", "evaluation.early_stopping.patience=1",
+    )  # fmt: skip
+    outcome = train(job)
+    lines = summary(job, outcome)
+    assert f"state finished early: {outcome.reason}" in lines
+    assert outcome.reason is not None and "steps 6" in lines
+    names = [line.rpartition(" ")[0] for line in lines[-4:]]
+    assert names == ["held-out loss", "held-out accuracy", "web loss", "web accuracy"]
+    assert lines[-2] == f"web loss {outcome.scores['web'].loss:.4f}"
+    again = summary(job, train(job))
+    assert [line for line in lines if not line.startswith("tokens/s")] == again
+
+
+def test_without_evaluation(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=2 steps", "evaluation=null")
+    assert not any("held-out" in line for line in summary(job, train(job)))
+
+
+def test_a_stopped_run_is_said_to_go_on(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    job = small_job(tmp_path, "duration=2 steps")
+    lines = summary(job, replace(train(job), status=130))
+    assert "state interrupted" in lines
+    assert lines[-1] == "saved at step 2; the same command goes on there"

@@ -1,0 +1,154 @@
+"""Where a model is judged and saved at another point than it is trained at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.loading import Checkpoint, load_directory
+from setpoint.infer.adopt import complete
+from setpoint.infer.config import Inference, Weights
+from setpoint.infer.load import load
+from setpoint.infer.tasks import Generation
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.config import Job
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.record.state import capture, restore
+from setpoint.train.run import train
+from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..small import rows, small_job
+
+FREE = (
+    "optimizer=schedule_free_adamw",
+    "optimizer.lr=0.05",
+    "schedule=constant",
+    "duration=6 steps",
+    "model.dropout=0",
+)
+MASTERS = ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32")
+FORMATS = [(), MASTERS[:2], MASTERS, ("precision.reduce=bf16",)]
+
+
+def trained(job: Job) -> Parts:
+    """The parts after the run."""
+    parts = build_parts(job)
+    Loop(job, parts, [], StopRequest(), Position()).run()
+    return parts
+
+
+def weights(parts: Parts) -> dict[str, Tensor]:
+    """What the model computes with."""
+    return {name: p.detach().clone() for name, p in parts.model.named_parameters()}
+
+
+def held(parts: Parts) -> dict[str, Tensor]:
+    """What the optimizer updates."""
+    return {name: p.detach().clone() for name, p in parts.weights.named_parameters()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def newest(folder: Path) -> Checkpoint:
+    return load_directory(list(list_checkpoints(folder / "checkpoints").values())[-1])
+
+
+@pytest.mark.parametrize("formats", FORMATS)
+def test_the_model_has_the_average_within_and_its_own_weights_after(
+    formats: tuple[str, ...], tmp_path: Path
+) -> None:
+    parts = trained(small_job(tmp_path, *FREE, *formats))
+    model, updated = weights(parts), held(parts)
+    with evaluation_point(parts) as training:
+        assert same(training, updated)
+        assert not same(weights(parts), model)
+        for name, p in parts.weights.named_parameters():
+            beta = 0.9
+            z = parts.optimizer.state[p]["z"]
+            x = updated[name] + (z - updated[name]) * (1 - 1 / beta)
+            rtol, atol = (2**-6, 2**-7) if p.dtype is torch.bfloat16 else (1e-5, 1e-6)
+            torch.testing.assert_close(p.detach(), x, rtol=rtol, atol=atol)
+            # The model's weights follow the masters.
+            assert torch.equal(weights(parts)[name], p.detach().to(model[name].dtype))
+    assert same(weights(parts), model) and same(held(parts), updated)
+
+
+def test_others_are_judged_where_they_are_trained(tmp_path: Path) -> None:
+    parts = trained(small_job(tmp_path, "duration=2 steps"))
+    before = weights(parts)
+    with evaluation_point(parts) as training:
+        assert training == {} and same(weights(parts), before)
+
+
+def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
+    parts = trained(small_job(tmp_path, *FREE, *MASTERS))
+    model, updated = weights(parts), held(parts)
+    with pytest.raises(RuntimeError, match="full"), evaluation_point(parts):
+        raise RuntimeError("the disk is full")
+    assert same(weights(parts), model) and same(held(parts), updated)
+
+
+def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
+    job = small_job(tmp_path, *FREE)
+    parts = trained(job)
+    before = weights(parts)
+    scores = evaluate(job, parts)
+    assert same(weights(parts), before)
+    with evaluation_point(parts) as training:
+        average = weights(parts)
+    go_on_from(parts, average)
+    # A twin that holds the average and has no other point has the same score.
+    parts.optimizer.state.clear()
+    assert evaluate(job, parts) == scores
+    go_on_from(parts, training)
+    assert same(weights(parts), before) and evaluate(job, parts) != scores
+
+
+@pytest.mark.parametrize("formats", FORMATS)
+def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, *FREE, *formats))
+    saved = newest(run.directory)
+    # Here the model is where it was trained last.
+    model, updated = weights(run.parts), held(run.parts)
+    with evaluation_point(run.parts):
+        assert same(saved.tensors["model"], weights(run.parts))
+    training = saved.tensors["master" if "precision.master=fp32" in formats else TRAINING]
+    assert same(training, updated)
+    assert ("master" in saved.tensors) != (TRAINING in saved.tensors)
+    job = small_job(tmp_path, *FREE, *formats)
+    fresh = build_parts(job)
+    restore(job, fresh, saved)
+    assert same(weights(fresh), model) and same(held(fresh), updated)
+
+
+def test_other_optimizers_have_one_point(tmp_path: Path) -> None:
+    parts = trained(small_job(tmp_path, "duration=1 steps"))
+    with evaluation_point(parts) as training:
+        tensors, _ = capture(parts, Position(), training)
+    assert set(tensors) == {"model", "optimizer", "rng"}
+
+
+def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, *FREE))
+    choice = Weights(path=str(run.directory), checkpoint="latest")
+    loaded = load(complete(Inference(weights=choice, generation=Generation(prompts=("x",)))))
+    with evaluation_point(run.parts):
+        average = weights(run.parts)
+    used = {name: p.detach() for name, p in loaded.model.named_parameters()}
+    assert same(used, average)
+    # The score of the last row is that of these weights.
+    (*_, last) = [row for row in rows(run.directory) if row["kind"] == "evaluation"]
+    job = small_job(tmp_path, *FREE)
+    twin = build_parts(job)
+    go_on_from(twin, used)
+    score = evaluate(job, twin)["held_out"]
+    assert score.loss == pytest.approx(last["held_out_loss"], rel=1e-6)

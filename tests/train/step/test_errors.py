@@ -1,0 +1,93 @@
+"""What PyTorch or somebody's optimizer refuses in an update is said in words, and recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.config import RunError
+from setpoint.config.values.user_code import allow_imports
+from setpoint.train.run import train
+from setpoint.train.step.errors import in_words, stepping
+
+from ..small import events, small_job
+
+SHORT = ("duration=2 steps", "evaluation=null")
+SPARSE = ("optimizer=import", "optimizer.target=torch.optim.SparseAdam", "optimizer.weight_decay=0")
+
+
+class Unpooled(torch.nn.Module):
+    """A model of the user's own whose backward pass alone cannot be deterministic."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up logits."""
+        return Refusing.apply(self.table(tokens))
+
+
+class Refusing(torch.autograd.Function):
+    """Says in its backward pass what operations of CUDA say there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        indices = torch.zeros(1, 1, 4, 4, dtype=torch.int64)
+        torch.nn.functional.max_unpool2d(torch.ones(1, 1, 4, 4), indices, kernel_size=[2, 2])
+        return grads[0]
+
+
+allow_imports(__name__)
+
+
+def faults(path: Path) -> list[str]:
+    runs = [found.parent for found in path.rglob("events.jsonl")]
+    return [row["error"] for row in events(runs[0]) if row["event"] == "fault"]
+
+
+def test_an_imported_optimizer_that_refuses_its_step(tmp_path: Path) -> None:
+    words = "optimizer.target = torch.optim.SparseAdam failed in its step: RuntimeError: SparseAdam"
+    with pytest.raises(RunError, match=words) as caught:
+        train(small_job(tmp_path, *SHORT, *SPARSE))
+    assert "does not support dense gradients" in str(caught.value)
+    assert faults(tmp_path) == [str(caught.value)]
+
+
+def test_a_backward_pass_without_a_deterministic_form(tmp_path: Path) -> None:
+    own = ("model=import", f"model.target={__name__}.Unpooled")
+    words = "deterministic = true: .* no deterministic form of max_unpooling2d_forward_out "
+    with pytest.raises(RunError, match=words) as caught:
+        train(small_job(tmp_path, *SHORT, *own, "deterministic=true"))
+    assert faults(tmp_path) == [str(caught.value)]
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert train(small_job(tmp_path / "free", *SHORT, *own)).status == 0
+
+
+def test_what_others_know_better_passes(tmp_path: Path) -> None:
+    theirs = small_job(tmp_path, *SPARSE).optimizer
+    for error in (
+        torch.OutOfMemoryError("x"),
+        RuntimeError("x does not have a deterministic implementation"),
+        RunError("x"),
+    ):
+        with pytest.raises(type(error)) as caught, stepping(theirs):
+            raise error
+        assert caught.value is error
+
+
+def test_our_own_optimizers_are_not_blamed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="^x$"), stepping(small_job(tmp_path).optimizer):
+        raise ValueError("x")
+
+
+def test_other_errors_are_not_known() -> None:
+    assert in_words(ValueError("x")) is None

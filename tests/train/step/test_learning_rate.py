@@ -1,0 +1,255 @@
+"""The learning rate of runs: by step, tokens and epochs, and what evaluations lower."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import resolve
+from setpoint.optim.config import Cosine, Plateau, ScheduleConfig
+from setpoint.optim.schedule.config import Moving
+from setpoint.optim.schedule.place import Place
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import build_parts
+from setpoint.train.config import Job
+from setpoint.train.evaluation.score import Score
+from setpoint.train.run import train
+from setpoint.train.step.learning_rate import LearningRate
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import UNITS as EVERY
+from setpoint.train.step.position import Position, is_over
+
+from ..small import assert_same_run, rows, small_job
+
+PHASES = (
+    "schedule.phases=[{length: 3, target: 1}, {target: 0.5, curve: cosine},"
+    " {length: 30%, target: 0}]"
+)
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "none": ("schedule=none",),
+    "constant": ("schedule=constant", "schedule.warmup=3"),
+    "cosine": ("schedule=cosine", "schedule.warmup_from=0.3", "schedule.warmup=4"),
+    "linear": ("schedule=linear",),
+    "polynomial": ("schedule=polynomial", "schedule.hard_floor=true", "schedule.power=1.5"),
+    "rex": ("schedule=rex",),
+    "wsd": ("schedule=wsd", "schedule.decay=one_minus_sqrt", "schedule.decay_length=5"),
+    "inverse_sqrt": ("schedule=inverse_sqrt", "schedule.warmup=4"),
+    "piecewise": ("schedule=piecewise", PHASES),
+}
+STILL = ("none", "tokens")  # has nothing to move
+
+
+def rates(run: Path) -> list[float]:
+    return [row["lr"] for row in rows(run) if row["kind"] == "train"]
+
+
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [(name, by) for name in VARIANTS for by in ("step", "tokens") if (name, by) != STILL],
+)
+def test_every_update_of_a_run_has_the_rate_of_its_formula(
+    tmp_path: Path, name: str, by: str
+) -> None:
+    """Batches are full here, so that tokens move along the curve as updates do, bit for bit."""
+    flags = VARIANTS[name] if by == "step" else (*VARIANTS[name], f"schedule.by={by}")
+    job = small_job(tmp_path, *BATCH, *flags, "duration=12 steps", "evaluation=null")
+    factor = job.schedule.build()
+    assert rates(train(job).directory) == [0.01 * factor(step) for step in range(12)]
+
+
+def position(step: int, epochs: float, tokens: int = 0) -> Position:
+    return Position(step=step, tokens=tokens, epochs=epochs)
+
+
+def of(section: ScheduleConfig, tokens_per_update: int = 64) -> LearningRate:
+    return LearningRate(resolve(section), tokens_per_update)
+
+
+def test_by_tokens_few_tokens_move_little() -> None:
+    section = resolve(Cosine(horizon=100, warmup=10, by="tokens"))
+    rate, curve = of(section, tokens_per_update=64), section.build()
+    assert rate.factor(position(1, 0, tokens=32)) == curve(0.5) == 0.15
+    assert rate.factor(position(99, 0, tokens=64 * 55)) == curve(55)
+
+
+def test_by_epoch_the_factor_stays_within_one() -> None:
+    section = resolve(Cosine(horizon=100, warmup=0, by="epoch"))
+    rate, curve = of(section), section.build()
+    at = [(0, 0.0), (1, 0.4), (2, 0.8), (3, 1.2), (4, 1.6), (5, 2.0), (6, 2.4), (7, 4.1), (8, 4.5)]
+    began = [0, 0, 0, 3, 3, 5, 5, 7, 7]
+    assert [rate.factor(position(*each)) for each in at] == [curve(step) for step in began]
+
+
+def test_by_epoch_a_state_is_where_the_epoch_began() -> None:
+    section = resolve(Cosine(horizon=100, warmup=0, by="epoch"))
+    rate = of(section)
+    for at in ((0, 0.0), (1, 0.7), (2, 1.4)):
+        rate.factor(position(*at))
+    state = json.loads(json.dumps(rate.state_dict()))
+    again = of(section)
+    again.load_state_dict(state)
+    assert (
+        again.factor(position(3, 1.9)) == section.build()(2) != of(section).factor(position(3, 1.9))
+    )
+
+
+def test_a_state_of_another_schedule_is_left_alone() -> None:
+    plateau = of(Plateau(patience=0))
+    for loss in (1.0, 1.0):
+        plateau.observe({"held_out": Score(loss, 1.0, 1.0, 9)})
+    state = plateau.state_dict()
+    assert state["plateau"]["level"] == 0.5
+    cosine = of(Cosine(horizon=9))
+    cosine.load_state_dict(state)
+    assert cosine.state_dict() == {}
+    plateau.load_state_dict({})
+    assert plateau.factor(Position()) == 0.5
+
+
+def test_what_is_monitored_is_looked_up() -> None:
+    rate = of(Plateau(monitor="my.web.accuracy", patience=0))
+    scores = {"held_out": Score(1.0, 1.0, 1.0, 9, 0.1), "my.web": Score(1.0, 1.0, 1.0, 9, 0.25)}
+    rate.observe(scores)
+    rate.observe(scores)
+    assert rate.state_dict()["plateau"]["best"] == 0.25
+    assert rate.factor(Position()) == 0.5
+
+
+def test_others_do_not_look_at_scores() -> None:
+    rate = of(Cosine(horizon=9))
+    rate.observe({})
+    assert rate.state_dict() == {}
+
+
+# The batch of the small job, at once.
+BATCH = ("batch.micro_size=4", "batch.accumulation=1")
+# An epoch of the whole text is longer than a test need be.
+SHORT = ("data.sources.0.documents=12", "data.sources.0.length=80")
+EPOCHS = (*SHORT, "schedule=linear", "schedule.by=epoch")
+# A rate at which nothing is learnt, so that each evaluation is without a gain.
+PLATEAU = (
+    "schedule=plateau", "schedule.patience=0", "schedule.cooldown=1", "schedule.threshold=0.5"
+)  # fmt: skip
+
+
+def test_by_epoch_in_a_run(tmp_path: Path) -> None:
+    job = small_job(tmp_path, *BATCH, *EPOCHS, "duration=60 steps")
+    assert isinstance(job.schedule, Moving)
+    parts = build_parts(job)
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    per_epoch = parts.loader.windows_per_epoch / 4
+    curve, seen = job.schedule.build(), []
+    for step in range(60):
+        update = loop.update()
+        seen.append(update.lr)
+        first = next(n for n in range(step + 1) if n // per_epoch == step // per_epoch)
+        assert update.lr == 0.01 * curve(first)
+        loop.advance(update, 0.0)
+    assert 60 / per_epoch > 2 and len(set(seen)) == int(59 // per_epoch) + 1
+
+
+# With a list the nearest limit counts: here the epochs, as 36 steps are more than two.
+UNITS: dict[str, tuple[str, ...]] = {
+    "epochs": ("duration=2 epochs",),
+    "tokens": ("duration=2000 tokens",),
+    "several": ("duration=[36 steps, 2 epochs]",),
+    "a warm-up in epochs": ("duration=36 steps", "schedule.warmup=0.4 epochs"),
+    "a warm-up in steps": ("duration=2 epochs", "schedule.warmup=5"),
+}
+
+
+NO_WARMUP = ("none", "piecewise")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    # Two units for each schedule.
+    [
+        (name, list(UNITS)[at % (3 if name in NO_WARMUP else 5)])
+        for number, name in enumerate(VARIANTS)
+        for at in (number, number + 2)
+    ],
+)
+def test_a_run_in_each_unit_has_the_rates_of_its_curve(
+    tmp_path: Path, name: str, unit: str
+) -> None:
+    job = small_job(tmp_path, *BATCH, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
+    parts = build_parts(job)
+    loop, curve = Loop(job, parts, [], StopRequest(), Position()), job.schedule.build()
+    per_epoch, found = parts.loader.windows_per_epoch / 4, list[float]()
+    while loop.goes_on:
+        step = loop.position.step
+        place = Place(
+            {"steps": step, "tokens": 64 * step, "epochs": step / per_epoch},
+            {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
+        )
+        update = loop.update()
+        found.append(update.lr)
+        assert update.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
+        loop.advance(update, 0.0)
+    assert is_over(job.duration, loop.position) and len(found) > 10
+    assert found[0] > 0 and max(found) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("duration", ["0.3 s", "[30 steps, 0.3 s]"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: str) -> None:
+    job = small_job(tmp_path, *BATCH, *VARIANTS[name], f"duration={duration}")
+    loop = Loop(job, build_parts(job), [], StopRequest(), Position())
+    curve, seconds = job.schedule.build(), 0.0
+    while loop.goes_on:
+        at = loop.position
+        place = Place({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
+        update = loop.update()
+        assert update.lr == 0.01 * curve(place)
+        loop.advance(update, 1 / 64)  # so long does a step take here
+        seconds += 1 / 64
+    assert loop.position.seconds == seconds == 20 / 64
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_stopped_run_in_each_unit_is_the_same_to_the_bit(tmp_path: Path, unit: str) -> None:
+    flags = (*BATCH, *SHORT, "schedule=wsd", *UNITS[unit], "evaluation.every=9 steps")
+    oracle = train(small_job(tmp_path / "whole", *flags)).directory
+    assert_same_run(interrupted(small_job(tmp_path / "stopped", *flags), 20), oracle)
+
+
+@pytest.mark.parametrize("flags", [EPOCHS, PLATEAU], ids=["epoch", "plateau"])
+def test_a_resumed_run_has_the_same_rates(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Also where the first part was judged at its end, as the whole run is not there."""
+    horizon = () if flags is PLATEAU else ("schedule.horizon=36",)
+    base = (*BATCH, *flags, *horizon)
+    whole = train(small_job(tmp_path / "whole", *base, "duration=36 steps")).directory
+    assert len(set(rates(whole))) > 2
+    for stop in (4, 26) if flags is PLATEAU else (12,):
+        for steps in (stop, 36):
+            job = small_job(tmp_path / f"parts {stop}", *base, f"duration={steps} steps")
+            parts = train(job).directory
+        assert rates(parts) == rates(whole)
+
+
+def test_a_stopped_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    oracle = train(small_job(tmp_path / "whole", *PLATEAU, "duration=16 steps")).directory
+    job = small_job(tmp_path / "stopped", *PLATEAU, "duration=16 steps")
+    stopped = interrupted(job, 10)
+    assert_same_run(stopped, oracle)
+
+
+def interrupted(job: Job, at: int) -> Path:
+    """Train with a break."""
+    from setpoint.train.step import loop as module
+
+    real = module.Loop.advance
+
+    def advance(self: Loop, *rest: object) -> None:
+        real(self, *rest)  # pyright: ignore[reportArgumentType]
+        if self.position.step == at:
+            self.stop.signal = signal.SIGTERM
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.Loop, "advance", advance)
+        train(job)
+    return train(job).directory

@@ -1,0 +1,311 @@
+"""The loop against plain PyTorch, written here, which shares nothing with it but the model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from setpoint.checkpoint.loading import verify_directory
+from setpoint.config import RunError
+from setpoint.model.outcome import Outcome
+from setpoint.model.transformer import Head
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.callback import Callback
+from setpoint.train.config import Job
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.objective import total_count
+from setpoint.train.step.position import Position
+
+from ..small import events, rows, small_job
+
+STEPS = 8
+
+
+class Recorder(Callback):
+    """Keeps what the loop tells."""
+
+    def __init__(self) -> None:
+        self.updates: list[Update] = []
+        self.told: list[str] = []
+        self.positions: list[tuple[int, int, bool]] = []
+
+    def start(self, loop: Loop) -> None:
+        self.told.append("start")
+
+    def after_update(self, loop: Loop, update: Update) -> None:
+        self.updates.append(update)
+        self.positions.append((loop.before.step, loop.position.step, loop.last))
+
+    def finish(self, loop: Loop) -> None:
+        self.told.append("finish")
+
+
+def run_loop(job: Job) -> tuple[Parts, Recorder]:
+    """Train without a directory."""
+    parts, recorder = build_parts(job), Recorder()
+    Loop(job, parts, [recorder], StopRequest(), Position()).run()
+    return parts, recorder
+
+
+def cosine(step: int, warmup: int, horizon: int, floor: float) -> float:
+    """The factor in closed form."""
+    if step < warmup:
+        return (step + 1) / warmup
+    share = min(1.0, (step - warmup) / (horizon - warmup))
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
+    """What a careful engineer would write for one micro-batch an update."""
+    parts = build_parts(job)
+    model, options, schedule = parts.model, job.optimizer, job.schedule
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
+        lr=options.lr,
+        betas=options.betas,
+        eps=options.eps,
+        weight_decay=options.weight_decay,
+        fused=True,
+    )
+    model.train()
+    seen: list[tuple[float, float, float]] = []
+    for step in range(STEPS):
+        lr = options.lr * cosine(step, int(schedule.warmup.count), STEPS, schedule.floor)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        batch = next(parts.loader)
+        loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm or math.inf)
+        if options.clip_value is not None:
+            nn.utils.clip_grad_value_(model.parameters(), options.clip_value)
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append((loss.item(), norm.item(), lr))
+    return model, seen
+
+
+@pytest.mark.parametrize("clip", ["clip_norm=0.5", "clip_value=0.005"])
+@pytest.mark.parametrize("dropout", ["0.0", "0.1"])
+def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
+    job = small_job(
+        tmp_path, f"duration={STEPS} steps", "batch.accumulation=1", "batch.micro_size=4",
+        f"model.dropout={dropout}", "schedule.warmup=3", f"optimizer.{clip}",
+    )  # fmt: skip
+    parts, recorder = run_loop(job)
+    model, seen = plain_loop(job)
+    assert len(recorder.updates) == STEPS
+    clipped = 0
+    for update, (loss, norm, lr) in zip(recorder.updates, seen, strict=True):
+        assert update.lr == pytest.approx(lr, rel=1e-12)
+        assert update.loss == update.nats == pytest.approx(loss, rel=1e-6)
+        assert update.grad_norm == pytest.approx(norm, rel=1e-5)
+        clipped += norm > 0.5
+    assert clipped >= 3
+    theirs = dict(model.named_parameters())
+    for name, ours in parts.model.named_parameters():
+        torch.testing.assert_close(ours, theirs[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
+def test_accumulation_equals_one_large_batch(
+    tmp_path: Path, dtype: torch.dtype, tolerance: float
+) -> None:
+    """The gradients of an update do not depend on the portions it is computed in."""
+    gradients: list[dict[str, torch.Tensor]] = []
+    losses: list[float] = []
+    for micro, accumulation in ((8, 1), (2, 4), (1, 8)):
+        job = small_job(
+            tmp_path, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
+            "model.dropout=0", "loss.z_loss=1e-3",
+        )  # fmt: skip
+        parts = build_parts(job)
+        parts.model.to(dtype)
+        loop = Loop(job, parts, [], StopRequest(), Position())
+        batches = [next(parts.loader) for _ in range(accumulation)]
+        counts = [parts.objective.count(batch) for batch in batches]
+        whole = total_count(counts)
+        shares = [loop.backward(*each, whole)[0] for each in zip(batches, counts, strict=True)]
+        losses.append(float(sum(share[0] for share in shares)))
+        gradients.append(
+            {name: p.grad for name, p in parts.model.named_parameters() if p.grad is not None}
+        )
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+    assert len(gradients[0]) > 5
+    for other in gradients[1:]:
+        for name, gradient in gradients[0].items():
+            torch.testing.assert_close(other[name], gradient, rtol=0, atol=tolerance)
+
+
+def test_accumulation_over_a_whole_run(tmp_path: Path) -> None:
+    losses: list[list[float]] = []
+    for micro, accumulation in ((8, 1), (2, 4)):
+        job = small_job(
+            tmp_path, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
+            "model.dropout=0", "duration=10 steps",
+        )  # fmt: skip
+        losses.append([update.loss for update in run_loop(job)[1].updates])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][-1] < losses[0][0]
+
+
+def test_the_position_after_each_update(tmp_path: Path) -> None:
+    _, recorder = run_loop(small_job(tmp_path, "duration=3 steps"))
+    assert recorder.positions == [(0, 1, False), (1, 2, False), (2, 3, True)]
+    assert recorder.told == ["start", "finish"]
+    assert [update.tokens for update in recorder.updates] == [64, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("duration", "steps"),
+    [
+        ("5 steps", 5),
+        ("300 tokens", 5),
+        ("320 tokens", 5),
+        ("[9 steps, 0.02 epochs]", 3),
+        ("[2 steps, 0.02 epochs]", 2),
+    ],
+)
+def test_the_duration_ends_it(tmp_path: Path, duration: str, steps: int) -> None:
+    job = small_job(tmp_path, f"duration={duration}", "schedule.horizon=9")
+    assert len(run_loop(job)[1].updates) == steps
+
+
+def test_time_ends_it(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=0.05 s", "schedule=constant")
+    parts, recorder = build_parts(job), Recorder()
+    loop = Loop(job, parts, [recorder], StopRequest(), Position(seconds=0.04))
+    loop.run()
+    assert loop.position.seconds >= 0.05
+    assert recorder.positions[-1][2]
+    assert not any(last for _, _, last in recorder.positions[:-1])
+
+
+def test_a_stop_request_ends_it_after_the_update(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=9 steps")
+    stop = StopRequest()
+    stop.resumable = True
+
+    class Stopper(Recorder):
+        def after_update(self, loop: Loop, update: Update) -> None:
+            super().after_update(loop, update)
+            if loop.position.step == 4:
+                stop.request()
+
+    stopper = Stopper()
+    Loop(job, build_parts(job), [stopper], stop, Position()).run()
+    assert [after for _, after, _ in stopper.positions] == [1, 2, 3, 4]
+    assert stopper.told == ["start", "finish"]
+    assert stop.status == 75
+
+
+def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
+    class Ender(Recorder):
+        def after_update(self, loop: Loop, update: Update) -> None:
+            super().after_update(loop, update)
+            if loop.position.step == 4:
+                loop.end("enough")
+
+    ender, after = Ender(), Recorder()
+    job = small_job(tmp_path, "duration=9 steps")
+    loop = Loop(job, build_parts(job), [ender, after], StopRequest(), Position())
+    assert loop.goes_on and loop.ended is None
+    loop.run()
+    assert (loop.position.step, loop.ended, loop.goes_on) == (4, "enough", False)
+    # Those that come after it see the last update, and all are told of the end.
+    assert after.positions[-1] == (3, 4, True)
+    assert ender.told == after.told == ["start", "finish"]
+    # The rates are those of the whole run: an early end bends no curve.
+    whole = run_loop(small_job(tmp_path, "duration=9 steps"))[1]
+    assert [u.lr for u in ender.updates] == [u.lr for u in whole.updates[:4]]
+
+
+def test_a_callback_that_ends_it_at_the_start(tmp_path: Path) -> None:
+    class Ender(Recorder):
+        def start(self, loop: Loop) -> None:
+            loop.end("there is nothing to do")
+
+    ender = Ender()
+    job = small_job(tmp_path, "duration=9 steps")
+    Loop(job, build_parts(job), [ender], StopRequest(), Position()).run()
+    assert ender.updates == [] and ender.told == ["finish"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_before_the_update(
+    tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
+
+    def poisoned(job: Job, *given: Any) -> Parts:
+        parts = build_parts(job, *given)
+        inner = parts.model
+        forward, calls = inner.forward, [0]
+
+        def poison(tokens: torch.Tensor, head: Head) -> Outcome:
+            # Two micro-batches an update: the fourth update's second one is bad.
+            calls[0] += inner.training
+            factor = value if inner.training and calls[0] == 8 else 1.0
+            return forward(tokens, head=lambda hidden, to: head(hidden * factor, to))
+
+        monkeypatch.setattr(inner, "forward", poison)
+        return parts
+
+    monkeypatch.setattr("setpoint.train.run.build_parts", poisoned)
+    with pytest.raises(RunError) as caught:
+        train(job)
+    assert caught.value.status == 1
+    assert str(caught.value).startswith("step 4: the loss is ")
+    assert "not finite; the update was not made" in str(caught.value)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "checkpoints" / "latest").read_text() == "step-00000003\n"
+    for folder in (run / "checkpoints").glob("step-*"):
+        verify_directory(folder)
+    assert max(row["step"] for row in rows(run)) == 3
+    (fault,) = events(run, "fault")
+    assert fault["step"] == 3
+    assert fault["error"] == str(caught.value)
+    # When the cause is gone, the run goes on from there.
+    monkeypatch.setattr("setpoint.train.run.build_parts", build_parts)
+    assert train(job).started.step == 3
+
+
+def test_a_gradient_that_is_not_finite_stops_as_well(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=3 steps")
+    parts = build_parts(job)
+    parameter = next(parts.model.parameters())
+    parameter.register_hook(lambda gradient: gradient * math.inf)
+    before = [p.detach().clone() for p in parts.model.parameters()]
+    with pytest.raises(RunError, match="gradient norm (inf|nan)"):
+        Loop(job, parts, [], StopRequest(), Position()).run()
+    for ours, theirs in zip(parts.model.parameters(), before, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_under_mup_groups_learn_at_their_own_rates(tmp_path: Path) -> None:
+    flags = ("schedule=constant", "model.mup.base_dim=4", "model.dim=16")
+    parts, recorder = run_loop(small_job(tmp_path, *flags, "duration=3 steps"))
+    rate = recorder.updates[-1].lr
+    groups = {group["name"]: group for group in parts.optimizer.param_groups}
+    assert {name: group["lr"] / rate for name, group in groups.items()} == {
+        "decay": 1.0,
+        "decay x 0.25": 0.25,
+        "no_decay": 1.0,
+    }
+    assert groups["decay"]["param_names"] == ["embedding.weight", "output.weight"]
+    # A run that goes on finds its groups again.
+    run = train(small_job(tmp_path, *flags, "duration=2 steps")).directory
+    again = train(small_job(tmp_path, *flags, "duration=3 steps"), run)
+    assert again.started.step == 2
+    for ours, theirs in zip(again.parts.model.parameters(), parts.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

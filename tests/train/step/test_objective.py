@@ -1,0 +1,355 @@
+"""The mean over the global batch, whatever it is computed in, and what does not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from setpoint.config import ConfigError, RunError, SetpointError, resolve
+from setpoint.data.windows import Batch
+from setpoint.loss.config import IGNORE_INDEX, CrossEntropy
+from setpoint.loss.output import LossOutput
+from setpoint.loss.weighing import Weigher
+from setpoint.model.outcome import Outcome, Projection, Routing
+from setpoint.precision.config import LossScale
+from setpoint.precision.scaler import LossScaler
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.config import Job
+from setpoint.train.evaluation.config import HELD_OUT
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.objective import Objective, add_routing, total_count
+from setpoint.train.step.position import Position
+
+from ...snapshots import compare
+from ..small import small_job
+
+ROWS, LENGTH, VOCAB = 8, 16, 257
+SPACE = 32  # the first byte of the synthetic text
+
+
+def rows_of(weighted: bool, seed: int = 0) -> Batch:
+    """Eight rows with uneven numbers of valid targets, one of them without any."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randint(SPACE, SPACE + 8, (ROWS, LENGTH), generator=generator)
+    targets = torch.randint(SPACE, SPACE + 8, (ROWS, LENGTH), generator=generator)
+    for row in range(ROWS):
+        targets[row, LENGTH - 2 * row :] = IGNORE_INDEX
+    targets[3] = IGNORE_INDEX
+    weights = torch.randint(0, 5, (ROWS, LENGTH), generator=generator) / 2
+    return make_batch(inputs, targets, weights if weighted else None)
+
+
+def make_batch(inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Batch:
+    valid = int((targets != IGNORE_INDEX).sum())
+    return Batch(inputs, targets, valid, valid, weights)
+
+
+class Rows:
+    """A loader that gives the rows of one batch, a few at a time."""
+
+    epoch = 0.0
+
+    def __init__(self, batch: Batch, size: int) -> None:
+        self.parts = self.split(batch, size)
+
+    def split(self, batch: Batch, size: int) -> Iterator[Batch]:
+        for first in range(0, ROWS, size):
+            at = slice(first, first + size)
+            weights = None if batch.weights is None else batch.weights[at]
+            yield make_batch(batch.inputs[at], batch.targets[at], weights)
+
+    def __next__(self) -> Batch:
+        return next(self.parts)
+
+
+def one_update(
+    folder: Path, batch: Batch, micro: int, *flags: str
+) -> tuple[tuple[float, float, int], list[Tensor]]:
+    """An update of a small model in fp64: its figures, and the gradients that it used."""
+    job = small_job(
+        folder, f"batch.micro_size={micro}", f"batch.accumulation={ROWS // micro}",
+        "model.dropout=0", "optimizer.clip_norm=null", *flags,
+    )  # fmt: skip
+    parts = build_parts(job)
+    parts.model.to(torch.float64)
+    parts.loader = Rows(batch, micro)  # pyright: ignore[reportAttributeAccessIssue]
+    kept: list[Tensor] = []
+
+    def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        kept.extend(p.grad.clone() for p in parts.model.parameters() if p.grad is not None)
+
+    parts.optimizer.register_step_pre_hook(keep)
+    update = Loop(job, parts, [], StopRequest(), Position()).update()
+    return (update.loss, update.nats, update.tokens), kept
+
+
+LOSSES = {
+    "plain": ("loss.z_loss=0.1", "loss.label_smoothing=0.1"),
+    "ignored": ("loss.ignore_index=33", "loss.token_weights={34: 0.5, 35: 0}"),
+    "chunked": ("loss=chunked_cross_entropy", "loss.chunk_size=7", "loss.z_loss=0.1"),
+    "linear": ("loss=linear_cross_entropy", "loss.chunk_size=8", "loss.token_weights={34: 3}"),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("flags", LOSSES.values(), ids=LOSSES.keys())
+def test_accumulation_changes_nothing(
+    tmp_path: Path, flags: tuple[str, ...], weighted: bool
+) -> None:
+    if "linear_cross_entropy" in flags[0] and not hasattr(F, "linear_cross_entropy"):
+        pytest.skip("needs torch 2.13")
+    batch = rows_of(weighted)
+    (figures, gradients), *others = [
+        one_update(tmp_path, batch, micro, *flags) for micro in (8, 2, 1)
+    ]
+    assert len(gradients) > 5
+    for other, theirs in others:
+        assert other == pytest.approx(figures, rel=1e-6)
+        torch.testing.assert_close(theirs, gradients, rtol=1e-9, atol=1e-14)
+
+
+def test_the_mean_is_over_the_weights_of_the_valid_targets(tmp_path: Path) -> None:
+    """By hand: sum of w CE over sum of w, and the cross-entropy of all that weigh anything."""
+    batch = rows_of(weighted=True)
+    flags = ("loss.ignore_index=33", "loss.token_weights={34: 0.5, 35: 0}", "model.dropout=0")
+    (loss, nats, tokens), _ = one_update(tmp_path, batch, 2, *flags)
+    model = build_parts(small_job(tmp_path, *flags)).model.double()
+    each = F.cross_entropy(
+        model(batch.inputs).flatten(0, 1), batch.targets.flatten(), reduction="none"
+    ).detach()
+    assert batch.weights is not None
+    targets, weights = batch.targets.flatten(), batch.weights.flatten().clone()
+    weights[(targets == 33) | (targets == 35) | (targets == IGNORE_INDEX)] = 0
+    weights[targets == 34] *= 0.5
+    assert loss == pytest.approx(float((each * weights).sum() / weights.sum()), rel=1e-6)
+    assert nats == pytest.approx(float(each[weights > 0].mean()), rel=1e-6)
+    assert tokens == int((weights > 0).sum())
+
+
+@pytest.mark.parametrize("kind", ["chunked_cross_entropy", "linear_cross_entropy"])
+def test_losses_from_hidden_states_train_alike(tmp_path: Path, kind: str) -> None:
+    if kind == "linear_cross_entropy" and not hasattr(F, "linear_cross_entropy"):
+        pytest.skip("needs torch 2.13")
+    batch = rows_of(weighted=False)
+    expected, theirs = one_update(tmp_path, batch, 4, "model.vocab_multiple_of=64")
+    found, ours = one_update(
+        tmp_path, batch, 4, "model.vocab_multiple_of=64", f"loss={kind}", "loss.chunk_size=24"
+    )
+    assert found == pytest.approx(expected, rel=1e-6)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["cross_entropy", "chunked_cross_entropy"])
+def test_the_scale_of_fp16_is_taken_back(tmp_path: Path, kind: str) -> None:
+    job = small_job(tmp_path, f"loss={kind}", "model.dropout=0")
+    gradients: list[list[Tensor]] = []
+    for enabled in (False, True):
+        parts = build_parts(job)
+        parts.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)), enabled=enabled)
+        loop = Loop(job, parts, [], StopRequest(), Position())
+        batch = next(parts.loader)
+        count = parts.objective.count(batch)
+        loop.backward(batch, count, count)
+        raw = [p.grad.clone() for p in parts.model.parameters() if p.grad is not None]
+        parts.scaler.unscale_(parts.optimizer)
+        gradients.append([p.grad for p in parts.model.parameters() if p.grad is not None])
+        assert torch.equal(raw[0], gradients[-1][0] * (1024.0 if enabled else 1.0))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-8)
+
+
+class Told(nn.Module):
+    """A model that adds a term of its own, and says how it routed."""
+
+    supports_head = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(VOCAB, 4, dtype=torch.float64))
+        self.matrix = nn.Parameter(torch.ones(VOCAB, 4, dtype=torch.float64))
+
+    def forward(self, tokens: Tensor, head: Any) -> Outcome:
+        # A mean over the tokens: of their ids, times a parameter that is zero so far.
+        extra = (tokens.double() * (1 + self.table.sum())).mean()
+        counts = torch.ones(2, 3) * tokens.numel()
+        means = [torch.tensor(float(tokens.double().mean()) * n) for n in (1, 2, 3)]
+        routing = Routing(counts, torch.ones(2), *means)
+        return Outcome(head(self.table[tokens], Projection(self.matrix, VOCAB)), extra, routing)
+
+
+def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> None:
+    """All tokens that the model reads weigh the same, whether their targets count or not."""
+    batch = rows_of(weighted=False)
+    job = small_job(tmp_path, "batch.micro_size=2", "batch.accumulation=4")
+    parts = build_parts(job)
+    parts.model = Told()
+    parts.objective = Objective(parts.model, resolve(CrossEntropy()).build())
+    parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.0)
+    parts.loader = Rows(batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
+    loop = Loop(job, parts, [], StopRequest(), Position())
+    update = loop.update()
+    valid = (batch.targets != IGNORE_INDEX).sum(1).view(4, 2).sum(1)
+    assert len(valid.unique()) > 1
+    expected = float(batch.inputs.double().mean())
+    assert update.nats == pytest.approx(float(torch.tensor(VOCAB).log()), rel=1e-6)
+    assert update.loss == pytest.approx(update.nats + expected, rel=1e-6)
+    assert update.routing is not None
+    assert update.routing.counts.tolist() == [[ROWS * LENGTH] * 3] * 2
+    assert update.routing.dropped.tolist() == [4, 4]
+    found = [float(mean) for mean in update.routing[2:]]
+    assert found == pytest.approx([expected, 2 * expected, 3 * expected], rel=1e-6)
+
+
+def test_routing_of_one_micro_batch_is_itself() -> None:
+    one = Routing(torch.ones(1, 2), torch.zeros(1), *(torch.tensor(n) for n in (1.0, 2.0, 3.0)))
+    assert [value.tolist() for value in add_routing(None, one, 1.0)] == [
+        value.tolist() for value in one
+    ]
+
+
+def test_experts_are_counted_over_all_micro_batches(tmp_path: Path) -> None:
+    flags = ("model.dropout=0", "model.moe.experts=4", "model.moe.top_k=2", "loss.z_loss=0.1")
+    job = small_job(tmp_path, "loss=chunked_cross_entropy", *flags)
+    update = Loop(job, build_parts(job), [], StopRequest(), Position()).update()
+    assert update.routing is not None
+    assert float(update.routing.counts.sum()) == 2 * update.tokens
+    assert not any(value.requires_grad for value in update.routing)
+    # An even load has balance 1; both terms are above the cross-entropy.
+    assert float(update.routing.balance) >= 1
+    assert update.loss > update.nats
+
+
+def test_a_dense_model_has_no_routing(tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    assert Loop(job, build_parts(job), [], StopRequest(), Position()).update().routing is None
+
+
+def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
+    parts = build_parts(small_job(tmp_path))
+    # Not what the targets say: nothing is counted anew where nothing is left out.
+    batch = replace(next(parts.loader), target_tokens=5)
+    count = parts.objective.count(batch)
+    assert (count.tokens, count.weight, count.valid) == (5, 5.0, None)
+    assert total_count([count, count])[:2] == (10, 10.0)
+
+
+class TestEvaluation:
+    """Metrics are the plain cross-entropy of what counts."""
+
+    def parts(self, folder: Path, *flags: str) -> tuple[Job, Parts]:
+        job = small_job(folder, *flags)
+        return job, build_parts(job)
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("loss.z_loss=0.5", "loss.label_smoothing=0.3", "loss.token_weights={33: 0.2}"),
+            ("loss=chunked_cross_entropy", "loss.chunk_size=5", "loss.z_loss=0.5"),
+        ],
+    )
+    def test_what_is_added_does_not_show(self, tmp_path: Path, flags: tuple[str, ...]) -> None:
+        plain = evaluate(*self.parts(tmp_path))[HELD_OUT]
+        other = evaluate(*self.parts(tmp_path, *flags))[HELD_OUT]
+        assert other.loss == pytest.approx(plain.loss, rel=1e-6)
+        assert other.bits_per_byte == pytest.approx(plain.bits_per_byte, rel=1e-6)
+        assert other.tokens == plain.tokens
+
+    @pytest.mark.parametrize("flag", ["loss.ignore_index=33", "loss.token_weights={33: 0}"])
+    def test_what_is_left_out_does_not_count(self, tmp_path: Path, flag: str) -> None:
+        """Neither among the tokens nor among the bytes."""
+        job, parts = self.parts(tmp_path, flag, "evaluation.sequences=null")
+        for parameter in parts.model.parameters():
+            nn.init.zeros_(parameter)
+        score = evaluate(job, parts)[HELD_OUT]
+        tokens = torch.from_numpy(parts.held_out.tokens.astype("int64"))[1:]
+        counted = tokens[tokens != 33]
+        bits = torch.tensor(VOCAB).log2().item()
+        assert score.tokens == len(counted) < len(tokens)
+        assert score.bits_per_byte == pytest.approx(
+            bits * len(counted) / int((counted != 256).sum()), rel=1e-6
+        )
+
+
+class Own:
+    """A loss of a user's own, which takes no weights."""
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> LossOutput:
+        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return LossOutput(total, total.detach())
+
+
+class NeedsHidden:
+    """A loss of a user's own, which wants hidden states."""
+
+    weigh = Weigher()
+
+    def from_hidden(self, hidden: Tensor, projection: Projection, targets: Tensor) -> LossOutput:
+        return Own()(projection.logits(hidden), targets)
+
+
+class Logits(nn.Module):
+    """A model of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCAB, VOCAB)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table(tokens)
+
+
+def test_a_model_and_a_loss_of_ones_own() -> None:
+    batch = rows_of(weighted=False)
+    model = Logits()
+    outcome = Objective(model, Own())(batch.inputs, batch.targets)
+    expected = Own()(model(batch.inputs), batch.targets).total
+    assert outcome.result.total.item() == expected.item()
+    assert outcome.auxiliary is outcome.routing is None
+    with_head = Objective(Told(), NeedsHidden())(batch.inputs, batch.targets)
+    assert with_head.result.total.item() == pytest.approx(
+        batch.target_tokens * float(torch.tensor(VOCAB).log())
+    )
+
+
+def told(action: Any) -> str:
+    with pytest.raises((SetpointError, ConfigError, RunError)) as caught:
+        action()
+    return str(caught.value).partition("\n    from file")[0]
+
+
+def test_what_does_not_fit_together(tmp_path: Path) -> None:
+    weighted = rows_of(weighted=True)
+    assert weighted.weights is not None
+    negative = replace(weighted, weights=weighted.weights - 1)
+    own = Objective(Logits(), Own())
+    ours = Objective(Logits(), resolve(CrossEntropy()).build())
+    nothing = make_batch(weighted.inputs, torch.full_like(weighted.targets, 33))
+    found = {
+        "a loss that needs hidden states": lambda: Objective(Logits(), NeedsHidden()),
+        "a loss without weights": lambda: own.count(weighted),
+        "negative weights": lambda: ours.count(negative),
+        "a token that is not there": lambda: build_parts(
+            small_job(tmp_path, "loss.ignore_index=257")
+        ),
+        "weights of such": lambda: build_parts(
+            small_job(tmp_path, "loss.token_weights={300: 0.5}")
+        ),
+        "nothing counts": lambda: one_update(tmp_path, nothing, 4, "loss.ignore_index=33"),
+        "nothing to judge on": lambda: evaluate_nothing(tmp_path),
+    }
+    text = "\n\n".join(f"{name}:\n{told(action)}" for name, action in found.items())
+    compare("train/objective", text)
+
+
+def evaluate_nothing(folder: Path) -> None:
+    weights = ", ".join(f"{token}: 0" for token in (*range(SPACE, SPACE + 8), 256))
+    job = small_job(folder, f"loss.token_weights={{{weights}}}")
+    evaluate(job, build_parts(job))

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import RunError
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.out_of_memory import enough_memory, is_shortage, levers
+
+from ..small import small_job
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+    ],
+    ids=["Python", "CUDA", "CPU"],
+)
+def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) -> None:
+    job = small_job(tmp_path)
+    words = r"too little memory for batch.micro_size = \d+"
+    with pytest.raises(RunError, match=words), enough_memory(job):
+        raise error
+    assert is_shortage(error)
+
+
+def test_what_helps_is_what_is_not_done_yet(tmp_path: Path) -> None:
+    plain = levers(small_job(tmp_path / "plain", "parallel.device=cpu"))
+    assert [lever.split(",")[0] for lever in plain] == [
+        "a smaller batch.micro_size (batch.accumulation makes up for it)",
+        "loss.type = chunked_cross_entropy",
+        "memory.activation_checkpointing.type = full",
+        "a shorter batch.sequence_length",
+        "a smaller model",
+        "less data",
+    ]
+    sparing = levers(
+        small_job(
+            tmp_path / "sparing",
+            "batch.micro_size=1",
+            "loss=chunked_cross_entropy",
+            "memory.activation_checkpointing=full",
+            "memory.optimizer_offload.limit=1 GiB",
+        )
+    )
+    assert sparing[0].startswith("memory.activation_offload")
+    assert not any("micro_size" in lever or "optimizer_offload" in lever for lever in sparing)
+
+
+def test_a_state_that_there_is_not_is_no_help(tmp_path: Path) -> None:
+    for momentum, helps in (("0", False), ("0.9", True)):
+        flags = ("optimizer=sgd", f"optimizer.momentum={momentum}")
+        found = levers(small_job(tmp_path, *flags))
+        assert any("optimizer_offload" in lever for lever in found) == helps
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="shape"), enough_memory(small_job(tmp_path)):
+        raise RuntimeError("shape mismatch")
+    assert not is_shortage(RuntimeError("shape mismatch"))
+    assert not is_shortage(ValueError("not enough memory"))
+
+
+def test_a_model_that_is_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "model.dim=4000000000", "model.heads=2", "model.head_dim=8",
+                    "model.ffn_dim=8")  # fmt: skip
+    words = r"too little memory for the model itself: .* at least [\d,.]+ GiB whatever the batch is"
+    with pytest.raises(RunError, match=words):
+        train(job)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_crash_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Loop, "update", crash)
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(small_job(tmp_path, "name=crash"), tmp_path / "crash")
+    last = json.loads((tmp_path / "crash" / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["error"]) == ("fault", "RuntimeError('a bug')")
