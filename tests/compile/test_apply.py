@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -109,4 +111,18 @@ def test_a_graph_break_is_not_the_whole_layer() -> None:
     model = stack(Printing)
     told = compiled(model)
     train_on(model, 4)
+    assert told.take() == []
+
+
+def test_sharded_layers_are_whole_graphs(run_module: Callable[[str], None]) -> None:
+    run_module("tests.compile.sharded_layers")
+
+
+def test_a_forward_of_one_module_alone_is_compiled() -> None:
+    plain, model = stack(), stack()
+    first: Any = model[0]
+    own = first.forward
+    first.forward = lambda x: 2 * own(x)
+    told = compiled(model)
+    torch.testing.assert_close(model(torch.ones(2, 8)), plain[1:](2 * plain[0](torch.ones(2, 8))))
     assert told.take() == []

@@ -95,11 +95,10 @@ def test_a_backend_that_fails_silently_is_found() -> None:
     told = compiled(model)
     for layer in model.children():
         # What Setpoint gives torch.compile, with a backend that has no name.
-        call: Any = layer._compiled_call_impl
-        entrance = call.func._torchdynamo_orig_callable
-        layer._compiled_call_impl = torch.compile(
-            lambda x, f=entrance, m=layer: f(m, x), backend=broken
-        )
+        forward: Any = type(layer).forward
+        entrance = forward._torchdynamo_orig_callable
+        call: Any = torch.compile(lambda x, f=entrance, m=layer: f(m, x), backend=broken)
+        layer.forward = call
     watch = Watch(told, 8)
     with torch._dynamo.config.patch(suppress_errors=True):
         train_on(model, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import nn
@@ -33,10 +33,13 @@ class Compiled:
 def compile_model(
     config: Compile, *, model: nn.Module, layers: Sequence[tuple[str, nn.Module]]
 ) -> Compiled:
-    """Have a model compiled when it is first called.
+    """Have the forward pass of a model, or of its layers, compiled when it is first called.
 
-    Nothing is wrapped: a module compiles its own call, hooks included, as `nn.Module.compile`
-    does. Layers of one kind share their code, so that one is compiled for all of them.
+    Hooks stay outside of what is compiled, so that those of a sharding engine, which gather
+    weights, end no graph. Layers of one kind share their code, which is compiled once.
+
+    Arguments:
+        model: with activation checkpointing, if it has any; it may be sharded before or after.
 
     Raises:
         SetpointError: there are no layers to compile, or the backend does not take an option.
@@ -48,24 +51,57 @@ def compile_model(
         )
     parts = [("model", model)] if config.scope == "model" else layers
     compiled = Compiled({module: name for name, module in parts})
-    shared: dict[Hashable, Callable[..., Any]] = {}
+    shared: dict[Hashable, type[nn.Module]] = {}
     for _, module in parts:
+        if "forward" in vars(module):  # of this module alone
+            enter = _entrance(compiled.as_written, _unbound(module.forward))
+            module.forward = partial(_compile(config, enter), module)
+            continue
         kind = signature_of(module)
         if kind not in shared:
-            shared[kind] = _compile(config, _entrance(compiled.as_written))
-        # Where nn.Module.compile() puts it; it is neither pickled nor copied.
-        module._compiled_call_impl = partial(shared[kind], module)
+            shared[kind] = _compiled_class(config, type(module), compiled.as_written)
+        module.__class__ = shared[kind]
     return compiled
 
 
-def _entrance(as_written: set[nn.Module]) -> Callable[..., Any]:
+def _compiled_class(
+    config: Compile, kind: type[nn.Module], as_written: set[nn.Module]
+) -> type[nn.Module]:
+    """A class whose forward pass is compiled; copies of its modules are of the class before."""
+
+    def reduce(module: nn.Module, protocol: SupportsIndex) -> Any:
+        make, given, *state = kind.__reduce_ex__(module, protocol)
+        return _call, (make, *(kind if each is made else each for each in given)), *state
+
+    compiled = _compile(config, _entrance(as_written, kind.forward))
+    names: dict[str, Any] = {
+        name: getattr(kind, name) for name in ("__qualname__", "__module__", "__doc__")
+    }
+    names |= {"forward": compiled, "__reduce_ex__": reduce}
+    made = type(kind.__name__, (kind,), names)
+    return made
+
+
+def _unbound(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def call(_: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    return call
+
+
+def _call(make: Callable[..., Any], *given: Any) -> Any:
+    """Stands before `copyreg.__newobj__`, of which pickle expects an object's own class."""
+    return make(*given)
+
+
+def _entrance(as_written: set[nn.Module], forward: Callable[..., Any]) -> Callable[..., Any]:
     """Make the function that is compiled: it calls a module, and notes if Python itself runs it."""
 
     def enter(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         # Compiled code has left this out, whatever the reason why it does not run.
         if not torch.compiler.is_compiling():
             as_written.add(module)
-        return module._call_impl(*args, **kwargs)
+        return forward(module, *args, **kwargs)
 
     # PyTorch keeps what it compiles, and counts it, by the code object: each kind gets its own.
     made = FunctionType(
