@@ -197,12 +197,12 @@ OVERRIDES = (
 BUDGETS = {
     "": 26,
     "--help": 42,
-    f"check tiny {OVERRIDES}": 190,
-    "check exp.toml": 199,
-    "show tiny": 183,
-    "diff tiny exp.toml": 200,
-    "fingerprint tiny": 186,
-    "__complete 2 check --opt": 194,
+    f"check tiny {OVERRIDES}": 192,
+    "check exp.toml": 201,
+    "show tiny": 185,
+    "diff tiny exp.toml": 202,
+    "fingerprint tiny": 188,
+    "__complete 2 check --opt": 196,
 }
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}

@@ -18,6 +18,7 @@ LAYERS = (
     {"sweep_space"},
     {"editor_schema"},
     {"hub"},
+    {"shapes"},
     {
         "model",
         "data",

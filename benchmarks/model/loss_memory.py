@@ -35,7 +35,7 @@ from setpoint.loss.config import (  # noqa: E402
     LigerCrossEntropy,
     LinearCrossEntropy,
 )
-from setpoint.model.outcome import Projection  # noqa: E402
+from setpoint.shapes.outcome import Projection  # noqa: E402
 from support.memory import peak_bytes  # noqa: E402
 from support.turns import ratio, seconds_in_turns  # noqa: E402
 

@@ -11,7 +11,7 @@ from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import evaluation_batches, evaluation_windows
 from setpoint.data.tokenizer import ByteTokenizer
-from setpoint.loss.config import IGNORE_INDEX
+from setpoint.shapes.batch import IGNORE_INDEX
 
 
 @given(

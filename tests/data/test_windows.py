@@ -9,7 +9,7 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.windows import cut, require_one_window
-from setpoint.loss.config import IGNORE_INDEX
+from setpoint.shapes.batch import IGNORE_INDEX
 
 
 def test_targets_are_the_inputs_one_token_later(corpus_of: Callable[..., Corpus]) -> None:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from setpoint.config import resolve
 from setpoint.loss.chunked import ChunkedCrossEntropyLoss
-from setpoint.loss.config import IGNORE_INDEX, ChunkedCrossEntropy, CrossEntropy
+from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.loss.cross_entropy import CrossEntropyLoss
-from setpoint.model.outcome import Projection
+from setpoint.shapes.batch import IGNORE_INDEX
+from setpoint.shapes.outcome import Projection
 
 VOCAB = 11
 # Each option alone, and all at once.

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from setpoint.loss.accuracy import right_in_hidden, right_in_logits
-from setpoint.loss.config import IGNORE_INDEX
-from setpoint.model.outcome import Projection
+from setpoint.shapes.batch import IGNORE_INDEX
+from setpoint.shapes.outcome import Projection
 
 BATCH, LENGTH, DIM, CLASSES = 3, 17, 8, 5
 

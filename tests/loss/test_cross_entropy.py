@@ -5,7 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.config import ConfigError, resolve
-from setpoint.loss.config import IGNORE_INDEX, CrossEntropy
+from setpoint.loss.config import CrossEntropy
+from setpoint.shapes.batch import IGNORE_INDEX
 
 from .small import OPTIONS, VOCAB, batch, by_hand, plain
 

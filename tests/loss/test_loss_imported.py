@@ -8,7 +8,8 @@ from torch.nn import functional as F
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.components.partial import partial
 from setpoint.config.composition import compose
-from setpoint.loss.config import IGNORE_INDEX, CrossEntropy, ImportedLoss
+from setpoint.loss.config import CrossEntropy, ImportedLoss
+from setpoint.shapes.batch import IGNORE_INDEX
 
 
 def built(target: str, **fields: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.loss.config import ChunkedCrossEntropy
-from setpoint.model.outcome import Outcome
+from setpoint.shapes.outcome import Outcome
 from setpoint.train.step.objective import Objective
 
 from ..model.families import FAMILIES, sparse

@@ -15,8 +15,8 @@ from setpoint.model.config import MuP
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.norm.config import LayerNorm, RMSNorm
-from setpoint.model.outcome import Projection
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Projection
 
 from ..ranks import fork
 from .sharded_objective import objectives

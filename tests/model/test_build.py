@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError, field, resolve
 from setpoint.model.build import build_model
 from setpoint.model.config import ModelConfig
-from setpoint.model.outcome import Projection
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Projection
 
 from ..variants import forget, known
 from .small import VOCAB, small_config

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setpoint.model.outcome import Projection
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Projection
 
 from .families import FAMILIES, sparse
 from .small import VOCAB, small_model

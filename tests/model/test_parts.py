@@ -9,8 +9,8 @@ from torch import Tensor
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.outcome import Outcome, Projection
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Outcome, Projection
 
 from .families import FAMILIES
 from .parts import part

@@ -7,8 +7,8 @@ import torch
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from setpoint.loss.config import ChunkedCrossEntropy
-from setpoint.model.outcome import Outcome
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Outcome
 from setpoint.train.step.objective import Objective
 
 from .families import FAMILIES, sparse

@@ -6,8 +6,8 @@ from setpoint.model.config import MuP
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
 from setpoint.model.norm.config import LayerNorm, RMSNorm
-from setpoint.model.outcome import Outcome, Projection
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Outcome, Projection
 
 from . import reference
 from .small import VOCAB, small_config, small_model

@@ -1,4 +1,4 @@
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -6,30 +6,22 @@ from setpoint.config import SetpointError, resolve
 from setpoint.optim.config import AdamW, Group, Muon
 from setpoint.optim.grouping import Gathered, gather, keeps_decaying, rule_of, unmatched
 from setpoint.optim.options import known_options
-
-
-class One(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    rate: float = 1.0
-    inputs_first: bool = False
-
+from setpoint.shapes.parameter import Parameter
 
 MODEL = (
-    One("embedding.weight", (9, 4), "embedding"),
-    One("layers.0.norm.weight", (4,), "norm"),
-    One("layers.0.up.weight", (8, 4), "matrix", 0.5),
-    One("layers.0.up.bias", (8,), "bias"),
-    One("layers.1.norm.weight", (4,), "norm"),
-    One("layers.1.up.weight", (8, 4), "matrix", 0.5),
-    One("scale", (4,), "vector"),
-    One("output.weight", (9, 4), "output"),
+    Parameter("embedding.weight", (9, 4), "embedding"),
+    Parameter("layers.0.norm.weight", (4,), "norm"),
+    Parameter("layers.0.up.weight", (8, 4), "matrix", 0.5),
+    Parameter("layers.0.up.bias", (8,), "bias"),
+    Parameter("layers.1.norm.weight", (4,), "norm"),
+    Parameter("layers.1.up.weight", (8, 4), "matrix", 0.5),
+    Parameter("scale", (4,), "vector"),
+    Parameter("output.weight", (9, 4), "output"),
 )
 SAME_RATE = tuple(each._replace(rate=1.0) for each in MODEL)
 
 
-def names(groups: list[Gathered[One]]) -> dict[str, list[str]]:
+def names(groups: list[Gathered]) -> dict[str, list[str]]:
     return {group.name: [each.name for each in group.parameters] for group in groups}
 
 
@@ -172,7 +164,7 @@ def test_what_cannot_be_gathered():
 
 
 def test_matrices_the_other_way_round_have_groups_of_their_own() -> None:
-    turned = One("turned.weight", (4, 8), "matrix", inputs_first=True)
+    turned = Parameter("turned.weight", (4, 8), "matrix", inputs_first=True)
     groups = gather(resolve(Muon()), (*SAME_RATE, turned))
     (group,) = [each for each in groups if turned in each.parameters]
     assert group.name == "muon (in, out) decay"
@@ -184,7 +176,7 @@ def test_matrices_the_other_way_round_have_groups_of_their_own() -> None:
 
 
 def test_tensors_of_more_dimensions_are_adamws_and_decay() -> None:
-    tensor = One("convolution.weight", (8, 4, 3), "tensor")
+    tensor = Parameter("convolution.weight", (8, 4, 3), "tensor")
     (group,) = [g for g in gather(resolve(Muon()), (*SAME_RATE, tensor)) if tensor in g.parameters]
     assert (group.name, group.weight_decay) == ("adamw decay", 0.1)
 

@@ -3,7 +3,8 @@ from torch import nn
 
 from setpoint.config import resolve
 from setpoint.optim.config import SGD, AdamW, Group
-from setpoint.optim.groups import Trained, parameter_groups
+from setpoint.optim.groups import parameter_groups
+from setpoint.shapes.parameter import Parameter
 
 
 def network() -> nn.Module:
@@ -11,10 +12,10 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Embedding(7, 8), nn.LayerNorm(8), nn.Linear(8, 5))
 
 
-def trained(model: nn.Module) -> list[Trained]:
+def trained(model: nn.Module) -> list[Parameter]:
     kinds = ("embedding", "norm", "norm", "matrix", "bias")
     return [
-        Trained(name, tensor, kind)
+        Parameter(name, tuple(tensor.shape), kind, tensor=tensor)
         for (name, tensor), kind in zip(model.named_parameters(), kinds, strict=True)
     ]
 
@@ -78,7 +79,3 @@ def test_groups_learn_as_those_that_are_written_out_by_hand():
             each.zero_grad()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
-
-
-def test_shape_of_a_trained_parameter():
-    assert Trained("w", nn.Parameter(torch.zeros(2, 3)), "matrix").shape == (2, 3)

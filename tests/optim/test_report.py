@@ -1,18 +1,12 @@
-from typing import NamedTuple
-
 from setpoint.optim.grouping import Gathered
 from setpoint.optim.report import GroupRow, group_rows
-
-
-class One(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    kind: str = "matrix"
-    rate: float = 1.0
+from setpoint.shapes.parameter import Parameter
 
 
 def test_rows():
-    held = [One("a", (2, 3)), One("b", (4,)), One("c", ()), One("d", (5,))]
+    held = [
+        Parameter(n, s, "matrix") for n, s in (("a", (2, 3)), ("b", (4,)), ("c", ()), ("d", (5,)))
+    ]
     groups = [
         Gathered("decay", held, 0.1, 1.0, {}),
         Gathered("/x/", held[:1], 0.0, 0.5, {"betas": (0.8, 0.9)}),

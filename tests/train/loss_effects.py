@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
-from setpoint.model.outcome import Projection
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.outcome import Projection
 from setpoint.train.build.components import build_parts
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop

@@ -16,8 +16,8 @@ import pytest
 from setpoint.checkpoint.layout import list_checkpoints, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.data.windows import Batch
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.batch import Batch
 from setpoint.train.run import Outcome, train
 from setpoint.train.step.objective import Count, Objective
 

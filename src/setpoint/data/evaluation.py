@@ -8,7 +8,8 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
-from setpoint.data.windows import Batch, cut, require_one_window
+from setpoint.data.windows import cut, require_one_window
+from setpoint.shapes.batch import Batch
 
 
 def evaluation_batches(

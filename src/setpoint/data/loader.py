@@ -12,7 +12,8 @@ import numpy.typing as npt
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.mix import permutation
-from setpoint.data.windows import Batch, cut, require_one_window
+from setpoint.data.windows import cut, require_one_window
+from setpoint.shapes.batch import Batch
 
 
 class WindowLoader:

@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
-from setpoint.loss.config import IGNORE_INDEX
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Windows side by side: what goes in, and what comes one token later.
-
-    Arguments:
-        targets: (B, S) int64; `IGNORE_INDEX` where nothing is to be predicted.
-        target_tokens: how many targets count.
-        target_bytes: how many bytes those stand for. A separator is predicted but is no byte:
-            bits per byte = sum of -log2 p over `target_tokens` / `target_bytes`.
-        weights: (B, S) fp32, how much each target weighs in the loss; a target that weighs 0 does
-            not count. None: all weigh 1.
-    """
-
-    inputs: torch.Tensor
-    targets: torch.Tensor
-    target_tokens: int
-    target_bytes: int
-    weights: torch.Tensor | None = None
-
-    def to(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Move what a model and its loss read."""
-        weights = None if self.weights is None else self.weights.to(device)
-        return self.inputs.to(device), self.targets.to(device), weights
+from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
 
 def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> Batch:

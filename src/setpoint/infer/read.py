@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.outcome import Projection, supports_head
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Projection, supports_head
 
 Texts = Sequence[Sequence[int]]
 """The tokens of each row so far."""

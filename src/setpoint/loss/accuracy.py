@@ -8,7 +8,7 @@ from typing import ParamSpec, cast
 import torch
 from torch import Tensor
 
-from setpoint.loss.projection import Projection
+from setpoint.shapes.outcome import Projection
 
 _P = ParamSpec("_P")
 CHUNK = 1024  # tokens whose logits are held at once

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from setpoint.loss.cross_entropy import CrossEntropyLoss
 from setpoint.loss.output import LossOutput
-from setpoint.loss.projection import Projection
 from setpoint.loss.slope import Sloped, cross_entropy_and_slope
+from setpoint.shapes.outcome import Projection
 
 if TYPE_CHECKING:
     from setpoint.loss.config import ChunkedCrossEntropy

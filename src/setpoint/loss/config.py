@@ -8,9 +8,6 @@ from typing import ClassVar, Final
 
 from setpoint.config import Config, Foreign, Problem, check, field
 
-IGNORE_INDEX: Final = -100
-"""The target of a position that takes no part in the loss; PyTorch's own default."""
-
 Z_LOSS: Final = (
     "z_loss_multiplier",
     "z_loss_weight",

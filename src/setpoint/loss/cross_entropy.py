@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.loss.config import IGNORE_INDEX
 from setpoint.loss.output import LossOutput
 from setpoint.loss.weighing import Weigher
+from setpoint.shapes.batch import IGNORE_INDEX
 
 if TYPE_CHECKING:
     from setpoint.loss.config import CrossEntropy

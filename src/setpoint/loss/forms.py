@@ -6,8 +6,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from setpoint.loss.projection import Projection
 from setpoint.loss.weighing import Weigher
+from setpoint.shapes.outcome import Projection
 
 
 @runtime_checkable

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, call_component
-from setpoint.loss.config import IGNORE_INDEX
 from setpoint.loss.output import LossOutput
+from setpoint.shapes.batch import IGNORE_INDEX
 
 if TYPE_CHECKING:
     from setpoint.loss.config import ImportedLoss as Section

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.loss.config import IGNORE_INDEX
 from setpoint.loss.output import LossOutput
-from setpoint.loss.projection import Projection
 from setpoint.loss.weighing import Weigher
+from setpoint.shapes.batch import IGNORE_INDEX
+from setpoint.shapes.outcome import Projection
 
 if TYPE_CHECKING:
     from setpoint.loss.config import LigerCrossEntropy

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError
-from setpoint.loss.config import IGNORE_INDEX
 from setpoint.loss.output import LossOutput
-from setpoint.loss.projection import Projection
 from setpoint.loss.weighing import Weigher
+from setpoint.shapes.batch import IGNORE_INDEX
+from setpoint.shapes.outcome import Projection
 
 if TYPE_CHECKING:
     from setpoint.loss.config import LinearCrossEntropy

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from setpoint.loss.config import IGNORE_INDEX
+from setpoint.shapes.batch import IGNORE_INDEX
 
 
 class Sloped(NamedTuple):

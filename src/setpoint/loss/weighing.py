@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from setpoint.loss.config import IGNORE_INDEX
+from setpoint.shapes.batch import IGNORE_INDEX
 
 
 class Weigher:

@@ -14,7 +14,7 @@ from setpoint.config import (
     takes_parameter,
 )
 from setpoint.model.mode import evaluating
-from setpoint.model.outcome import Outcome, supports_head
+from setpoint.shapes.outcome import Outcome, supports_head
 
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig

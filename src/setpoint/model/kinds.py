@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.router import Router
-from setpoint.optim.config import Kind
+from setpoint.shapes.parameter import Kind
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
 # `LlamaRMSNorm`, `BatchNorm1d`, `RMSNormGated`; not `NormalizedLinear`.

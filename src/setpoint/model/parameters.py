@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from setpoint.model.norm.config import LayerNorm, NormConfig
 from setpoint.model.scale import rate_multiplier
 from setpoint.model.vocabulary import embedding_rows
-from setpoint.optim.config import Kind
+from setpoint.shapes.parameter import Kind, Parameter
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
@@ -17,21 +17,7 @@ if TYPE_CHECKING:
 Sized = tuple[str, tuple[int, ...], Kind]
 
 
-class Described(NamedTuple):
-    """One parameter; a `setpoint.optim.config.Parameter` without a tensor."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: Kind
-    rate: float
-
-    @property
-    def inputs_first(self) -> bool:
-        """Whether it is a matrix (inputs, outputs): none is, but for packed experts as a batch."""
-        return False
-
-
-def parameters_of(config: Transformer, vocab_size: int) -> Iterator[Described]:
+def parameters_of(config: Transformer, vocab_size: int) -> Iterator[Parameter]:
     """List the parameters of a transformer without building it.
 
     Arguments:
@@ -42,7 +28,7 @@ def parameters_of(config: Transformer, vocab_size: int) -> Iterator[Described]:
         the parameters, in the order of the module's `named_parameters()`.
     """
     for name, shape, kind in _model(config, embedding_rows(config, vocab_size)):
-        yield Described(name, shape, kind, rate_multiplier(config, name, len(shape)))
+        yield Parameter(name, shape, kind, rate_multiplier(config, name, len(shape)))
 
 
 def _model(c: Transformer, rows: int) -> Iterator[Sized]:

@@ -13,10 +13,10 @@ from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
 from setpoint.model.moe.routing import LayerRouting, combine
 from setpoint.model.norm.build import build_norm
-from setpoint.model.outcome import Outcome, Projection
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.settled import settled
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
+from setpoint.shapes.outcome import Outcome, Projection
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
@@ -41,7 +41,7 @@ class Transformer(nn.Module):
         SetpointError: the configuration's own vocabulary does not hold that many.
     """
 
-    # See `setpoint.model.outcome.supports_head`.
+    # See `setpoint.shapes.outcome.supports_head`.
     supports_head = True
 
     def __init__(self, config: "TransformerConfig", *, vocab_size: int) -> None:

@@ -22,7 +22,8 @@ from setpoint.optim.schedule.config import (
     Spanning,
     Wsd,
 )
-from setpoint.optim.section import Group, Kind, OptimizerConfig, Parameter, pattern_problems
+from setpoint.optim.section import Group, OptimizerConfig, pattern_problems
+from setpoint.shapes.parameter import Kind, Parameter
 
 __all__ = [
     "SGD",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from setpoint.config import Invalid, Problem, SetpointError, nearest
 from setpoint.optim.options import read_options
-from setpoint.optim.section import Group, OptimizerConfig, Parameter
+from setpoint.optim.section import Group, OptimizerConfig
+from setpoint.shapes.parameter import Parameter
 
-P = TypeVar("P", bound=Parameter)
 SHOWN = 12
 
 
-class Gathered(NamedTuple, Generic[P]):
+class Gathered(NamedTuple):
     """Parameters that are trained alike.
 
     Arguments:
@@ -23,13 +23,13 @@ class Gathered(NamedTuple, Generic[P]):
     """
 
     name: str
-    parameters: list[P]
+    parameters: list[Parameter]
     weight_decay: float
     lr_multiplier: float
     options: dict[str, Any]
 
 
-def gather(config: OptimizerConfig, parameters: Iterable[P]) -> list[Gathered[P]]:
+def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gathered]:
     """Put parameters into groups.
 
     The first `groups[i].pattern` that is found in a name takes it. Its rate is the product of the
@@ -56,7 +56,7 @@ def gather(config: OptimizerConfig, parameters: Iterable[P]) -> list[Gathered[P]
         said = f"{problem.message}{names}. {problem.hint}".strip()
         raise SetpointError(f"optimizer.{problem.path} = {value!r}: {said}")
     options = [_options(config, index, group) for index, group in enumerate(config.groups)]
-    found: dict[tuple[Any, ...], Gathered[P]] = {}
+    found: dict[tuple[Any, ...], Gathered] = {}
     for parameter in held:
         rule = rule_of(config, parameter.name)
         wanted = dict(config.treatment(parameter))

@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
-
-from torch import Tensor
+from typing import Any
 
 from setpoint.optim.grouping import Gathered, gather
-from setpoint.optim.section import Kind, OptimizerConfig
+from setpoint.optim.section import OptimizerConfig
+from setpoint.shapes.parameter import Parameter
 
 Groups = list[dict[str, Any]]
 
 
-class Trained(NamedTuple):
-    """A parameter that an optimizer gets; a `setpoint.optim.section.Parameter` with its tensor.
-
-    Arguments:
-        rate: what the model itself multiplies its learning rate by.
-    """
-
-    name: str
-    tensor: Tensor
-    kind: Kind
-    rate: float = 1.0
-    inputs_first: bool = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its whole shape, of all ranks together."""
-        return tuple(self.tensor.shape)
-
-
-def parameter_groups(config: OptimizerConfig, parameters: Iterable[Trained]) -> Groups:
+def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -> Groups:
     """Put parameters into the groups that the section describes; see `gather` for the rules.
 
     Arguments:
-        parameters: in the order of the model; frozen ones are left out.
+        parameters: with their tensors, in the order of the model; frozen ones are left out.
 
     Returns:
         groups for a torch optimizer. Each has `name`, `params` as pairs of name and tensor (torch
@@ -47,11 +27,11 @@ def parameter_groups(config: OptimizerConfig, parameters: Iterable[Trained]) -> 
     Raises:
         SetpointError: nothing is trainable, a pattern matches nothing, or an option is wrong.
     """
-    trained = [parameter for parameter in parameters if parameter.tensor.requires_grad]
+    trained = [each for each in parameters if each.tensor is not None and each.tensor.requires_grad]
     return [_as_torch_has_it(group) for group in gather(config, trained)]
 
 
-def _as_torch_has_it(group: Gathered[Trained]) -> dict[str, Any]:
+def _as_torch_has_it(group: Gathered) -> dict[str, Any]:
     rate = {} if group.lr_multiplier == 1.0 else {"lr_multiplier": group.lr_multiplier}
     return {
         "name": group.name,

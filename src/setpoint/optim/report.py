@@ -36,7 +36,7 @@ class GroupRow(NamedTuple):
         return {**self._asdict(), "options": options, "names": list(self.names)}
 
 
-def group_rows(groups: Sequence[Gathered[Any]], lr: float) -> list[GroupRow]:
+def group_rows(groups: Sequence[Gathered], lr: float) -> list[GroupRow]:
     """Tell of each group what it is trained with, and what it holds."""
     return [
         GroupRow(

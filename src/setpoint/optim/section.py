@@ -5,49 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from setpoint.config import Builds, Config, Free, Problem, check, dead, derive, derived, field
+from setpoint.shapes.parameter import Kind, Parameter
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer  # noqa: F401 - a text names it
 
-Kind = Literal["matrix", "vector", "tensor", "bias", "norm", "embedding", "output", "router"]
-"""What a parameter is for. What no other word fits is a `vector`, a `matrix` or, with more than two
-dimensions, a `tensor`; Setpoint's packed experts, whose tensors are batches of matrices, are
-`matrix`."""
-
-
 NOTHING_DECAYS = "nothing decays with weight_decay = 0"
-
-
-class Parameter(Protocol):
-    """A parameter as far as it decides which group it falls into; no tensor is needed."""
-
-    @property
-    def name(self) -> str:
-        """Its qualified name."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its whole shape, of all ranks together."""
-        ...
-
-    @property
-    def kind(self) -> Kind:
-        """What it is for."""
-        ...
-
-    @property
-    def rate(self) -> float:
-        """What its own model multiplies its learning rate by; 1 for most."""
-        ...
-
-    @property
-    def inputs_first(self) -> bool:
-        """Whether it is a matrix (inputs, outputs), the other way round than torch.nn.Linear's."""
-        ...
 
 
 class Group(Config):

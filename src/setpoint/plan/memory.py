@@ -18,8 +18,8 @@ from setpoint.optim.config import (
     Muon,
     ScheduleFreeAdamW,
 )
-from setpoint.optim.section import Parameter
 from setpoint.plan.activations import BYTES, Activations, activations
+from setpoint.shapes.parameter import Parameter
 from setpoint.train.config import Job
 from setpoint.train.optimizer_fit import trained_and_frozen
 

@@ -14,7 +14,8 @@ from setpoint.train.when import fused
 
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig
-    from setpoint.optim.section import OptimizerConfig, Parameter
+    from setpoint.optim.section import OptimizerConfig
+    from setpoint.shapes.parameter import Parameter
     from setpoint.train.config import Job
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from setpoint.model.moe.metrics import expert_metrics
-from setpoint.model.outcome import Routing
+from setpoint.shapes.outcome import Routing
 
 
 def test_of_two_layers() -> None:

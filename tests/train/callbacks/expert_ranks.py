@@ -15,8 +15,8 @@ from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.bias import update_biases
 from setpoint.model.moe.config import MoE, SigmoidTopK
-from setpoint.model.outcome import Outcome
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.outcome import Outcome
 from setpoint.train.callbacks.experts import sum_over_ranks
 
 from ...ranks import fork

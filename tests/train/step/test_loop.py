@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.config import RunError
-from setpoint.model.outcome import Outcome
 from setpoint.model.transformer import Head
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.outcome import Outcome
 from setpoint.train.build.components import Parts, build_parts
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from setpoint.config import ConfigError, RunError, SetpointError, resolve
-from setpoint.data.windows import Batch
-from setpoint.loss.config import IGNORE_INDEX, CrossEntropy
+from setpoint.loss.config import CrossEntropy
 from setpoint.loss.output import LossOutput
 from setpoint.loss.weighing import Weigher
-from setpoint.model.outcome import Outcome, Projection, Routing
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.batch import IGNORE_INDEX, Batch
+from setpoint.shapes.outcome import Outcome, Projection, Routing
 from setpoint.train.build.components import Parts, build_parts
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from setpoint.model.outcome import Routing
+from setpoint.shapes.outcome import Routing
 
 
 def expert_metrics(routing: Routing) -> dict[str, float]:

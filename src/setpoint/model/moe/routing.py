@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from setpoint.model.outcome import Routing
+from setpoint.shapes.outcome import Routing
 
 if TYPE_CHECKING:
     from setpoint.model.moe.config import MoE

@@ -9,15 +9,16 @@ from torch import Tensor, nn
 
 from setpoint.model.kinds import inputs_first, parameter_kinds
 from setpoint.optim.grouping import gather
-from setpoint.optim.groups import Groups, Trained, parameter_groups
+from setpoint.optim.groups import Groups, parameter_groups
 from setpoint.optim.multipliers import multipliers_of
 from setpoint.optim.report import GroupRow, group_rows
 from setpoint.optim.section import OptimizerConfig
+from setpoint.shapes.parameter import Parameter
 
 
 def trained_parameters(
     model: nn.Module, named: Iterable[tuple[str, Tensor]] | None = None
-) -> list[Trained]:
+) -> list[Parameter]:
     """Say of the parameters of a model what decides which group they fall into.
 
     Arguments:
@@ -30,7 +31,9 @@ def trained_parameters(
     kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)
     held: Iterable[tuple[str, Any]] = model.named_parameters() if named is None else named
     return [
-        Trained(name, tensor, kinds[name], rates.get(name, 1.0), name in turned)
+        Parameter(
+            name, tuple(tensor.shape), kinds[name], rates.get(name, 1.0), name in turned, tensor
+        )
         for name, tensor in held
         if tensor.requires_grad
     ]

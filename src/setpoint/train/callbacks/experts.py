@@ -9,7 +9,7 @@ from torch import distributed
 
 from setpoint.model.moe.bias import update_biases
 from setpoint.model.moe.metrics import expert_metrics
-from setpoint.model.outcome import Routing
+from setpoint.shapes.outcome import Routing
 from setpoint.train.callback import Callback
 from setpoint.train.step.position import share_done
 

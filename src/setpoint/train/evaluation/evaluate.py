@@ -10,9 +10,9 @@ import torch
 from setpoint.config import RunError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_batches, evaluation_windows
-from setpoint.data.windows import Batch
 from setpoint.model.mode import evaluating
 from setpoint.precision.autocast import compute_in
+from setpoint.shapes.batch import Batch
 from setpoint.track.progress import Work, no_work
 from setpoint.train.build.components import Parts
 from setpoint.train.config import Job

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError
-from setpoint.data.windows import Batch
 from setpoint.optim.clip import clip_gradients
 from setpoint.precision.autocast import compute_in
 from setpoint.resilience.signals import Stopped
+from setpoint.shapes.batch import Batch
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Count, add_routing, total_count
 from setpoint.train.step.position import Position, is_over
 
 if TYPE_CHECKING:
-    from setpoint.model.outcome import Routing
     from setpoint.resilience.signals import StopRequest
+    from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Parts
     from setpoint.train.callback import Callback
     from setpoint.train.config import Job

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from setpoint.model.outcome import Projection, supports_head
+from setpoint.shapes.outcome import Projection, supports_head
 
-from .small import small_model
+from ..model.small import small_model
 
 
 def test_logits_are_cut_then_scaled_then_capped():

@@ -1,0 +1,1 @@
+"""What components share: descriptions of parameters, batches, and what models give."""
