@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, dataclass_transform
+from typing import Any, ClassVar, dataclass_transform
 
 from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
@@ -13,12 +13,11 @@ from ..words.shown import MISSING
 from .bounds import IDENTITY, Role
 from .declaration_errors import class_fault, field_fault, mark_fault, refuse_clashes
 from .declare import component, field
-from .field import FieldInfo, is_mutable, is_settled, stored_default
+from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
 from .hooks import CHECK, DEAD, DERIVE
 
 # The roots that have migrations; whoever meets an unknown key may have to ask theirs.
 versioned: list[Any] = []
-SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
 # The names of the fields that were added later; see `field(before=...)`.
 newer: set[str] = set()
 # The variables that some field declares; see `field(environment=...)`.
@@ -219,11 +218,11 @@ class ConfigMeta(type):
             if declared.formerly is not None:
                 renamed.add(key)
         _collect_hooks(info, namespace)
-        alike = len({key.lower() for key in info.fields}) < len(info.fields)
-        hidden = any(hasattr(base, key) for base in bases for key in fields)
-        if len(bases) > 1:  # what one base declares may be an attribute of another
-            hidden = any(key in vars(base) for base in cls.__mro__ for key in info.fields)
-        if alike or hidden:
+        # What one base declares may be an attribute of another.
+        shown = fields if len(bases) == 1 else info.fields
+        mro: tuple[builtins.type, ...] = cls.__mro__
+        hidden = any(not vars(base).keys().isdisjoint(shown) for base in mro)
+        if hidden or not "".join(info.fields).islower():
             refuse_clashes(cls)
         if type is not None:
             _register_variant(cls, type)
@@ -238,10 +237,9 @@ def _own_fields(
 ) -> dict[str, FieldInfo]:
     fields: dict[str, FieldInfo] = {}
     for key, annotation in _annotations(namespace).items():
-        text = annotation if isinstance(annotation, str) else repr(annotation)
-        if text.partition("[")[0].endswith("ClassVar") or key.startswith("__"):
+        if key[:2] == "__" or _is_class_var(annotation):
             continue
-        if key in RESERVED or key.startswith("_"):
+        if key in RESERVED or key[0] == "_":
             reason = "begins with an underscore" if key[0] == "_" else "is a word of the engine"
             hint = "; write ClassVar[...] if it is no field" if key[0] == "_" else ""
             raise DeclarationError(
@@ -249,18 +247,21 @@ def _own_fields(
                 f"another one{hint}"
             )
         default = namespace.pop(key, MISSING)
-        declared = isinstance(default, FieldInfo)
-        info = default if declared else FieldInfo(default)
-        if declared and wrong_field(info):
-            raise DeclarationError(f"{name}.{key}: {field_fault(info)}")
-        if info.written.__class__ not in SCALARS:
-            if is_mutable(info.written):
-                kind = info.written.__class__.__name__
+        if isinstance(default, FieldInfo):
+            info = default
+            if wrong_field(info):
+                raise DeclarationError(f"{name}.{key}: {field_fault(info)}")
+            default = info.written
+        else:
+            info = FieldInfo(default)
+        if default.__class__ not in SCALARS:
+            if is_mutable(default):
+                kind = default.__class__.__name__
                 raise DeclarationError(
                     f"{name}.{key}: a {kind} as default would be shared by all configs; write "
                     f"field(factory=...)"
                 )
-            info.written = stored_default(info.written, f"{name}.{key}")
+            info.written = stored_default(default, f"{name}.{key}")
         info.annotation = annotation
         info.settled = info.constant and is_settled(info)
         fields[key] = info
@@ -278,6 +279,14 @@ def _own_fields(
                 f"{name}.{key}: give the type again to change an inherited field"
             )
     return fields
+
+
+def _is_class_var(annotation: Any) -> bool:
+    if annotation.__class__ is str:
+        return annotation.partition("[")[0].endswith("ClassVar")
+    if annotation.__class__ is type:
+        return False
+    return getattr(annotation, "__origin__", annotation) is ClassVar
 
 
 def wrong_field(info: FieldInfo) -> bool:

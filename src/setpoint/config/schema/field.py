@@ -6,6 +6,7 @@ import builtins
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..types.base import read_item
@@ -36,8 +37,11 @@ EXACT: dict[object, type] = {
 }
 NULL = " | None"
 OPTIONAL: dict[object, type] = {
-    f"{kind}{NULL}": EXACT[kind] for kind in ("int", "float", "bool", "str")
+    **{f"{kind.__name__}{NULL}": kind for kind in (int, float, bool, str)},
+    **{kind | None: kind for kind in (int, float, bool, str)},
 }
+SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
+MUTABLE = (list, dict, set, Free, Node)
 # What begins a message that has the value for its subject.
 VERBS = ("is", "has", "holds", "needs", "cannot", "would", "takes")
 
@@ -103,10 +107,8 @@ class FieldInfo:
         self.item_bounds = item_bounds
         self.role = role
         # What is no list of texts is left as it is, for the class to refuse with the field's name.
-        self.tags = tuple(tags) if isinstance(tags, list | tuple) else tags
-        self.also_called = (
-            tuple(also_called) if isinstance(also_called, list | tuple) else also_called
-        )
+        self.tags = tuple(tags) if tags.__class__ is list else tags
+        self.also_called = tuple(also_called) if also_called.__class__ is list else also_called
         self.before = before
         self.values_also_called = values_also_called or {}
         self.environment = environment
@@ -424,41 +426,76 @@ def is_settled(info: FieldInfo) -> bool:
 
     Most are, and their types then need not be worked out before somebody sets the field.
     """
-    default, annotation, bounds = cast(Any, info.written), info.annotation, info.bounds
-    cls: Any = default.__class__
-    if info.item_bounds is not None or info.before is not MISSING:
+    default, annotation, bounds = cast(Any, info.written), cast(Any, info.annotation), info.bounds
+    if info.before is not MISSING:
         return False
-    kind = None
-    if annotation.__class__ is str:
-        kind = EXACT.get(annotation) or OPTIONAL.get(annotation)
-        if kind is None:
-            return bounds is None and _is_named(cast(str, annotation), default, cls)
-    elif annotation.__class__ is type:
-        kind = EXACT.get(annotation)
-    if kind is not cls:
-        # Null, where the annotation names it; without a pattern, which nobody would look at.
-        return default is None and bounds is None and f"{annotation}" in OPTIONAL
+    cls, kind = default.__class__, annotation.__class__
+    if cls is tuple:
+        return bounds is None and _is_plain_tuple(default, annotation, info.item_bounds)
+    if info.item_bounds is not None:
+        return False
+    if kind is str or kind is type:
+        plain = EXACT.get(annotation)
+        if plain is not None:
+            return plain is cls and _is_plain(default, cls, bounds)
+    if kind is str or kind is UnionType:
+        plain = OPTIONAL.get(annotation)
+        if plain is not None:
+            # Null without a pattern, which nobody would look at.
+            return (
+                bounds is None
+                if default is None
+                else (plain is cls and _is_plain(default, cls, bounds))
+            )
+    return bounds is None and _is_named(annotation, default, cls)
+
+
+def _is_plain(value: Any, cls: Any, bounds: Bounds | None) -> bool:
+    """Whether a value of one of the plain classes is read as it is, and lies in its range."""
     if cls is str:
-        return bounds is None and default.isidentifier() and default != "null"
-    if cls is int and not -(2**63) <= default < 2**64:
+        return bounds is None and (not value or (value.isidentifier() and value != "null"))
+    if cls is int and not -(2**63) <= value < 2**64:
         return False
-    if cls is float and not (default > 0 or default < 0 or str(default) == "0.0"):
+    if cls is float and not (value > 0 or value < 0 or str(value) == "0.0"):
         return False
-    if bounds is None:
-        return True
-    try:
-        bounds.check(default)
-    except Invalid:
-        return False
-    return cls is not bool and bounds.pattern is None
+    # Limits of truth values, and patterns of numbers, are refused when the type is worked out.
+    return bounds is None or (cls is not bool and bounds.pattern is None and bounds.takes(value))
 
 
-def _is_named(annotation: str, default: Any, cls: Any) -> bool:
+def _is_plain_tuple(value: tuple[Any, ...], annotation: Any, bounds: Bounds | None) -> bool:
+    """Whether the items of a tuple are of plain classes, and each is read as it is."""
+    if annotation.__class__ is GenericAlias and annotation.__origin__ is tuple:
+        names: Sequence[Any] = annotation.__args__
+    elif annotation.__class__ is str and annotation[:6] == "tuple[" and annotation[-1] == "]":
+        names = annotation[6:-1].split(", ")
+    else:
+        return False
+    many = len(names) == 2 and names[1] in ("...", ...)
+    if not many and len(names) != len(value):
+        return False
+    kinds: list[Any] = []
+    for name in names[:1] if many else names:
+        kind = EXACT.get(name) if name.__class__ in (str, type) else None
+        if kind is None or not (bounds is None or kind is int or kind is float):
+            return False
+        kinds.append(kind)
+    for kind, item in zip(kinds * len(value) if many else kinds, value, strict=True):
+        if item.__class__ is not kind or not _is_plain(item, kind, bounds):
+            return False
+    return True
+
+
+def _is_named(annotation: Any, default: Any, cls: Any) -> bool:
     """Whether a default is a word of a `Literal`, or of a class that reads its own values."""
-    if annotation.startswith("Literal[") and cls is str and default.isidentifier():
-        alone = annotation.count("[") == 1 and annotation.endswith("]")
-        return alone and (f"'{default}'" in annotation or f'"{default}"' in annotation)
-    return hasattr(cls, "__setpoint_scalar__") and annotation in (cls.__name__, cls.__name__ + NULL)
+    if annotation.__class__ is str:
+        if cls is str and annotation.startswith("Literal[") and default.isidentifier():
+            alone = annotation.count("[") == 1 and annotation.endswith("]")
+            return alone and (f"'{default}'" in annotation or f'"{default}"' in annotation)
+        known = (cls.__name__, cls.__name__ + NULL)
+        return annotation in known and hasattr(cls, "__setpoint_scalar__")
+    if cls is str and getattr(annotation, "__origin__", None) is Literal:
+        return any(word.__class__ is str and word == default for word in annotation.__args__)
+    return False
 
 
 def settle(info: FieldInfo) -> None:
@@ -544,6 +581,8 @@ def refuse_environment(info: FieldInfo, kind: Any) -> None:
 
 def is_mutable(default: object) -> bool:
     """Whether instances that share a value could change it for one another."""
+    if default.__class__ in SCALARS:
+        return False
     if isinstance(default, tuple):
-        return any(is_mutable(item) for item in cast(tuple[object, ...], default))
-    return isinstance(default, list | dict | set | Free | Node)
+        return any(map(is_mutable, cast(tuple[object, ...], default)))
+    return isinstance(default, MUTABLE)
