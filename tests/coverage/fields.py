@@ -32,16 +32,6 @@ class Declared(NamedTuple):
     text: str
     rows: tuple[dict[str, Any], ...]
 
-    @property
-    def facts(self) -> str:
-        """Its type and default."""
-        return "; or ".join(dict.fromkeys(_facts(row) for row in self.rows))
-
-    @property
-    def help(self) -> str:
-        """Its meaning."""
-        return " / ".join(dict.fromkeys(row["help"] for row in self.rows))
-
 
 @functools.cache
 def _rows(prefix: str) -> dict[str, tuple[dict[str, Any], ...]]:
@@ -76,18 +66,3 @@ def declared(text: str) -> Declared:
         kinds = ", or ".join(row["type"] for row in rows)
         raise LookupError(f"{text}: {value!r} is no value of {path.strip()}: {kinds}")
     return Declared(text, rows)
-
-
-def _facts(row: dict[str, Any]) -> str:
-    words = [row["type"].removeprefix("a section with ").removeprefix("one of: ")]
-    if "default" in row:
-        words.append(f"default {_plain(row['default'])}")
-    words += [word for word in ("required", "derived") if word in row]
-    return "; ".join(words)
-
-
-def _plain(value: Any) -> str:
-    named = {None: "null", True: "true", False: "false"}
-    if isinstance(value, bool) or value is None:
-        return named[value]
-    return str(value)

@@ -1,4 +1,4 @@
-"""Write docs/coverage from the inventory, the answers and the code.
+"""Write docs/coverage from the inventory and the answers.
 
 python -m tests.coverage.make      (`make coverage`)
 """

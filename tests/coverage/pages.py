@@ -1,11 +1,10 @@
-"""The pages of docs/coverage, written from the inventory, the answers and the code."""
+"""The pages of docs/coverage, written from the inventory and the answers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
-from .fields import declared
 from .found import ROOT
 from .inventory import Key, capabilities
 from .mapping import WEAKNESSES, Answer, answers, file_of, slug
@@ -14,28 +13,26 @@ FOLDER = ROOT / "docs" / "coverage"
 
 INDEX = """# Coverage
 
-Setpoint answers for the configuration keys of four training systems. This is the list: for each
-key the field of Setpoint that does it and the test that shows it, or why there is none.
-`python -m tests.coverage.make` writes these pages from the inventory of keys, from the answers in
-`tests/coverage/mapping/` and from the classes; a test keeps them up to date.
+What Setpoint has for the configuration keys of four training systems: the field that does it and
+the test that shows it, or why there is none. Fields are explained in the tables of
+[their sections](../README.md#sections-of-the-job).
 
-*Keys* are those that the systems' own documents name, what they only compute included. *Answered*
-means that a field or something else does it and a named test shows so, *refused* that Setpoint does
-without on purpose, and *open* that nothing is there yet.
+*Keys* are those that the systems document, computed ones included; *answered*: a field or something
+else does it, and the named test passes; *refused*: left out on purpose; *open*: not there yet.
+`python -m tests.coverage.make` writes these pages from `tests/coverage/mapping/`; a test keeps them
+current.
 
 """
 
 BEFORE = """# Coverage: {capability}
 
-Written by `python -m tests.coverage.make`; see [the index](README.md). A field is shown with its
-type, its default and its meaning.
+Generated ([index](README.md)). Keys marked * are not documented and were found in the code.
 """
 
 ABOUT_WEAKNESSES = """# Coverage: weaknesses that are not shared
 
-Written by `python -m tests.coverage.make`; see [the index](README.md). What the study of the four
-systems found to be a weakness or a trap, as far as it concerns what is answered so far, and the
-test that shows that Setpoint has it not.
+Generated ([index](README.md)). Faults and traps of the four systems, and the test that shows that
+Setpoint does not have them.
 
 | | what it is | what Setpoint does | shown by |
 | --- | --- | --- | --- |
@@ -87,8 +84,9 @@ def index() -> str:
         title = f"[{name}]({slug(name)}.md)" if file_of(name).exists() else name
         lines.append(_counts(title, counts))
     lines.append(_counts("**all**", total))
-    lines.append("\nBeside these: [weaknesses of the four systems](weaknesses.md) that Setpoint ")
-    lines.append("does not share.\n")
+    lines.append(
+        "\n[Weaknesses of the four systems](weaknesses.md) that Setpoint does not share.\n"
+    )
     return "".join(lines)
 
 
@@ -109,7 +107,7 @@ def page(capability: str, keys: list[Key]) -> str:
         shown = [key for key in rows if key.in_source or key.name in said]
         if not shown:
             continue
-        lines.append(f"\n## {system}\n\n| key | Setpoint | meaning | shown by |\n")
+        lines.append(f"\n## {system}\n\n| key | Setpoint | note | shown by |\n")
         lines.append("| --- | --- | --- | --- |\n")
         lines += [_key_row(key, said.get(key.name)) for key in shown]
     return "".join(lines)
@@ -117,19 +115,14 @@ def page(capability: str, keys: list[Key]) -> str:
 
 def _key_row(key: Key, answer: Answer | None) -> str:
     name = f"`{key.key}`" + ("" if key.kind == "key" else f" ({key.kind})")
-    name += "" if key.in_source else " (found in the code)"
+    name += "" if key.in_source else "*"
     if answer is None:
         return _row(name, "open", "", "")
     if answer.state != "answered":
         return _row(name, answer.state, _said(answer.refused or answer.later), "")
-    fields = [declared(field) for field in answer.fields]
-    # Of a value that is meant, the type would name it among all others.
-    does = [f"`{f.text}`" if "=" in f.text else f"`{f.text}` ({f.facts})" for f in fields]
-    meaning = [_said(field.help) for field in fields]
-    meaning += [_said(text) for text in (answer.how, answer.note) if text]
-    return _row(
-        name, "; ".join(does) or "no field", " ".join(dict.fromkeys(meaning)), _tests(answer)
-    )
+    does = ", ".join(f"`{field}`" for field in answer.fields) or "no field"
+    notes = " ".join(_said(text) for text in (answer.how, answer.note) if text)
+    return _row(name, does, notes, _tests(answer))
 
 
 def _tests(answer: Answer) -> str:

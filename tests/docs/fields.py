@@ -1,0 +1,136 @@
+"""The tables of fields and variants in the pages, written from the classes.
+
+A page marks where one belongs, and `python -m tests.docs.make` fills it in:
+
+    <!-- fields: loss precision.float8 -->      sections or fields, with all that is below them
+    <!-- fields: model except model.moe -->     without some
+    <!-- fields: inference: generation -->      of the inference job
+    <!-- variants: optimizer -->                the types of a section
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from setpoint.cli.list import field_rows
+from setpoint.config import Config, all_fields, class_help, section_classes
+from setpoint.config.schema.tree import first_places
+from setpoint.infer.config import Inference
+from setpoint.train.config import Job
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TABLE = re.compile(r"(<!-- (fields|variants): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+ROOTS: dict[str, type[Config]] = {"": Job, "inference": Inference}
+BAR = "\\|"  # what a cell holds in place of a bar
+# Long descriptions of types that the pages explain once.
+SHORT = (
+    (r"a duration such as .*?, or a list of them", "duration"),
+    (r"a length such as .*? or '5 %'", "length"),
+    (r"a period such as .*? or 'never'", "period"),
+    (r"a size in bytes such as .*? or 512", "size"),
+    (r"an import path such as '.*?'", "import path"),
+    (r"a list of items that are each ", "list of "),
+    (r"a mapping of names to values that are each ", "mapping of "),
+    (r"any keys with plain values", "mapping"),
+    (r"a tuple of \d+: ", "tuple of "),
+    (r"a section with type = .*?(?=,|$)", "variants"),
+    (r"a section \(\w+\)", "section"),
+    (r"one of: ", ""),
+    (r"\ban? (?=\w)", ""),
+    (r", or null", " or null"),
+)
+
+
+@functools.cache
+def rows_of(root: str) -> tuple[dict[str, Any], ...]:
+    """The fields of a job; of a section that stands in several places the first is meant."""
+    first = set(first_places(ROOTS[root]).values())
+    return tuple(row for row in field_rows(ROOTS[root]) if row["path"] in first)
+
+
+def chosen(wanted: str) -> tuple[str, list[dict[str, Any]]]:
+    """The rows that a mark asks for, and the root they are of."""
+    root, colon, rest = wanted.rpartition(":")
+    names, _, without = (rest if colon else wanted).partition(" except ")
+    rows = [
+        row
+        for row in rows_of(root.strip())
+        if _under(row["path"], names.split()) and not _under(row["path"], without.split())
+    ]
+    for name in [*names.split(), *without.split()]:
+        assert any(row["path"] == name for row in rows_of(root.strip())), f"no field {name}"
+    return root.strip(), rows
+
+
+def _under(path: str, sections: Iterable[str]) -> bool:
+    return any(path == section or path.startswith(f"{section}.") for section in sections)
+
+
+def fields_table(wanted: str) -> str:
+    """A table of fields: name, type with range, default, role and help.
+
+    Variants that differ in a default only share a row.
+    """
+    merged: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
+    for row in chosen(wanted)[1]:
+        kind = row["type"]
+        for pattern, word in SHORT:
+            kind = re.sub(pattern, word, kind)
+        if limits := row.get("range"):
+            kind += f": {limits.replace('a text like ', '')}"
+        default = next((word for word in ("required", "derived") if word in row), "")
+        if "default" in row:
+            default = _default(row["default"])
+        variants, defaults = merged.setdefault(
+            (row["path"], kind, row["role"], row["help"]), ([], [])
+        )
+        variants.extend([row["variant"]] if "variant" in row else row.get("variants", []))
+        defaults.extend([default] if default not in defaults else [])
+    lines = ["| field | type, range | default | role | meaning |", "|---|---|---|---|---|"]
+    for (path, kind, role, text), (variants, defaults) in merged.items():
+        name = f"`{path}`" + (f" ({', '.join(variants)})" if variants else "")
+        cells = (name, kind, "; ".join(defaults), role, text)
+        lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(f"`{item}`" for item in value) or "`[]`"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:.7g}" if isinstance(value, float) else f"`{value}`"
+
+
+def variants_table(wanted: str) -> str:
+    """A table of the types of a section, with the summaries of their classes."""
+    info = next(info for path, info in all_fields(Job) if path == wanted)
+    lines = ["| `type` | meaning |", "|---|---|"]
+    rows = [
+        f"| `{cls.__setpoint__.tag}` | {class_help(cls)} |" for cls in section_classes(info.type)
+    ]
+    return "\n".join([*lines, *rows]) + "\n"
+
+
+def filled(text: str) -> str:
+    """A page with its tables as the classes have them today."""
+    make = {"fields": fields_table, "variants": variants_table}
+
+    def table(found: re.Match[str]) -> str:
+        return f"{found[1]}{make[found[2]](found[3])}{found[4]}"
+
+    return TABLE.sub(table, text)
+
+
+def outdated() -> Iterator[tuple[Path, str]]:
+    """The pages whose tables differ from the classes, with the text they have to hold."""
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (wanted := filled(text)) != text:
+            yield page, wanted
