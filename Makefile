@@ -3,7 +3,8 @@
 # make quick    those of the configuration and of what needs no run: under a minute
 # make lint     style, formatting and types
 # make golden   show what has changed in the resolved presets and their losses, and write it down
-# make coverage write docs/coverage, which says what Setpoint answers to other systems' keys
+# make coverage write docs/coverage, which says what Setpoint answers to other systems' keys, and the
+#               tables of fields in the other pages
 # make slow     the long forms of some tests
 # make planted  break one thing at a time in a copy, and say whether the tests catch it
 # make fuzz     look for inputs that break a reader; FUZZ_SECONDS=60 for each kind
@@ -83,6 +84,7 @@ golden: $(VENV)/.dev
 
 coverage: $(VENV)/.dev
 	@$(BIN)/python -m tests.coverage.make
+	@$(BIN)/python -m tests.docs.make
 
 bench: $(VENV)/.train bench-config bench-model bench-train
 	@$(BIN)/python benchmarks/bare_loop.py
