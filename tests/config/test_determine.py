@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -6,6 +7,8 @@ from setpoint.config import (
     Config,
     ConfigError,
     Invalid,
+    Problem,
+    SetpointError,
     check,
     derive,
     derived,
@@ -17,7 +20,7 @@ from setpoint.config.composition import compose
 from setpoint.config.values.node import chain_of
 
 from ..snapshots import compare
-from .helpers import placeless, problems_of, resolved
+from .helpers import flag_problems, placeless, problems_of, resolved
 from .sample import Job, Recurrent, Synthetic, Transformer
 
 
@@ -336,3 +339,53 @@ def test_a_reference_that_comes_to_a_reference() -> None:
     draft = Job(name="${user.text}", user={"text": "${a}"})
     (problem,) = problems_of(lambda: resolve(draft))
     assert problem.message == "comes to a text that holds a reference itself"
+
+
+class Head(Config, type="head"):
+    """A section whose own value follows from another one of it."""
+
+    width: int = 1
+    double: int = derived()
+
+    @derive("double")
+    def _double(self) -> int:
+        return 2 * self.width
+
+    @check
+    def _small(self) -> Iterator[Problem]:
+        if self.double > 100:
+            yield Problem("double", f"is {self.double} > 100")
+
+
+class Heads(Config):
+    """Sections that are made while values are computed."""
+
+    sizes: dict[str, int] = field(factory=lambda: {"width": 5})
+    width: int = 2
+    made: Head = derived()
+    named: Head | None = None
+    listed: list[Head] = field(factory=list)
+    seen: int = 0
+
+    @derive("made")
+    def _made(self) -> Any:
+        return {"width": self.width}
+
+
+def test_sections_that_are_made_are_computed_checked_and_frozen() -> None:
+    """Whoever makes them: a method, a reference to a mapping, or one as an item."""
+    job = resolve(Heads(named=ref("sizes"), listed=[ref("sizes")], seen=ref("listed[0].double")))
+    assert (job.made.double, job.seen) == (4, 10)
+    assert job.named is not None and job.named.double == 10
+    for section in (job.made, job.named, job.listed[0]):
+        with pytest.raises(SetpointError, match="immutable"):
+            section.width = 3
+    with pytest.raises(ConfigError, match="is 198 > 100"):
+        resolve(Heads(width=99))
+    assert resolve(job.evolve(width=3)).made.double == 6
+
+
+def test_nothing_follows_from_a_wrong_value_of_a_derived_field() -> None:
+    """Its method would give a value, but another one was meant."""
+    report = flag_problems("--model.head-dim=wide", "--batch.size", "${model.head_dim - 1000}")
+    assert list(report) == ["model.head-dim"]

@@ -24,9 +24,8 @@ def test_hyphens_and_underscores_are_the_same_everywhere() -> None:
     job = compose(Job, program=program).resolve()
     assert job.log_every.count == 3
     assert job.batch.sequence_length == 8
-    assert compose(Job, program={"sources": [{"type": "synthetic", "docu-ments": 3}]}).failed == {
-        "sources.0.docu-ments"
-    }
+    wrong = compose(Job, program={"sources": [{"type": "synthetic", "docu-ments": 3}]})
+    assert [problem.path for problem in wrong.problems] == ["sources.0.docu-ments"]
 
 
 def test_an_optional_section_goes_to_null_and_back() -> None:
@@ -197,7 +196,7 @@ def test_a_mapping_adds_to_the_one_that_is_there() -> None:
 
 def test_other_keys_than_texts_are_refused() -> None:
     composition = compose(Job, program={"batch": {1: 2}, "thresholds": {3: 1.0}})
-    assert sorted(composition.failed) == ["batch.1", "thresholds"]
+    assert sorted(problem.path for problem in composition.problems) == ["batch.1", "thresholds"]
 
 
 def test_every_layer_that_touched_a_value_is_remembered() -> None:

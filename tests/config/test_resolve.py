@@ -148,5 +148,5 @@ def test_values_and_origins_as_texts() -> None:
 def test_known_problems_are_reported_with_the_others() -> None:
     known = Problem("zzz", "is known")
     with pytest.raises(ConfigError) as caught:
-        resolve(Job(model=Transformer(heads=5)), problems=[known], failed=["zzz"])
+        resolve(Job(model=Transformer(heads=5)), problems=[known])
     assert [problem.path for problem in caught.value.problems] == ["model.heads", "zzz"]

@@ -44,7 +44,8 @@ def run(arguments: Arguments) -> int:
             f"and `setpoint generate {source}` take its weights"
         )
     composition = open_source(source, arguments)
-    if not is_set(composition.draft.weights, "path") and "weights.path" not in composition.failed:
+    refused = any(problem.path == "weights.path" for problem in composition.problems)
+    if not is_set(composition.draft.weights, "path") and not refused:
         raise SetpointError(
             f"{source} names no weights, so it is no inference job: give it the section weights "
             f"with a path. Of a training job, `setpoint evaluate {source}` and `setpoint generate "

@@ -109,9 +109,7 @@ def open_source(
         from setpoint.infer.adopt import adopt
 
         # What the weights come with lies under all layers, and is known only after them.
-        found = adopt(composition.draft)
-        composition.problems.extend(found)
-        composition.failed.update(problem.path for problem in found)
+        composition.problems.extend(adopt(composition.draft))
     if composition.notes:
         from setpoint.cli.notes import print_notes
 

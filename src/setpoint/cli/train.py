@@ -184,4 +184,3 @@ def _adopt_launcher(composition: Composition[Job]) -> None:
     origin = Origin(ENVIRONMENT, "WORLD_SIZE")
     editor.set(("parallel", "world_size"), PlainScalar(size), origin)
     composition.problems.extend(editor.problems)
-    composition.failed.update(editor.invalid)

@@ -63,14 +63,12 @@ class Composition(Generic[C]):
         draft: C,
         label: str,
         problems: list[Problem],
-        failed: set[str],
         sweep: Document | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.draft = draft
         self.label = label
         self.problems = problems
-        self.failed = failed
         self.sweep = sweep
         self.notes = list(notes)
 
@@ -85,14 +83,13 @@ class Composition(Generic[C]):
         Raises:
             ConfigError: with every problem of the layers and of the resolution.
         """
-        failed = sorted(self.failed)
         problems = list(self.problems)
         if self.sweep is not None:
             place = self.sweep.where((SWEEP_KEY,))
             reason = "describes the points of a sweep, and this command takes one configuration"
             hint = "Run the file with `setpoint sweep`."
             problems.append(Problem(SWEEP_KEY, reason, hint=hint, origin=place))
-        return resolve(self.draft, problems=problems, failed=failed)
+        return resolve(self.draft, problems=problems)
 
 
 def compose(
@@ -227,7 +224,7 @@ def _merge(
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
     draft = cast(C, editor.root)
-    return Composition(draft, label, editor.problems, editor.invalid, sweep, sources.notes)
+    return Composition(draft, label, editor.problems, sweep, sources.notes)
 
 
 class _Sources(Generic[C]):

@@ -106,7 +106,7 @@ class Given:
         """
         if self._editor.determined is None:
             try:
-                self._editor.determined = determined(self._editor.root, self._editor.invalid)
+                self._editor.determined = determined(self._editor.root, self._editor.problems)
             except SetpointError:
                 return None
         node: Any = self._editor.determined

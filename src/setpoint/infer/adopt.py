@@ -52,8 +52,7 @@ def complete(job: Inference) -> Inference:
         ConfigError: with every problem, what contradicts the weights included.
     """
     draft = draft_of(job)
-    problems = adopt(draft)
-    return resolve(draft, problems=problems, failed=[problem.path for problem in problems])
+    return resolve(draft, problems=adopt(draft))
 
 
 def verify_job(job: Inference, able: Collection[Need] = NEEDS) -> Verification:

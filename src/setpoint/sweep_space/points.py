@@ -125,12 +125,11 @@ class Composer(Generic[C]):
         draft = draft_of(base.draft)
         editor = Editor(draft)
         editor.problems = list(base.problems)
-        editor.invalid = set(base.failed)
         fields = {path: item for path, item in chosen.items() if path not in ((SOURCE,), (WITH,))}
         put_flags(editor, self._line.flags_of(fields))
         answer(editor)
         self._finish(draft)
-        composition = Composition(draft, base.label, editor.problems, editor.invalid)
+        composition = Composition(draft, base.label, editor.problems)
         config = composition.resolve()
         problems = self._verify(config)
         if problems:

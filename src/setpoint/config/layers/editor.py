@@ -57,7 +57,7 @@ class Editor(EditorBase):
     def on(self, draft: Node) -> Editor:
         """An editor that goes on with another draft of the same configuration."""
         other = Editor(draft, self.replace_mappings)
-        other.problems, other.invalid, other.notes = self.problems, self.invalid, self.notes
+        other.problems, other.notes = self.problems, self.notes
         other.fragment_count = self.fragment_count
         return other
 

@@ -49,7 +49,6 @@ class EditorBase(ABC):
         self.replace_mappings = replace_mappings
         self.problems: list[Problem] = []
         self.fragment_count = 0  # how many files were read for sections
-        self.invalid: set[str] = set()
         # What has changed since a fragment of an older schema was written.
         self.notes: list[str] = []
         # The keys that no field answers to, and the configuration as far as it can be determined
@@ -83,7 +82,6 @@ class EditorBase(ABC):
                 hint = meant or place_of(root, key, dotted(full), loose=not hint) or hint
                 if names_secret(type(self.root), str(full[-1])):
                     text = "***"
-            self.invalid.add(dotted(full))
             problem = Problem(
                 dotted(full),
                 part.message,
@@ -101,6 +99,10 @@ class EditorBase(ABC):
                 self.refused.append(Unknown(full, _typed(value, part.at), origin, problem))
         if len(self.problems) >= MOST:
             raise ConfigError(self.problems)
+
+    def refuses(self, path: Path) -> bool:
+        """Whether a value that was given for a field could not be taken."""
+        return any(problem.path.replace("-", "_") == dotted(path) for problem in self.problems)
 
     def current(self, section: Node, info: FieldInfo) -> Any:
         """What stands in a field before the edit.

@@ -17,7 +17,6 @@ from ..values.node import Node, chain_of, value_or_missing
 from ..values.origin import ENVIRONMENT, RECORD, Origin, Recorded
 from ..values.reference import may_refer
 from ..words.errors import Invalid
-from ..words.names import dotted
 from ..words.texts import PlainScalar
 from .editor import EXTENDS, Editor
 from .list_edits import EDITS, names_of
@@ -65,7 +64,7 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
                 continue
             if any(isinstance(given, Recorded) or given.layer == RECORD for given, _ in chain):
                 continue  # a run that goes on keeps the value that it had
-            if dotted((*path, name)) in editor.invalid:
+            if editor.refuses((*path, name)):
                 continue
             value = PlainScalar(environ[origin.label])
             try:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..schema.field import FieldInfo
 from ..schema.hooks import CHECK, CheckMark, Need
 from ..values.free import Free
-from ..values.node import Node, chain_of, is_frozen, origins_of, state_of, value_or_missing
+from ..values.node import Node, chain_of, is_frozen, is_invalid, origins_of, value_or_missing
 from ..values.origin import short_name
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedError
@@ -21,9 +21,8 @@ WANTED = "it must yield a Problem for each finding, and nothing where all is wel
 class Checker:
     """Looks for what is wrong with a tree whose values are all known."""
 
-    def __init__(self, placed: list[tuple[Path, Node]], invalid: set[str]) -> None:
+    def __init__(self, placed: list[tuple[Path, Node]]) -> None:
         self.placed = placed
-        self.invalid = invalid
         self.problems: list[Problem] = []
         self.cautions: list[Caution] = []
         # A section that was taken over as it is has passed; only what is said again counts.
@@ -37,15 +36,12 @@ class Checker:
             for name, info in type(section).__setpoint__.fields.items():
                 if info.constant or info.factory is not None:
                     continue
-                here = dotted((*path, name))
-                if here in self.invalid or name in state_of(section).invalid:
-                    continue
-                if value_or_missing(section, name) is not MISSING:
+                if is_invalid(section, name) or value_or_missing(section, name) is not MISSING:
                     continue
                 reason = "is required and has no value"
                 if info.derived:
                     reason = "must be set here: nothing in this configuration derives it"
-                self.invalid.add(here)
+                here = dotted((*path, name))
                 self.problems.append(Problem(here, reason, hint=f"Expected {_expected(info)}."))
 
     def items(self) -> None:

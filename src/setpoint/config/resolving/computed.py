@@ -5,19 +5,20 @@ from __future__ import annotations
 import types
 from typing import Any, cast
 
-from ..draft.shared_sections import (
-    NOTHING,
-    contains,
-    item_at,
-    missing_place,
-    references,
-    with_items,
-)
-from ..draft.walk import PLAIN
+from ..draft.shared_sections import NOTHING, contains, item_at, missing_place, references
+from ..draft.walk import PLAIN, sections
+from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
 from ..types.containers import kind_at
 from ..values.free import Free
-from ..values.node import Node, chain_of, mark_invalid, origins_of, value_or_missing
+from ..values.node import (
+    Node,
+    chain_of,
+    is_invalid,
+    mark_invalid,
+    origins_of,
+    value_or_missing,
+)
 from ..values.origin import DERIVED, REFERENCE, Origin
 from ..values.reference import Reference, may_refer
 from ..values.user_code import error_in_words, traceback_of
@@ -27,32 +28,60 @@ from ..words.shown import count_values, rebuild, shown_part
 from ..words.texts import MAX_COPIED
 from .checks import title
 
-# The section by identity, the field, and the path of the item inside the field's value.
-Key = tuple[int, str, Path]
+# What a value is computed by: a reference, or the method of a section.
+Source = Reference | tuple[Node, str]
 
 
 class Pending:
-    """A value that is still to be computed.
+    """A field whose value is still to be computed, as a whole or in some of its items.
 
     Arguments:
-        inside: the path of the item inside the field's value; empty for the whole value.
+        sources: what computes it, by the path inside the value; that of the whole value is empty.
+        value: a list or mapping with references inside, in which each makes way for its value.
     """
 
-    __slots__ = ("by", "inside", "name", "path", "section")
+    __slots__ = ("failed", "name", "path", "reads", "section", "sources", "value", "waiting")
 
     def __init__(
-        self,
-        section: Node,
-        name: str,
-        path: Path,
-        by: Reference | tuple[Node, str],
-        inside: Path = (),
+        self, section: Node, name: str, path: Path, sources: dict[Path, Source], value: Any = None
     ) -> None:
         self.section = section
         self.name = name
-        self.path = (*path, *inside)
-        self.by = by
-        self.inside = inside
+        self.path = path
+        self.sources = sources
+        self.value = value
+        self.waiting = set(sources)
+        self.failed: set[Path] = set()
+        # The fields that were read for it, in order.
+        self.reads: dict[str, None] = {}
+
+    @property
+    def info(self) -> FieldInfo:
+        """The field."""
+        return type(self.section).__setpoint__.fields[self.name]
+
+    def at(self, inside: Path) -> object:
+        """The value, or what stands inside it."""
+        value: Any = self.value
+        for part in inside:
+            value = value[part]
+        return cast(object, value)
+
+    def put(self, inside: Path, value: object) -> None:
+        """Put what was computed where its reference stands."""
+        if inside:
+            items: Any = self.at(inside[:-1])
+            items[inside[-1]] = value
+        else:
+            self.value = value
+
+    def origin(self) -> Origin:
+        """The origin of the value, once all of it has been computed."""
+        reads = ", ".join(self.reads) or "nothing else"
+        texts = [by.text for by in self.sources.values() if isinstance(by, Reference)]
+        if not texts:
+            return Origin(DERIVED, f"from {reads}")
+        return Origin(REFERENCE, f"{', '.join(dict.fromkeys(texts))} over {reads}")
 
 
 class _Failed(Exception):
@@ -62,6 +91,8 @@ class _Failed(Exception):
 class Determination:
     """Computes all references and derived values of a tree.
 
+    What cannot be computed is marked as invalid in its section.
+
     Arguments:
         root: the merged draft; values are stored into it.
     """
@@ -70,18 +101,14 @@ class Determination:
         self.root = root
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
-        self.invalid: set[str] = set()
         # The sections, by identity, in which something follows from values outside of them.
         self.tied: set[int] = set()
-        # Whether a reference has put a section into another place.
+        # Whether what was computed has put a section into a place.
         self.shares = False
-        self._pending: dict[Key, Pending] = {}
-        # Lists and mappings with references inside: these, and what they have come to so far.
-        self._items: dict[tuple[int, str], dict[Path, Pending]] = {}
-        self._found: dict[Key, object] = {}
-        self._overs: dict[tuple[int, str], dict[str, None]] = {}
+        self._pending: dict[tuple[int, str], Pending] = {}
+        self._queue: list[Pending] = []
         self._copied = 0  # values that references to lists and mappings have repeated
-        self._stack: list[Key] = []
+        self._stack: list[tuple[Pending, Path]] = []
         self._reads: list[dict[str, None]] = []
         for path, section in placed:
             state = section._state  # pyright: ignore[reportPrivateUsage]
@@ -94,15 +121,11 @@ class Determination:
             if name not in origins or type(origins[name][-1][1]) in PLAIN:
                 continue
             value: Any = value_or_missing(section, name)
-            here = (*path, name)
-            if isinstance(value, Reference):
-                self._add(Pending(section, name, here, value))
-            elif isinstance(value, tuple | list | dict) and may_refer(cast(object, value)):
-                key = (id(section), name)
-                for inside, reference in references(value):
-                    pending = Pending(section, name, here, reference, inside)
-                    self._items.setdefault(key, {}).setdefault(inside, pending)
-                    self._add(pending)
+            if isinstance(value, Reference | tuple | list | dict) and may_refer(
+                cast(object, value)
+            ):
+                sources: dict[Path, Source] = dict(references(value))
+                self._add(Pending(section, name, (*path, name), sources, _opened(value)))
         for relative, method in cls.__setpoint__.derives.items():
             *inner, name = relative.split(".")
             target: Any = section
@@ -120,41 +143,38 @@ class Determination:
                 continue
             if chain_of(target, name):
                 continue
-            self._add(Pending(target, name, (*path, *inner, name), (section, method)))
+            self._add(Pending(target, name, (*path, *inner, name), {(): (section, method)}))
 
     def _add(self, pending: Pending) -> None:
-        key = (id(pending.section), pending.name, pending.inside)
-        self._pending.setdefault(key, pending)
-        if isinstance(pending.by, Reference) or pending.by[0] is not pending.section:
-            self.tied.add(id(pending.section))
+        key = (id(pending.section), pending.name)
+        if self._pending.setdefault(key, pending) is pending:
+            self._queue.append(pending)
+        for by in pending.sources.values():
+            if isinstance(by, Reference) or by[0] is not pending.section:
+                self.tied.add(id(pending.section))
 
     def run(self) -> None:
         """Compute everything; what cannot be computed becomes a problem."""
-        for key in list(self._pending):
-            if key in self._pending:
+        for pending in self._queue:  # which grows by the fields of sections that are made
+            for inside in pending.sources:
                 try:
-                    self._compute(key)
+                    self._compute(pending, inside)
                 except _Failed:
-                    continue
-        for identity, name in list(self._items):
-            try:
-                self._assemble((identity, name))
-            except _Failed:
-                continue
+                    continue  # the other items may be wrong as well
+            self._store(pending)
 
     def value(self, section: Node, name: str) -> Any:
         """A field's value, computed first if it has to be; the read is recorded."""
-        path = dotted((*self.paths[id(section)], name))
-        key = (id(section), name, ())
-        if key in self._pending:
-            self._compute(key)
-        elif key[:2] in self._items:
-            self._assemble(key[:2])
-        if path in self.invalid:
+        pending = self._pending.get((id(section), name))
+        if pending is not None:
+            for inside in pending.sources:
+                self._compute(pending, inside)
+            self._store(pending)
+        if is_invalid(section, name):
             raise _Failed
         value = getattr(section, name)
         if not type(section).__setpoint__.fields[name].type.nested:
-            self._read(path)
+            self._read(dotted((*self.paths[id(section)], name)))
         return value
 
     def observe(self, section: Node, method: str) -> Any:
@@ -178,206 +198,182 @@ class Determination:
         if self._reads:
             self._reads[-1][path] = None
 
-    def _compute(self, key: Key) -> None:
-        pending = self._pending[key]
-        if key in self._stack:
-            cycle = [*self._stack[self._stack.index(key) :], key]
-            names = " -> ".join(dotted(self._pending[k].path) for k in cycle)
-            self._fail(pending, Invalid(f"depends on itself: {names}"))
-            for k in cycle:
-                self._mark_invalid(self._pending[k])
+    def _compute(self, pending: Pending, inside: Path) -> None:
+        """Compute a value, or one item of it; nothing if that has been done."""
+        if inside not in pending.waiting:
+            return
+        here = (pending, inside)
+        if here in self._stack:
+            cycle = [*self._stack[self._stack.index(here) :], here]
+            names = " -> ".join(dotted((*one.path, *at)) for one, at in cycle)
+            self._fail(pending, Invalid(f"depends on itself: {names}"), inside)
+            for one, at in cycle:
+                self._mark_invalid(one, at)
             raise _Failed
-        self._stack.append(key)
+        self._stack.append(here)
         self._reads.append({})
         try:
-            value = self._evaluate(pending)
-            if pending.inside:
-                self._found[key] = self._fitting(pending, value)
-                self._overs.setdefault(key[:2], {}).update(self._reads[-1])
-            else:
-                self._store(pending, value)
+            pending.put(inside, self._evaluate(pending, pending.sources[inside]))
+            if inside:
+                self._fit(pending, inside)
+            pending.reads.update(self._reads[-1])
         except (UnresolvedError, _Failed):
             # The missing value is reported where it is missing.
-            self._mark_invalid(pending)
+            self._mark_invalid(pending, inside)
             raise _Failed from None
         except Exception as error:
-            said = isinstance(error, SetpointError | RecursionError)
-            if isinstance(pending.by, tuple) and (isinstance(error, ReadOnlyError) or not said):
-                shown = _mistake(pending.by, error)
-            elif said or isinstance(error, ArithmeticError):
-                shown = error if isinstance(error, Invalid) else Invalid(_words(error))
-            else:
-                raise
-            self._fail(pending, shown)
+            self._fail(pending, _in_words(pending.sources[inside], error), inside)
             raise _Failed from None
         finally:
             self._stack.pop()
             self._reads.pop()
-            self._pending.pop(key, None)
+            pending.waiting.discard(inside)
 
-    def _evaluate(self, pending: Pending) -> object:
-        if isinstance(pending.by, Reference):
-            value: object = pending.by.evaluate(self._look_up)
-            info = type(pending.section).__setpoint__.fields[pending.name]
-            if info.type.nested and isinstance(value, Node) and contains(value, pending.section):
-                path = dotted(self.paths[id(value)]) or "the root"
-                raise Invalid(f"refers to {path}, which would then contain itself")
-            if isinstance(value, list | tuple | dict):
-                # A few references to lists of references would repeat them without end.
-                self._copied += count_values(cast(object, value), MAX_COPIED)
-                if self._copied > MAX_COPIED:
-                    raise Invalid(f"repeats lists and mappings of more than {MAX_COPIED} values")
-            return cast(object, value)
-        section, method = pending.by
-        function = getattr(type(section), method)
-        return function(View(self, section))
+    def _evaluate(self, pending: Pending, by: Source) -> object:
+        if not isinstance(by, Reference):
+            section, method = by
+            function = getattr(type(section), method)
+            return function(View(self, section))
+        value = by.evaluate(self._look_up)
+        holds = isinstance(value, Node) and contains(value, pending.section)
+        if holds and pending.info.type.nested:
+            path = dotted(self.paths[id(value)]) or "the root"
+            raise Invalid(f"refers to {path}, which would then contain itself")
+        if isinstance(value, list | tuple | dict):
+            # A few references to lists of references would repeat them without end.
+            self._copied += count_values(cast(object, value), MAX_COPIED)
+            if self._copied > MAX_COPIED:
+                raise Invalid(f"repeats lists and mappings of more than {MAX_COPIED} values")
+        return cast(object, value)
 
-    def _store(self, pending: Pending, value: object) -> None:
-        info = type(pending.section).__setpoint__.fields[pending.name]
-        reads = ", ".join(self._reads[-1]) or "nothing else"
-        if isinstance(pending.by, Reference):
-            origin = Origin(REFERENCE, f"{pending.by.text} over {reads}")
-        else:
-            origin = Origin(DERIVED, f"from {reads}")
-        try:
-            result = info.read(value, origin)
-        except Invalid as error:
-            raise self._misfit(value, info.type.describe(), error) from None
-        if may_refer(result):
-            raise Invalid("comes to a text that holds a reference itself")
-        if isinstance(pending.by, Reference) and info.type.nested:
-            self.shares = True
-        pending.section.store(pending.name, result, origin)
-
-    def _fitting(self, pending: Pending, value: object) -> object:
-        """The value of an item as its container stores it, checked."""
-        info = type(pending.section).__setpoint__.fields[pending.name]
-        kind = kind_at(info.type, pending.inside)
+    def _fit(self, pending: Pending, inside: Path) -> None:
+        """Read an item as its container stores it, since others may read it before that does."""
+        info = pending.info
+        kind = kind_at(info.type, inside)
         if kind is None:
-            return value  # what is possible here shows when the whole is read
-        origin = Origin(REFERENCE, str(pending.by))
-        try:
-            value = kind.read(value, origin)
-        except Invalid as error:
-            raise self._misfit(value, kind.describe(), error) from None
-        if info.item_bounds is not None and len(pending.inside) == 1:
-            info.item_bounds.check(value)
-        return value
+            return  # what is possible here shows when the whole is read
+        origin = Origin(REFERENCE, str(pending.sources[inside]))
+        pending.put(inside, kind.read(pending.at(inside), origin))
+        if info.item_bounds is not None and len(inside) == 1:
+            info.item_bounds.check(pending.at(inside))
 
-    def _assemble(self, field: tuple[int, str]) -> None:
-        """Store a list or mapping once every reference inside it has been computed."""
-        parts = self._items[field]
-        for inside in parts:
-            key = (*field, inside)
-            if key in self._pending:
-                self._compute(key)
-        pending = next(iter(parts.values()))
+    def _store(self, pending: Pending) -> None:
+        """Put a value into its field once all of it is known."""
         section, name = pending.section, pending.name
-        if any(dotted(part.path) in self.invalid for part in parts.values()):
-            raise _Failed
-        if field not in self._items:  # meanwhile stored
+        if pending.failed or self._pending.pop((id(section), name), None) is not pending:
             return
-        found = {inside: self._found[(*field, inside)] for inside in parts}
-        info = type(section).__setpoint__.fields[name]
-        texts = dict.fromkeys(cast(Reference, part.by).text for part in parts.values())
-        reads = self._overs.get(field) or ("nothing else",)
-        origin = Origin(REFERENCE, f"{', '.join(texts)} over {', '.join(reads)}")
-        value = with_items(getattr(section, name), found)
-        del self._items[field]
+        info, origin = pending.info, pending.origin()
         try:
-            section.store(name, info.read(value, origin), origin)
-        except Invalid as error:
-            for part in error.parts:
-                culprit = next((p for at, p in parts.items() if part.at[: len(at)] == at), None)
-                if culprit is not None:
-                    wrong = found[culprit.inside]
-                    part = self._misfit(wrong, "what belongs here", part)
-                    self._fail(culprit, Invalid(part.message, part.valid, hint=part.hint))
-                else:
-                    path = (*pending.path[: -len(pending.inside)], *part.at)
-                    where = chain_of(section, name)[-1][0].describe(path)
-                    text = shown_part(value, part)
-                    self._report(dotted(path), part, text, where)
-            self._mark_invalid(pending)
-            raise _Failed from None
-
-    def _misfit(self, value: object, wanted: str, error: Invalid) -> Invalid:
-        """The error for a reference to a section that its place cannot take."""
-        if not isinstance(value, Node) or id(value) not in self.paths:
-            return error
-        tag = type(value).__setpoint__.tag
-        kind = f"a section with type = {tag}" if tag else f"a section ({type(value).__name__})"
-        path = dotted(self.paths[id(value)]) or "the root"
-        return Invalid(f"refers to {path}, which is {kind}, not {wanted}", error.valid)
+            value = info.read(pending.value, origin)
+            if may_refer(value):
+                raise Invalid("comes to a text that holds a reference itself")
+        except Exception as error:
+            self._fail(pending, _in_words(next(iter(pending.sources.values())), error))
+            return
+        section.store(name, value, origin)
+        for inside, part in info.type.sections(value) if info.type.nested else ():
+            self.shares = True
+            for path, made in sections(part, (*pending.path, *inside)):
+                if self.paths.setdefault(id(made), path) is path:
+                    self._collect(path, made)
 
     def _look_up(self, path: Path) -> object:
         node: Any = self.root
-        holder: tuple[int, str] | None = None  # the field whose list or mapping is looked into
+        pending: Pending | None = None  # the field whose list or mapping is looked into
         inside: Path = ()
         for index, part in enumerate(path):
             if isinstance(node, Node) and part in type(node).__setpoint__.fields:
-                holder, inside = (id(node), str(part)), ()
-                if holder in self._items and index + 1 < len(path):
-                    node = getattr(node, str(part))
+                pending, inside = self._pending.get((id(node), str(part))), ()
+                if pending is None or () in pending.sources or index + 1 == len(path):
+                    pending, node = None, self.value(node, str(part))
                 else:
-                    node = self.value(node, str(part))
+                    node = pending.value
             else:
                 item = item_at(node, part)
                 if item is NOTHING:
                     raise missing_place(self.root, path[: index + 1])
-                node, inside = item, (*inside, part)
-                key = (*holder, inside) if holder else None
-                if isinstance(node, Reference) and key is not None:
-                    node = self._item(key)
-        if holder in self._items and inside and isinstance(node, tuple | list | dict):
-            node = self._known(holder, inside, cast(object, node))
+                inside = (*inside, part)
+                if isinstance(item, Reference) and pending is not None:
+                    self._compute(pending, inside)
+                    item = item_at(node, part)
+                node = item
+            if pending is not None and pending.failed:
+                raise _Failed
+        if pending is not None and isinstance(node, list | dict):
+            for at in pending.sources:
+                if at[: len(inside)] == inside:
+                    self._compute(pending, at)
         if isinstance(node, Free):
             raise Invalid(f"refers to {dotted(path)}, which is a section, not a value")
         if inside or isinstance(node, Node):
             self._read(dotted(path))
-        return node
+        return cast(object, node)
 
-    def _known(self, field: tuple[int, str], above: Path, value: object) -> object:
-        """A list or mapping inside a field's value, with its references computed."""
-        below = [inside for inside in self._items[field] if inside[: len(above)] == above]
-        found = {at: self._item((*field, at)) for at in below}
-        return cast(object, with_items(value, found, above))
-
-    def _item(self, key: Key) -> object:
-        """The value of an item that is a reference."""
-        if key in self._pending:
-            self._compute(key)
-        if key not in self._found:
-            raise _Failed
-        return self._found[key]
-
-    def _mark_invalid(self, pending: Pending) -> None:
+    def _mark_invalid(self, pending: Pending, inside: Path) -> None:
         """Make a value unreadable that could not be computed."""
-        self.invalid.add(dotted(pending.path))
-        if pending.inside:
-            self.invalid.add(dotted(pending.path[: -len(pending.inside)]))
+        pending.failed.add(inside)
         mark_invalid(pending.section, pending.name)
 
-    def _fail(self, pending: Pending, error: Invalid) -> None:
-        path = dotted(pending.path)
-        if path in self.invalid:
-            return
-        self._mark_invalid(pending)
-        if isinstance(pending.by, tuple):
-            value, origin = None, "derivation"
-        else:
-            chain = chain_of(pending.section, pending.name)
-            value, origin = pending.by.text, chain[-1][0].describe(pending.path)
+    def _fail(self, pending: Pending, error: Invalid, inside: Path = ()) -> None:
+        """Report what is wrong with a value, or with the item of it that was computed."""
+        known = frozenset(pending.failed)
+        self._mark_invalid(pending, inside)
         for part in error.parts:
-            self._report(dotted((*pending.path, *part.at)), part, value, origin)
+            at = (*inside, *part.at)
+            source = next((place for place in pending.sources if at[: len(place)] == place), None)
+            if source in known:
+                continue
+            message, value, origin = part.message, None, "derivation"
+            by = None if source is None else pending.sources[source]
+            if by is None or source is None:
+                value = shown_part(pending.value, part)
+            elif isinstance(by, Reference):
+                value = by.text
+                message = self._misfit(pending, source) or message
+            if not isinstance(by, tuple):
+                path = (*pending.path, *(at if source is None else source))
+                origin = chain_of(pending.section, pending.name)[-1][0].describe(path)
+            problem = Problem(
+                dotted((*pending.path, *at)),
+                message,
+                valid=part.valid,
+                hint=part.hint,
+                value=value,
+                origin=origin,
+            )
+            problem.traceback = part.traceback
+            self.problems.append(problem)
 
-    def _report(self, path: str, error: Invalid, value: str | None, origin: str) -> None:
-        self.invalid.add(path)
-        problem = Problem(
-            path, error.message, valid=error.valid, hint=error.hint, value=value, origin=origin
-        )
-        problem.traceback = error.traceback
-        self.problems.append(problem)
+    def _misfit(self, pending: Pending, inside: Path) -> str:
+        """What is wrong with a reference to a section that its place cannot take."""
+        value = pending.at(inside)
+        if not isinstance(value, Node) or id(value) not in self.paths:
+            return ""
+        tag = type(value).__setpoint__.tag
+        held = f"a section with type = {tag}" if tag else f"a section ({type(value).__name__})"
+        path = dotted(self.paths[id(value)]) or "the root"
+        kind = kind_at(pending.info.type, inside)
+        wanted = "what belongs here" if kind is None else kind.describe()
+        return f"refers to {path}, which is {held}, not {wanted}"
+
+
+def _opened(value: Any) -> Any:
+    """A copy of lists and mappings, in which items can be replaced."""
+    return rebuild(value, _opened)
+
+
+def _in_words(by: Source, error: Exception) -> Invalid:
+    """What went wrong while a value was computed, as the value's own error.
+
+    Raises:
+        Exception: the same again, if it is a fault of the engine.
+    """
+    said = isinstance(error, SetpointError | RecursionError)
+    if isinstance(by, tuple) and (isinstance(error, ReadOnlyError) or not said):
+        return _mistake(by, error)
+    if not (said or isinstance(error, ArithmeticError)):
+        raise error
+    return error if isinstance(error, Invalid) else Invalid(_words(error))
 
 
 def _mistake(by: tuple[Node, str], error: Exception) -> Invalid:

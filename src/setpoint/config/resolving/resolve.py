@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from ..draft.argument_errors import need_config
 from ..draft.copying import frozen_value, working_copy
-from ..draft.shared_sections import bind, check_size
+from ..draft.shared_sections import bind, check_size, item_at
 from ..draft.walk import PLAIN, sections
 from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
 from ..values.origin import Origin
 from ..words.errors import ConfigError, Problem, SetpointError
-from ..words.names import Path, dotted
+from ..words.names import Path
 from ..words.shown import MISSING
 from ..words.texts import TOO_DEEP
 from .checks import Checker
@@ -28,13 +28,12 @@ def resolve(
     draft: C,
     *,
     problems: Sequence[Problem] = (),
-    failed: Sequence[str] = (),
 ) -> C:
     """Determine every value, check everything, and freeze a copy.
 
     Arguments:
         draft: the configuration with all layers merged; it is not changed.
-        failed: the paths of values that could not be set; nothing is concluded from them.
+        problems: what is wrong with values that could not be set; nothing is concluded from these.
 
     Raises:
         ConfigError: with every problem at once.
@@ -46,19 +45,19 @@ def resolve(
 
     def before(giver: Origin) -> tuple[Placed, Determination]:
         if giver.order not in earlier:
-            _, placed, _, determination = _determined(draft, failed, (), giver)
+            _, placed, _, determination = _determined(draft, problems, (), giver)
             earlier[giver.order] = placed, determination
         return earlier[giver.order]
 
     while True:
-        root, placed, again, determination = _determined(draft, failed, drops)
+        root, placed, again, determination = _determined(draft, problems, drops)
         overtaken, found = find_dead(determination, placed, before)
         if not overtaken:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         drops.extend(overtaken)
     found = [*problems, *determination.problems, *found]
-    checker = Checker(placed, {*failed, *determination.invalid})
+    checker = Checker(placed)
     checker.required()
     checker.items()
     fresh = [section for _, section in placed if not is_frozen(section)]
@@ -85,14 +84,14 @@ def resolve(
 
 
 def _determined(
-    draft: C, failed: Sequence[str], drops: Sequence[Drop], last: Origin | None = None
+    draft: C, problems: Sequence[Problem], drops: Sequence[Drop], last: Origin | None = None
 ) -> tuple[C, Placed, Placed, Determination]:
     """A copy in which every value is computed; its sections, and their further places.
 
     `last` is the last layer that counts, if not all of them do.
     """
     try:
-        root = working_copy(draft, reuse=not failed and not drops and last is None)
+        root = working_copy(draft, reuse=not problems and not drops and last is None)
     except RecursionError:
         raise SetpointError(f"the sections of {type(draft).__name__} are {TOO_DEEP}") from None
     if last is not None:
@@ -112,8 +111,8 @@ def _determined(
                 drop.apply(by_path[drop.path])
         again = []
         placed = list(sections(root, (), again))
-    if failed:
-        placed = _mark_invalid(placed, again, failed)
+    if problems:
+        placed = _mark_invalid(root, placed, problems)
     determination = Determination(root, placed)
     determination.run()
     if determination.shares:
@@ -122,45 +121,55 @@ def _determined(
     return root, placed, again, determination
 
 
-def determined(draft: C, failed: Collection[str]) -> C:
+def determined(draft: C, problems: Sequence[Problem]) -> C:
     """A copy with every value computed that can be; nothing is checked or frozen.
 
     Returns:
         the copy; what cannot be computed has no value in it.
     """
-    return _determined(draft, sorted(failed), [])[0]
+    return _determined(draft, problems, [])[0]
 
 
-def _mark_invalid(
-    placed: list[tuple[Path, Node]], again: list[tuple[Path, Node]], failed: Sequence[str]
-) -> list[tuple[Path, Node]]:
-    """Make what failed unreadable; the sections that still count are returned."""
-    dropped: set[Path] = set()
-    by_path = {dotted(path): section for path, section in placed}
-    for place, shared in again:
-        by_path.update((dotted(path), section) for path, section in sections(shared, place))
-    for whole in failed:
-        path = whole
+def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Placed:
+    """Make unreadable what could not be set; the sections that still count are returned."""
+    gone: set[Path] = set()
+    for problem in problems:
         # A part of a value that is wrong, such as an item of a list, makes the whole field so.
-        while path:
-            parent, _, name = path.rpartition(".")
-            section = by_path.get(parent)
-            if section is not None and name in type(section).__setpoint__.fields:
-                # A section stays, with all that is right in it, unless it is of an unknown variant.
-                if not isinstance(value_or_missing(section, name), Node):
-                    mark_invalid(section, name)
-                    if whole.endswith(".type"):  # an item of an unknown variant
-                        dropped.add(tuple(whole.split(".")[:-1]))
-                elif whole == f"{path}.type":
-                    mark_invalid(section, name)
-                    dropped.add(tuple(path.split(".")))
-                break
-            path = parent
+        section, name, path = _field_at(root, problem.path)
+        if section is None:
+            continue
+        *inside, last = problem.path.split(".")[len(path) :] or [""]
+        whole = not isinstance(value_or_missing(section, name), Node)
+        # A section stays, with all that is right in it, unless it is of an unknown variant.
+        if whole or (last == "type" and not inside):
+            mark_invalid(section, name)
+            if last == "type":
+                gone.add((*path, *inside))
     return [
         (path, section)
         for path, section in placed
-        if not any(tuple(map(str, path[: len(gone)])) == gone for gone in dropped)
+        if not any(tuple(map(str, path[: len(one)])) == one for one in gone)
     ]
+
+
+def _field_at(root: Node, path: str) -> tuple[Node | None, str, Path]:
+    """The innermost field that a path leads through, with the section that has it and its path."""
+    node: Any = root
+    found: tuple[Node | None, str, Path] = None, "", ()
+    parts = path.split(".")
+    for depth, part in enumerate(parts):
+        if isinstance(node, Node):
+            name = part.replace("-", "_")
+            if name not in type(node).__setpoint__.fields:
+                break
+            parts[depth] = name
+            found = node, name, tuple(parts[: depth + 1])
+            node = value_or_missing(node, name)
+        else:
+            node = item_at(
+                node, int(part) if isinstance(node, tuple | list) and part.isdecimal() else part
+            )
+    return found
 
 
 def _tied(placed: list[tuple[Path, Node]], tied: set[int]) -> set[int]:

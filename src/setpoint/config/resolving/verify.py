@@ -85,7 +85,7 @@ def verify(
     able = cast(Collection[Need], words)
 
     placed = list(sections(config))
-    checker = Checker(placed, set())
+    checker = Checker(placed)
     if able:
         checker.run(able, unread)
     silenced = silenced_codes(config)

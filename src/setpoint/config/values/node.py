@@ -126,6 +126,12 @@ def mark_invalid(config: Node, name: str) -> None:
     state.invalid.add(name)
 
 
+def is_invalid(config: Node, name: str) -> bool:
+    """Whether a field's value is known to be wrong, so that nothing may be concluded from it."""
+    state = config._state  # pyright: ignore[reportPrivateUsage]
+    return state is not None and name in state.invalid
+
+
 def chain_of(config: Node, name: str) -> Chain:
     """All layers that touched a field, first to last; empty while it has its default.
 
