@@ -33,10 +33,10 @@ from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.mix import permutation  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
-from setpoint.train.build.components import Parts, build_parts  # noqa: E402
+from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.callback import Callback  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.step.loop import Loop, Update  # noqa: E402
+from setpoint.train.step.loop import Loop, StepResult  # noqa: E402
 from support.session import training_loop  # noqa: E402
 
 TARGET = 0.98
@@ -161,9 +161,9 @@ class Turns(Callback):
         """See `Callback.start`."""
         self.begin()
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        """See `Callback.after_update`."""
-        self.losses.append(update.loss)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """See `Callback.after_step`."""
+        self.losses.append(result.loss)
         if len(self.losses) % self.steps:
             return
         self.end(self.ours)
@@ -233,7 +233,7 @@ def _measure(flags: tuple[str, ...], blocks: int, steps: int) -> tuple[Turns, in
     updates = (blocks + 1) * steps
     fixed = (*FIXED, f"duration={updates} steps")
     job = compose(Job, "tiny", flags=[f"--{flag}" for flag in (*fixed, *flags)]).resolve()
-    parts = build_parts(job)
+    parts = build_components(job)
     bare = _bare_loop(job, parts, updates)
     turns = Turns(bare, steps)
     with (
@@ -245,7 +245,7 @@ def _measure(flags: tuple[str, ...], blocks: int, steps: int) -> tuple[Turns, in
     return turns, job.batch.global_size * job.batch.sequence_length
 
 
-def _bare_loop(job: Job, parts: Parts, updates: int) -> BareLoop:
+def _bare_loop(job: Job, parts: Components, updates: int) -> BareLoop:
     """The bare loop with the same weights and the same order of the data."""
     assert isinstance(job.model, TransformerConfig) and job.batch.accumulation == 1
     model: nn.Module = job.model.build(vocab_size=parts.tokenizer.vocab_size).to(parts.device)

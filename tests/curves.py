@@ -23,10 +23,10 @@ import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.config.layers.presets import presets
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 FOLDER = Path(__file__).parent / "golden" / "curves"
@@ -62,8 +62,8 @@ class _Losses(Callback):
     def __init__(self) -> None:
         self.seen: list[float] = []
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        self.seen.append(update.loss)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.seen.append(result.loss)
 
 
 def names() -> list[str]:
@@ -110,7 +110,7 @@ def curve(name: str) -> list[float]:
     job = compose(Job, name, modifiers=["reproducible"], flags=FLAGS).resolve()
     losses = _Losses()
     with one_thread():
-        Loop(job, build_parts(job), [losses], StopRequest(), Position()).run()
+        Loop(job, build_components(job), [losses], StopRequest(), Position()).run()
     return losses.seen
 
 

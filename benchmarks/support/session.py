@@ -13,19 +13,19 @@ from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter
 from setpoint.track.progress import make_progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.components import Parts
+from setpoint.train.build.components import Components
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.build import Surroundings, build_callbacks
 from setpoint.train.config import Job
-from setpoint.train.evaluation.best_metric import Standing
+from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
 
 @contextmanager
 def training_loop(
-    job: Job, parts: Parts, folder: Path, output: TextIO, more: Sequence[Callback]
+    job: Job, parts: Components, folder: Path, output: TextIO, more: Sequence[Callback]
 ) -> Iterator[Loop]:
     """A loop with the callbacks of a run and its run directory.
 
@@ -63,7 +63,7 @@ def training_loop(
             progress=progress,
             trackers=trackers,
             state={},
-            standing=Standing(),
+            best=BestMetric(),
             use=utilization_of(job, parts.model, parts.tokenizer.vocab_size, parts.device),
         )
         callbacks, _ = build_callbacks(around)

@@ -22,11 +22,11 @@ from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.model.flops import FORMULAS, training_flops  # noqa: E402
 from setpoint.optim.config import AdamW  # noqa: E402
 from setpoint.track.accelerators import peak_of  # noqa: E402
-from setpoint.train.build.components import Parts, build_parts  # noqa: E402
+from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.build.process import settings_of  # noqa: E402
 from setpoint.train.callback import Callback  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
-from setpoint.train.step.loop import Loop, Update  # noqa: E402
+from setpoint.train.step.loop import Loop, StepResult  # noqa: E402
 from setpoint.train.step.position import Position  # noqa: E402
 from support.session import training_loop  # noqa: E402
 from train.h200_cells import job_of  # noqa: E402
@@ -50,9 +50,9 @@ class Steps(Callback):
         """See `Callback.start`."""
         self.begin()
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        """See `Callback.after_update`."""
-        self.take(update.loss)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """See `Callback.after_step`."""
+        self.take(result.loss)
 
     def begin(self) -> None:
         """Start the clock."""
@@ -72,7 +72,7 @@ class Steps(Callback):
         self._at = time.perf_counter()
 
 
-def run_setpoint(job: Job, parts: Parts, steps: Steps) -> None:
+def run_setpoint(job: Job, parts: Components, steps: Steps) -> None:
     """Train by the loop of `setpoint train` with its callbacks.
 
     Arguments:
@@ -88,7 +88,7 @@ def run_setpoint(job: Job, parts: Parts, steps: Steps) -> None:
         loop.run()
 
 
-def run_bare(job: Job, parts: Parts, steps: Steps) -> None:
+def run_bare(job: Job, parts: Components, steps: Steps) -> None:
     """Train by a plain loop: the same model, loss, checkpointing and compiler, torch's AdamW.
 
     With a master copy the optimizer is Setpoint's, as a plain loop has none.
@@ -181,7 +181,7 @@ def main(cell: str, side: str, updates: str, small: str, answer: str) -> None:
     began = time.perf_counter()
     job = job_of(cell, int(updates), small == "small")
     with settings_of(job):
-        parts = build_parts(job)
+        parts = build_components(job)
         device, built = parts.device, time.perf_counter() - began
         before = clocks()
         steps = Steps(device)

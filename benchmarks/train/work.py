@@ -22,7 +22,7 @@ from setpoint.config.composition import compose  # noqa: E402
 from setpoint.data.mix import permutation  # noqa: E402
 from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
-from setpoint.train.build.components import Parts, build_parts  # noqa: E402
+from setpoint.train.build.components import Components, build_components  # noqa: E402
 from setpoint.train.config import Job  # noqa: E402
 
 FIXED = (
@@ -92,7 +92,7 @@ class Work:
     """
 
     job: Job
-    parts: Parts
+    parts: Components
     updates: int
     windows: Windows
 
@@ -200,7 +200,7 @@ def make_work(model: str, precision: str, updates: int, device: str = "auto") ->
     )
     job = compose(Job, "tiny", flags=[f"--{flag}" for flag in given]).resolve()
     assert isinstance(job.model, Transformer) and job.batch.accumulation == 1
-    parts = build_parts(job)
+    parts = build_components(job)
     count = parts.loader.windows_per_epoch
     epochs = range(math.ceil(updates * job.batch.global_size / count))
     order = [w for e in epochs for w in permutation(f"windows/{job.seed}/{e}", count).tolist()]

@@ -28,10 +28,10 @@ from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.rope.config import Linear, Llama3, Yarn
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 from ..train.small import small_job
@@ -168,16 +168,16 @@ def test_padding_of_the_vocabulary_is_never_predicted_and_never_learns(tmp_path:
         assert parts.model(torch.zeros(1, 4, dtype=torch.int64)).shape == (1, 4, 257)
 
 
-def trained(job: Job) -> tuple[Parts, list[Update]]:
+def trained(job: Job) -> tuple[Components, list[StepResult]]:
     """What the loop of a run does, with its balancing, and without a directory."""
-    updates: list[Update] = []
+    updates: list[StepResult] = []
 
     class Keep(ExpertsCallback):
-        def after_update(self, loop: Loop, update: Update) -> None:
-            super().after_update(loop, update)
-            updates.append(update)
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            super().after_step(loop, result)
+            updates.append(result)
 
-    parts = build_parts(job)
+    parts = build_components(job)
     Loop(job, parts, [Keep()], StopRequest(), Position()).run()
     return parts, updates
 
@@ -195,7 +195,7 @@ LOSSES = {
 @pytest.mark.parametrize("kind", LOSSES)
 def test_accumulation_changes_nothing_whatever_counts(kind: str, tmp_path: Path) -> None:
     """1 x 8 = 4 x 2 = 8 x 1 where micro-batches have different numbers of valid tokens."""
-    found: list[tuple[Parts, list[Update]]] = []
+    found: list[tuple[Components, list[StepResult]]] = []
     for micro, accumulation in ((8, 1), (2, 4), (1, 8)):
         folder = tmp_path / str(micro)
         folder.mkdir()

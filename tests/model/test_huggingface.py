@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.config.resolving.verify import verify
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.plan.preflight import preflight
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -50,14 +50,14 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
-    first, again = (weights(build_parts(gpt2(tmp_path)).model) for _ in range(2))
-    other = weights(build_parts(gpt2(tmp_path, "seed=7")).model)
+    first, again = (weights(build_components(gpt2(tmp_path)).model) for _ in range(2))
+    other = weights(build_components(gpt2(tmp_path, "seed=7")).model)
     assert same(first, again)
     assert not same(first, other)
 
 
 def test_it_is_the_model_of_transformers_with_tied_weights(tmp_path: Path) -> None:
-    parts = build_parts(gpt2(tmp_path, "model.attention_backend=eager"))
+    parts = build_components(gpt2(tmp_path, "model.attention_backend=eager"))
     model: Any = parts.model
     assert type(model.model).__name__ == "GPT2LMHeadModel"
     assert model.model.config._attn_implementation == "eager"
@@ -103,22 +103,22 @@ def test_it_starts_from_weights_and_takes_overrides(
 ) -> None:
     folder = saved(tmp_path / "theirs", "llama", vocab_size=257)
     capfd.readouterr()
-    made = build_parts(job(tmp_path, f"model.pretrained={folder}"))
+    made = build_components(job(tmp_path, f"model.pretrained={folder}"))
     assert "Loading weights" not in capfd.readouterr().err
     ours = load_pretrained(folder)
     key = "model.model.layers.0.mlp.up_proj.weight"
     assert torch.equal(
         made.model.get_parameter(key), ours.get_parameter("layers.0.feed_forward.up.weight")
     )
-    fresh = build_parts(job(tmp_path, f"model.config={folder}"))
+    fresh = build_components(job(tmp_path, f"model.config={folder}"))
     assert not same(weights(made.model), weights(fresh.model))
-    less = build_parts(
+    less = build_components(
         job(tmp_path, f"model.config={folder}", "model.overrides.num_hidden_layers=1")
     )
     assert "model.model.layers.1.mlp.up_proj.weight" not in less.model.state_dict()
     # Weights of a run of the same kind do as well, if the architecture is named.
     run = train(job(tmp_path, f"model.config={folder}", "duration=2 steps")).directory
-    again = build_parts(job(tmp_path, f"model.config={folder}", f"model.pretrained={run}"))
+    again = build_components(job(tmp_path, f"model.config={folder}", f"model.pretrained={run}"))
     assert same(weights(again.model), weights(load_pretrained(run)))
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path, monkeypatch: pytest.M
         if problems:
             told.append(f"{case}, at check:\n{ConfigError(problems)}\n")
         with pytest.raises(SetpointError) as caught:
-            build_parts(made)
+            build_components(made)
         told.append(f"{case}:\n{caught.value}\n")
     with pytest.raises(ConfigError) as nothing:
         job(tmp_path)
@@ -182,4 +182,4 @@ def test_without_transformers_it_is_said_at_check_what_to_install(
     told = [problem.path for problem in verify(flash, {"import"}).problems]
     assert told == ["model.attention_backend", "model.config"]
     with pytest.raises(SetpointError, match=r"needs the package .*: install 'setpoint\[hugg"):
-        build_parts(made)
+        build_components(made)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from setpoint.plan.activations import activations
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 
 from ..memory.meter import Meter
@@ -54,7 +54,7 @@ POLICIES: dict[str, tuple[tuple[str, ...], float]] = {
 
 def saved(job: Job) -> tuple[int, int]:
     """Bytes of all storages that are saved in a forward pass, and how many tokens there are."""
-    parts = build_parts(job)
+    parts = build_components(job)
     parts.model.train()
     fixed = {
         t.untyped_storage()._cdata for t in (*parts.model.parameters(), *parts.model.buffers())
@@ -90,7 +90,7 @@ def test_the_formula_is_near_what_autograd_saves(name: str, tmp_path: Path) -> N
 
 def alive(job: Job) -> int:
     """Bytes that are alive behind a forward pass, with what checkpoints of operators hold."""
-    parts = build_parts(job)
+    parts = build_components(job)
     parts.model.train()
     inputs, targets, _ = next(parts.loader).to(parts.device)
     with Meter() as meter:

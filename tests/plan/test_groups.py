@@ -11,7 +11,7 @@ from setpoint.config import SetpointError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.plan.groups import planned_groups
 from setpoint.plan.preflight import preflight
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.config import Job
 from setpoint.train.optimizer_fit import built_pattern_problems, trained
@@ -63,7 +63,7 @@ def job_of(folder: Path, *flags: str) -> Job:
 def test_the_plan_is_what_the_optimizer_gets(tmp_path: Path, flags: tuple[str, ...]) -> None:
     job = job_of(tmp_path, *flags)
     rows = planned_groups(job)
-    assert rows == rows_of(job.optimizer, build_parts(job).model)
+    assert rows == rows_of(job.optimizer, build_components(job).model)
     assert sum(row.tensors for row in rows) == len(trained(job, 257))
 
 

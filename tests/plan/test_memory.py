@@ -13,7 +13,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.report import measure
 from setpoint.plan.memory import planned_memory
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.step.averaging import evaluation_point
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -74,8 +74,8 @@ def test_parts_are_what_they_are_in_a_run(name: str, tmp_path: Path) -> None:
         pytest.importorskip("transformers")
     without = ("dim", "layers", "heads", "dropout") if name in NO_LAYERS_OF_OURS else ()
     job = small_job(tmp_path, *flags, "evaluation=null", without=without)
-    parts = build_parts(job)
-    Loop(job, parts, [], StopRequest(), Position()).update()
+    parts = build_components(job)
+    Loop(job, parts, [], StopRequest(), Position()).take_step()
     held = dict(parts.weights.named_parameters())
     found = measure(parts.model, held, parts.optimizer, torch.device("cpu"))
     plan = planned_memory(job, 257)
@@ -88,7 +88,7 @@ def test_parts_are_what_they_are_in_a_run(name: str, tmp_path: Path) -> None:
     assert plan.averaged <= plan.gradients
 
 
-def copied(parts: Parts) -> int:
+def copied(parts: Components) -> int:
     """The bytes of the weights that are held a second time while the model is judged."""
     with evaluation_point(parts) as kept:
         return sum(each.nbytes for each in kept.values())

@@ -14,7 +14,7 @@ from setpoint.config.composition import compose
 from setpoint.config.record.writer import record_files
 from setpoint.model.count import count_parameters
 from setpoint.plan.preflight import preflight
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
 
@@ -27,7 +27,7 @@ from ..train.small import small_job
 )
 def test_the_figures_are_those_of_the_model(tmp_path: Path, flags: tuple[str, ...]) -> None:
     job = small_job(tmp_path, *flags)
-    parts = build_parts(job)
+    parts = build_components(job)
     facts = preflight(job).facts
     assert facts["parameters"] == count_parameters(parts.model)
     assert facts["run directory"] == run_directory_of(job)
@@ -108,7 +108,7 @@ def test_the_size_of_a_model_with_experts_or_a_vocabulary_of_its_own(tmp_path: P
     flags = (experts, "model.vocab_size=300")
     job = small_job(tmp_path, *flags)
     facts = preflight(job).facts
-    total = count_parameters(build_parts(job).model)
+    total = count_parameters(build_components(job).model)
     assert facts["parameters"] == total
     model: Any = job.model
     expert = 3 * model.dim * model.ffn_dim

@@ -9,9 +9,9 @@ from setpoint.config import resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.data.ngram import ngram_baselines
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import judged_part
+from setpoint.train.evaluation.evaluate import eval_slice
 from setpoint.train.run import train
 
 
@@ -34,6 +34,6 @@ def test_it_trains_on_real_text(tmp_path: Path) -> None:
     outcome = train(job)
     assert outcome.status == 0
     assert outcome.score is not None
-    parts = build_parts(job)
-    found = ngram_baselines(parts.train, judged_part(job, parts.held_out))
+    parts = build_components(job)
+    found = ngram_baselines(parts.train, eval_slice(job, parts.held_out))
     assert found.trigram < found.bigram < found.unigram < outcome.score.bits_per_byte

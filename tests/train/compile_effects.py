@@ -13,7 +13,7 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 from setpoint.compile.settings import CACHE
 from setpoint.compile.watch import Watch
 from setpoint.config.values.user_code import allow_imports
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -33,9 +33,9 @@ class Printing(torch.nn.Module):
         return logits * 2
 
 
-def called(job: Job) -> tuple[Parts, Watch | None]:
+def called(job: Job) -> tuple[Components, Watch | None]:
     """The parts after one call of the model, and what tells of compiling."""
-    parts = build_parts(job)
+    parts = build_components(job)
     watch = None if parts.compiled is None else Watch(parts.compiled, 0)
     parts.model(torch.arange(64, 80)[None])
     return parts, watch
@@ -85,7 +85,7 @@ def asked(job: Job) -> list[dict[str, Any]]:
     seen: list[dict[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "compile", lambda function, **rest: seen.append(rest) or function)
-        build_parts(job)
+        build_components(job)
     return seen
 
 

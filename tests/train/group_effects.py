@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -14,7 +14,7 @@ from setpoint.train.step.position import Position
 
 def learned(job: Job) -> list[bytes]:
     """The parameters after four updates."""
-    parts = build_parts(job)
+    parts = build_components(job)
     Loop(job, parts, [], StopRequest(), Position()).run()
     # NumPy has no bf16.
     return [p.detach().float().numpy().tobytes() for p in parts.model.parameters()]

@@ -12,7 +12,7 @@ from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Projection
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -24,8 +24,8 @@ def trained(job: Job) -> list[bytes]:
     """The parameters after an update."""
     if isinstance(job.loss, LinearCrossEntropy) and (why := missing()):
         pytest.skip(why)
-    parts = build_parts(job)
-    Loop(job, parts, [], StopRequest(), Position()).update()
+    parts = build_components(job)
+    Loop(job, parts, [], StopRequest(), Position()).take_step()
     return [p.detach().numpy().tobytes() for p in parts.model.parameters()]
 
 

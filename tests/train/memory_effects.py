@@ -18,7 +18,7 @@ from setpoint.memory import recompute
 from setpoint.memory.host import PlainWay
 from setpoint.memory.optimizer_offload import StateOnHost
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.memory import EmptyCacheCallback
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -31,11 +31,11 @@ from ..memory.spared import spared_device
 
 def computed(job: Job) -> Counter[str]:
     """How often each operator ran in an update."""
-    parts = build_parts(job)
+    parts = build_components(job)
     parts.model.train()
     loop = Loop(job, parts, [], StopRequest(), Position())
     with Meter() as meter:
-        loop.update()
+        loop.take_step()
     return meter.calls
 
 
@@ -71,9 +71,9 @@ def moved(job: Job) -> list[int]:
 
 def at_once(job: Job) -> list[int]:
     """How many parameters each part of a second update has."""
-    parts = build_parts(job)
+    parts = build_components(job)
     loop = Loop(job, parts, [], StopRequest(), Position())
-    loop.update()
+    loop.take_step()
     sizes: list[int] = []
 
     def update(self: StateOnHost, some: list[Tensor], real: Any = StateOnHost._update) -> None:
@@ -82,7 +82,7 @@ def at_once(job: Job) -> list[int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StateOnHost, "_update", update)
-        loop.update()
+        loop.take_step()
     return sizes
 
 
@@ -95,9 +95,9 @@ def emptied(job: Job) -> list[int]:
             patch.setattr(torch.cuda, "empty_cache", lambda: steps.append(loop.position.step))
             real(self, loop, update)
 
-    real = EmptyCacheCallback.after_update
+    real = EmptyCacheCallback.after_step
     with pytest.MonkeyPatch.context() as patch, spared_device():
-        patch.setattr(EmptyCacheCallback, "after_update", after)
+        patch.setattr(EmptyCacheCallback, "after_step", after)
         train(job, Path(job.workspace) / "emptied")
     return steps
 

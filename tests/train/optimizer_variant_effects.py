@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -15,13 +15,13 @@ from .group_effects import learned
 
 def kernels(job: Job) -> set[tuple[bool | None, bool | None]]:
     """Which of PyTorch's implementations the groups ask for."""
-    groups = build_parts(job).optimizer.param_groups
+    groups = build_components(job).optimizer.param_groups
     return {(group["fused"], group["foreach"]) for group in groups}
 
 
 def algorithms(job: Job) -> dict[str, int]:
     """How many parameters each of Muon's algorithms gets."""
-    groups = build_parts(job).optimizer.param_groups
+    groups = build_components(job).optimizer.param_groups
     return {
         name: sum(len(group["params"]) for group in groups if group["algorithm"] == name)
         for name in ("muon", "adamw")
@@ -30,9 +30,9 @@ def algorithms(job: Job) -> dict[str, int]:
 
 def largest_change(job: Job) -> float:
     """How far the first update moves a weight that does not decay and is not for Muon."""
-    parts = build_parts(job)
+    parts = build_components(job)
     before = {name: p.detach().clone() for name, p in parts.model.named_parameters()}
-    Loop(job, parts, [], StopRequest(), Position()).update()
+    Loop(job, parts, [], StopRequest(), Position()).take_step()
     name, after = next((n, p) for n, p in parts.model.named_parameters() if p.ndim == 1)
     return round(float((after.detach() - before[name]).abs().max()), 4)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -19,11 +19,11 @@ from setpoint.train.step.position import Position
 from ..precision.gpu_stand_in import gpu_stand_in
 
 
-def run(job: Job) -> Parts:
+def run(job: Job) -> Components:
     if job.precision.float8 is not None:
         pytest.importorskip("torchao")
     with gpu_stand_in():
-        parts = build_parts(job)
+        parts = build_components(job)
         Loop(job, parts, [], StopRequest(), Position()).run()
     return parts
 

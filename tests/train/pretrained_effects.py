@@ -10,7 +10,7 @@ import torch
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -33,7 +33,7 @@ class Own(torch.nn.Embedding):
 
 def implementation(job: Job) -> str:
     """What transformers computes attention by."""
-    model: Any = build_parts(job).model
+    model: Any = build_components(job).model
     return model.model.config._attn_implementation
 
 

@@ -14,7 +14,7 @@ import torch
 
 from setpoint.profile.profiler import UpdateProfiler
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -84,7 +84,7 @@ def collected(job: Job) -> list[tuple[int, int]]:
     seen: list[tuple[int, int]] = []
     assert job.resilience.gc is not None
     loop = Loop(
-        job, build_parts(job), [CollectCallback(job.resilience.gc)], StopRequest(), Position()
+        job, build_components(job), [CollectCallback(job.resilience.gc)], StopRequest(), Position()
     )
 
     def note(phase: str, details: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def by_itself(job: Job) -> bool:
 
     gc.enable()
     callback = Look(job.resilience.gc)
-    Loop(job, build_parts(job), [callback], StopRequest(), Position()).run()
+    Loop(job, build_components(job), [callback], StopRequest(), Position()).run()
     return seen == [True]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 from .small import rows
@@ -20,22 +20,22 @@ class Updates(Callback):
     """Keeps the updates."""
 
     def __init__(self) -> None:
-        self.seen: list[Update] = []
+        self.seen: list[StepResult] = []
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        self.seen.append(update)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.seen.append(result)
 
 
-def updates(job: Job) -> list[Update]:
+def updates(job: Job) -> list[StepResult]:
     """What the updates were."""
     callback = Updates()
-    Loop(job, build_parts(job), [callback], StopRequest(), Position()).run()
+    Loop(job, build_components(job), [callback], StopRequest(), Position()).run()
     return callback.seen
 
 
 def rates(job: Job) -> list[float]:
     """The learning rates."""
-    return [update.lr for update in updates(job)]
+    return [result.lr for result in updates(job)]
 
 
 def logged(job: Job) -> list[float]:

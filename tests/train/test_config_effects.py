@@ -26,7 +26,7 @@ from setpoint.model.config import Transformer
 from setpoint.model.moe import experts
 from setpoint.parallel.device import choose_device
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
@@ -80,13 +80,13 @@ class Softened(Table):
 
 def weights(job: Job) -> dict[str, bytes]:
     """The initial parameters."""
-    parts = build_parts(job)
+    parts = build_components(job)
     return {n: p.detach().numpy().tobytes() for n, p in parts.model.named_parameters()}
 
 
 def logits(job: Job) -> bytes:
     """What the initial model says about a fixed text; large, for what is small at the start."""
-    model = build_parts(job).model.eval()
+    model = build_components(job).model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(5.0)
@@ -101,7 +101,7 @@ def backend(job: Job) -> str:
 
 def products(job: Job) -> set[str]:
     """Which matrix products experts take."""
-    model, seen = build_parts(job).model, set[str]()
+    model, seen = build_components(job).model, set[str]()
     with pytest.MonkeyPatch.context() as patch:
         for name in ("grouped_product", "looped_product"):
             real = getattr(experts, name)
@@ -112,7 +112,7 @@ def products(job: Job) -> set[str]:
 
 def balanced(job: Job) -> dict[str, bytes]:
     """What is saved of the model after four updates, with the biases of routers."""
-    parts = build_parts(job)
+    parts = build_components(job)
     Loop(job, parts, [ExpertsCallback()], StopRequest(), Position()).run()
     return {name: tensor.numpy().tobytes() for name, tensor in parts.model.state_dict().items()}
 
@@ -125,12 +125,12 @@ def lengths(job: Job) -> tuple[int, int]:
 
 def portions(job: Job) -> tuple[int, tuple[int, ...]]:
     """How many micro-batches there are, and their shape."""
-    return job.batch.accumulation, tuple(next(build_parts(job).loader).inputs.shape)
+    return job.batch.accumulation, tuple(next(build_components(job).loader).inputs.shape)
 
 
 def corpora(job: Job) -> tuple[str, str]:
     """Both sides of the data."""
-    parts = build_parts(job)
+    parts = build_components(job)
     assert parts.held_out is not None
     return parts.train.digest, parts.held_out.digest
 

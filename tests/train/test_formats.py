@@ -19,7 +19,7 @@ from setpoint.config import ConfigError
 from setpoint.optim.anyprecision import AnyPrecisionAdamW
 from setpoint.precision.weights import MasterWeights
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.record.state import restore
 from setpoint.train.run import train
@@ -62,7 +62,7 @@ def gradients(model: nn.Module) -> set[torch.dtype]:
 
 
 @contextmanager
-def watched(parts: Parts) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]:
+def watched(parts: Components) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]:
     """The formats of products in the model, and of the gradients that it adds up."""
     products, added = Products(), set[torch.dtype]()
     forward, collect = parts.objective.__class__.__call__, parts.weights.collect
@@ -81,7 +81,7 @@ def watched(parts: Parts) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]
         yield products.seen, added
 
 
-def looped(job: Job, parts: Parts) -> Loop:
+def looped(job: Job, parts: Components) -> Loop:
     loop = Loop(job, parts, [], StopRequest(), Position())
     loop.run()
     return loop
@@ -115,7 +115,7 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
             continue
         assert legal and kept, flags
         trained += 1
-        parts = build_parts(job)
+        parts = build_components(job)
         start = [p.detach().clone() for p in parts.model.parameters()]
         with watched(parts) as (products, added):
             looped(job, parts)
@@ -141,7 +141,7 @@ def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) 
         folder, *PLAIN, "duration=1 steps", "batch.global_size=256", "optimizer=sgd",
         f"batch.accumulation={accumulation}", *flags, without=("micro_size", "accumulation"),
     )  # fmt: skip
-    parts, seen = build_parts(job), list[Tensor]()
+    parts, seen = build_components(job), list[Tensor]()
     collect = parts.weights.collect
     if rounded:
         with torch.no_grad():
@@ -178,13 +178,13 @@ def losses(folder: Path, *flags: str) -> list[float]:
         "schedule.warmup=0", "optimizer.weight_decay=0", "model.init_std=0.3",
         "model.dim=32", "batch.micro_size=8", *flags,
     )  # fmt: skip
-    parts, found = build_parts(job), list[float]()
+    parts, found = build_components(job), list[float]()
     loop = Loop(job, parts, [], StopRequest(), Position())
     parts.model.train()
     for _ in range(60):
-        update = loop.update()
-        loop.advance(update, 0.0)
-        found.append(update.loss)
+        result = loop.take_step()
+        loop.advance(result, 0.0)
+        found.append(result.loss)
     return found
 
 
@@ -204,8 +204,8 @@ def test_masters_follow_fp32_where_plain_bf16_stalls(tmp_path: Path) -> None:
 
 
 def test_masters_start_from_what_was_drawn(tmp_path: Path) -> None:
-    exact = build_parts(small_job(tmp_path))
-    parts = build_parts(small_job(tmp_path, *SHORT, "precision.master=fp32"))
+    exact = build_components(small_job(tmp_path))
+    parts = build_components(small_job(tmp_path, *SHORT, "precision.master=fp32"))
     assert isinstance(parts.weights, MasterWeights)
     drawn = dict(exact.model.named_parameters())
     rounded = 0
@@ -238,7 +238,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
         before = train(small_job(tmp_path, *base, *first), run).parts
         exact = {name: p.detach().clone() for name, p in before.weights.named_parameters()}
         job = small_job(tmp_path, *base, *second)
-        parts = build_parts(job)
+        parts = build_components(job)
         store = CheckpointStore(run / "checkpoints")
         checkpoint = store.load("latest")
         assert checkpoint is not None
@@ -290,7 +290,7 @@ def test_the_noise_of_rounding_is_that_of_the_seed_of_the_job(tmp_path: Path) ->
         job = small_job(
             tmp_path / str(seed), f"seed={seed}", "optimizer=anyprecision_adamw", *SHORT
         )
-        optimizer = build_parts(job).optimizer
+        optimizer = build_components(job).optimizer
         assert isinstance(optimizer, AnyPrecisionAdamW)
         noise.append(optimizer.seed)
     assert noise == [3, 4]
@@ -335,7 +335,7 @@ def test_bytes_of_a_parameter(
 ) -> None:
     """The table of docs/precision.md."""
     job = small_job(tmp_path, *PLAIN, "duration=1 steps", *flags)
-    parts, seen = build_parts(job), list[int]()
+    parts, seen = build_components(job), list[int]()
     collect = parts.weights.collect
 
     def look() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.resolving.verify import verify
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.memory_fit import device_problems
 
 from ..snapshots import compare
@@ -86,4 +86,4 @@ def test_models_without_layers_or_parts_are_refused_when_they_are_built(tmp_path
     table = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
     flags = (*table, "model.embedding_dim=257", "data.held_out=0.2")
     with pytest.raises(SetpointError, match="no layers that repeat"):
-        build_parts(small_job(tmp_path, *flags, FULL))
+        build_components(small_job(tmp_path, *flags, FULL))

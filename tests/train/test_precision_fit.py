@@ -11,7 +11,7 @@ from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.resolving.verify import verify
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.device import choose_device
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.precision_fit import (
     float8_device_problems,
     idle_reduction,
@@ -86,7 +86,7 @@ def test_fp16_does_not_start_without_a_gpu(tmp_path: Path) -> None:
     job = small_job(tmp_path, "precision.compute=fp16", GPU)
     assert list(precision_problems(job)) == []
     with pytest.raises(SetpointError, match="parallel.device = cuda: PyTorch sees no GPU"):
-        build_parts(job)
+        build_components(job)
     with pytest.raises(SetpointError, match="sees no GPU"):
         choose_device(resolve(Parallel(device="cuda")))
 

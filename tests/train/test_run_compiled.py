@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import RunError, SetpointError
 from setpoint.config.values.user_code import allow_imports
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -139,8 +139,8 @@ def compare_with_eager(tmp_path: Path, compiled: tuple[str, ...], case: str) -> 
 
 
 def test_names_are_those_of_the_model_as_written(tmp_path: Path) -> None:
-    plain = build_parts(job_of(tmp_path / "a")).model
-    ours = build_parts(job_of(tmp_path / "b", *COMPILED)).model
+    plain = build_components(job_of(tmp_path / "a")).model
+    ours = build_components(job_of(tmp_path / "b", *COMPILED)).model
     assert list(ours.state_dict()) == list(plain.state_dict())
     assert [n for n, _ in ours.named_parameters()] == [n for n, _ in plain.named_parameters()]
 
@@ -158,7 +158,7 @@ def test_checkpoints_serve_both(tmp_path: Path) -> None:
     theirs = [row["loss"] for row in rows(whole.directory) if row["kind"] == "train"]
     assert losses == pytest.approx(theirs, rel=1e-5)
     start = f"model.pretrained={first.directory}"
-    parts = build_parts(job_of(tmp_path / "next", *COMPILED, start, "seed=7"))
+    parts = build_components(job_of(tmp_path / "next", *COMPILED, start, "seed=7"))
     assert parts.pretrained is not None
     tensors = torch.cat([p.detach().flatten() for p in parts.model.parameters()])
     ended = torch.cat([p.detach().flatten() for p in third.parts.model.parameters()])

@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 
 from .small import assert_same_run, events, rows, small_job, snapshot
 
@@ -29,18 +29,18 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     oracle = train(small_job(tmp_path, *SHORT), tmp_path / "oracle").directory
-    real = Loop.update
+    real = Loop.take_step
 
-    def killed(loop: Loop) -> Update:
+    def killed(loop: Loop) -> StepResult:
         if loop.position.step == 4:
             raise Killed
         return real(loop)
 
-    monkeypatch.setattr(Loop, "update", killed)
+    monkeypatch.setattr(Loop, "take_step", killed)
     with pytest.raises(Killed):
         train(small_job(tmp_path, *SHORT), tmp_path / "run")
     assert len([row for row in rows(tmp_path / "run") if row["kind"] == "train"]) == 4
-    monkeypatch.setattr(Loop, "update", real)
+    monkeypatch.setattr(Loop, "take_step", real)
     again = train(small_job(tmp_path, *SHORT, "tracking.progress=lines"), tmp_path / "run")
     assert (again.status, again.started.step) == (0, 0)
     assert f"{tmp_path / 'run'} has no checkpoint yet: it starts again at step 0" in (

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from setpoint.train.callback import Callback
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from support.session import training_loop
 from train.turns import Turns
 from train.work import Work
@@ -28,9 +28,9 @@ class Turn(Callback):
         """See `Callback.start`."""
         self.turns.begin()
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        """See `Callback.after_update`."""
-        self.losses.append(update.loss)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """See `Callback.after_step`."""
+        self.losses.append(result.loss)
         self.turns.after_update()
 
 

@@ -1,24 +1,38 @@
-"""What can happen around the updates of a loop."""
+"""What can happen around the steps of a loop."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from setpoint.config import SetpointError
+
 if TYPE_CHECKING:
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class Callback:
-    """Does nothing; subclasses override what they need."""
+    """Does nothing; subclasses override what they need.
+
+    Raises:
+        SetpointError: a subclass has a method of an older version, which nothing would call.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "after_update" in vars(cls):
+            raise SetpointError(
+                f"{cls.__name__}.after_update is never called: its name is now "
+                f"after_step(loop, result), with the same arguments"
+            )
 
     def start(self, loop: Loop) -> None:
-        """Called once, before the first update of this session."""
+        """Called once, before the first step of this session."""
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        """Called after each update.
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Called after each step.
 
         Arguments:
-            loop: `before` and `position` enclose the update; `last` if the run is over.
+            loop: `before` and `position` enclose the step; `last` if the run is over.
         """
 
     def finish(self, loop: Loop) -> None:

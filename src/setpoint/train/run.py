@@ -11,7 +11,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, verify
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.components import build_parts, data_line
+from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.process import settings_of
 from setpoint.train.config import Job
 from setpoint.train.record.contract import (
@@ -26,7 +26,7 @@ from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.record.seed import draw_seed
 from setpoint.train.record.session import Outcome, Session, check_resume, progress_of
 from setpoint.train.record.state import restore
-from setpoint.train.step.out_of_memory import enough_memory
+from setpoint.train.step.out_of_memory import explain_oom
 from setpoint.train.step.position import Position, is_over
 
 
@@ -58,8 +58,8 @@ def train(
         shown = progress_of(job)
         ending.callback(shown.stop)
         fresh = not CheckpointStore(path / "checkpoints").steps
-        with enough_memory(job):
-            parts = build_parts(job, fresh, shown.work)
+        with explain_oom(job):
+            parts = build_components(job, fresh, shown.work)
         with RunDirectory.create(path) as run:
             return Session(job, parts, run, stop, accept, shown).run()
 
@@ -82,8 +82,8 @@ def rehearse(
         shown = progress_of(job)
         ending.callback(shown.stop)
         fresh = not store.steps
-        with enough_memory(job):
-            parts = build_parts(job, fresh, shown.work)
+        with explain_oom(job):
+            parts = build_components(job, fresh, shown.work)
         changes: list[str] = []
         if not (run.is_new and fresh):
             changes = describe_accepted(compare_with_record(run, job, parts, accept)[0])

@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.plan.preflight import preflight
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -47,10 +47,10 @@ def test_a_run_starts_from_a_run_a_checkpoint_and_a_directory(tmp_path: Path) ->
     ours = parameters(load_pretrained(run))
     places = [run, run / "checkpoints/latest", run / "checkpoints/step-00000004"]
     for place in [*places, tmp_path / "exported"]:
-        parts = build_parts(job_from(tmp_path, place))
+        parts = build_components(job_from(tmp_path, place))
         assert same(parameters(parts.model), ours), place
         assert all(p.dtype == torch.float32 for p in parts.model.parameters())
-    assert not same(parameters(build_parts(small_job(tmp_path, *SHORT)).model), ours)
+    assert not same(parameters(build_components(small_job(tmp_path, *SHORT)).model), ours)
 
 
 def test_it_is_part_of_what_is_learned_and_recorded(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_it_is_part_of_what_is_learned_and_recorded(tmp_path: Path) -> None:
 def test_weights_in_half_precision_train_in_fp32(tmp_path: Path) -> None:
     run = trained(tmp_path)
     save_pretrained(load_pretrained(run), tmp_path / "half", dtype="bf16")
-    parts = build_parts(job_from(tmp_path, tmp_path / "half"))
+    parts = build_components(job_from(tmp_path, tmp_path / "half"))
     half = parameters(load_pretrained(tmp_path / "half"))
     for name, parameter in parts.model.named_parameters():
         assert parameter.dtype == torch.float32
@@ -95,13 +95,13 @@ def test_other_models_of_the_users_start_from_checkpoints_only(tmp_path: Path) -
     flags = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
     flags = (*flags, "model.embedding_dim=257")
     run = trained(tmp_path, *flags)
-    parts = build_parts(job_from(tmp_path, run, *flags))
+    parts = build_components(job_from(tmp_path, run, *flags))
     saved = load_pretrained(run)
     assert same(parameters(parts.model), parameters(saved))
     folder = save_pretrained(load_pretrained(trained(tmp_path)), tmp_path / "exported")
     refused = job_from(tmp_path, folder, *flags)
     with pytest.raises(SetpointError, match="a model of type = import can start from a run"):
-        build_parts(refused)
+        build_components(refused)
     (problem,) = preflight(refused).problems
     assert problem.path == "model.pretrained"
     assert "a model of type = import can start from a run" in problem.message
@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_told_field_by_field(tmp_path: Path, capsys: Any) -
         problems = preflight(job).problems
         assert problems, case
         with pytest.raises(SetpointError) as caught:
-            build_parts(job)
+            build_components(job)
         text = f"{case}, at check:\n{ConfigError(problems)}\n\n{case}, at start:\n{caught.value}\n"
         told.append(text.replace(str(run), "RUN").replace(str(tmp_path), "HERE"))
     compare("model/pretrained_not_fitting", "\n".join(told))
@@ -155,7 +155,7 @@ def test_training_only_settings_may_differ(tmp_path: Path) -> None:
         "model.init_std=1",
         "model.max_sequence_length=32",
     )
-    assert same(parameters(build_parts(job).model), parameters(load_pretrained(run)))
+    assert same(parameters(build_components(job).model), parameters(load_pretrained(run)))
 
 
 def test_a_run_without_its_checkpoints_is_not_trained_from_nothing(
@@ -164,6 +164,8 @@ def test_a_run_without_its_checkpoints_is_not_trained_from_nothing(
     from setpoint.train import run as module
 
     job = job_from(tmp_path, trained(tmp_path))
-    monkeypatch.setattr(module, "build_parts", lambda job, *_: build_parts(job, fresh=False))
+    monkeypatch.setattr(
+        module, "build_components", lambda job, *_: build_components(job, fresh=False)
+    )
     with pytest.raises(SetpointError, match="went away while the run was being set up"):
         train(job)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
@@ -30,7 +30,7 @@ FLAGS = (
 
 def plain_loop(job: Job) -> list[torch.Tensor]:
     """The same run in plain torch: two micro-batches, clipping, a schedule, Adagrad."""
-    parts = build_parts(job)
+    parts = build_components(job)
     optimizer = torch.optim.Adagrad(parts.model.parameters(), lr=0.05, lr_decay=0.1)
     for step in range(6):
         for group in optimizer.param_groups:
@@ -50,7 +50,7 @@ def plain_loop(job: Job) -> list[torch.Tensor]:
 def test_adagrad_by_its_path_learns_what_a_plain_loop_learns(tmp_path: Path) -> None:
     job = small_job(tmp_path, *FLAGS)
     expected = plain_loop(job)
-    parts = build_parts(job)
+    parts = build_components(job)
     assert isinstance(parts.optimizer, torch.optim.Adagrad)
     Loop(job, parts, [], StopRequest(), Position()).run()
     for ours, theirs in zip(parts.model.parameters(), expected, strict=True):

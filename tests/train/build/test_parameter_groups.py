@@ -11,7 +11,7 @@ from torch import nn
 
 from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.build.parameter_groups import groups_of, rows_of, trained_parameters
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
@@ -27,7 +27,7 @@ RULES = (
 
 def test_without_rules_old_checkpoints_fit(tmp_path: Path) -> None:
     """What has two dimensions and more decays, as it did before there were kinds."""
-    parts = build_parts(small_job(tmp_path, "model.norm=layer_norm", "model.qkv_bias=true"))
+    parts = build_components(small_job(tmp_path, "model.norm=layer_norm", "model.qkv_bias=true"))
     decay, rest = parts.optimizer.param_groups
     assert [decay["name"], rest["name"]] == ["decay", "no_decay"]
     named = list(parts.model.named_parameters())
@@ -37,24 +37,24 @@ def test_without_rules_old_checkpoints_fit(tmp_path: Path) -> None:
 
 
 def test_mup_is_a_rule_of_the_model(tmp_path: Path) -> None:
-    groups = build_parts(small_job(tmp_path, "model.mup.base_dim=8")).optimizer.param_groups
+    groups = build_components(small_job(tmp_path, "model.mup.base_dim=8")).optimizer.param_groups
     assert [group["name"] for group in groups] == ["decay", "decay x 0.5", "no_decay"]
     assert [group.get("lr_multiplier") for group in groups] == [None, 0.5, None]
 
 
 def test_rates_of_mup_and_of_groups_are_multiplied(tmp_path: Path) -> None:
     flags = ("model.mup.base_dim=8", "optimizer.groups=[{pattern=query, lr_multiplier=3}]")
-    groups = build_parts(small_job(tmp_path, *flags)).optimizer.param_groups
+    groups = build_components(small_job(tmp_path, *flags)).optimizer.param_groups
     assert groups[-1]["param_names"] == ["layers.0.attention.query.weight"]
     assert groups[-1]["lr_multiplier"] == 1.5
 
 
 def test_the_loop_multiplies_the_rate_of_the_schedule(tmp_path: Path) -> None:
     job = small_job(tmp_path, RULES, "schedule=constant", "schedule.warmup=0")
-    parts = build_parts(job)
-    update = Loop(job, parts, [], StopRequest(), Position()).update()
+    parts = build_components(job)
+    result = Loop(job, parts, [], StopRequest(), Position()).take_step()
     rates = {group["name"]: group["lr"] for group in parts.optimizer.param_groups}
-    assert update.lr == 0.01
+    assert result.lr == 0.01
     assert rates == {
         "decay": 0.01,
         "no_decay": 0.01,
@@ -69,7 +69,7 @@ def test_a_rate_of_zero_leaves_parameters_alone(tmp_path: Path) -> None:
         "duration=3 steps",
     )
     job = small_job(tmp_path, *flags)
-    parts = build_parts(job)
+    parts = build_components(job)
     before = {name: p.detach().clone() for name, p in parts.model.named_parameters()}
     Loop(job, parts, [], StopRequest(), Position()).run()
     still = {n for n, p in parts.model.named_parameters() if torch.equal(p, before[n])}
@@ -94,7 +94,7 @@ def test_the_record_says_which_parameter_fell_into_which_group(tmp_path: Path) -
         "layers.0.attention.key.weight",
     ]
     assert sum(row["parameters"] for row in start["groups"]) == sum(
-        p.numel() for p in build_parts(small_job(tmp_path)).model.parameters()
+        p.numel() for p in build_components(small_job(tmp_path)).model.parameters()
     )
 
 

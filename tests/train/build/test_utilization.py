@@ -15,7 +15,7 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.model.count import count_parameters
 from setpoint.model.flops import FORMULAS
 from setpoint.plan.preflight import preflight
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.build.utilization import Utilization, utilization_of
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -47,13 +47,13 @@ class Speaking(Table):
 
 
 def used(job: Job) -> Utilization:
-    parts = build_parts(job)
+    parts = build_components(job)
     return utilization_of(job, parts.model, parts.tokenizer.vocab_size, CPU)
 
 
 def test_palm_is_what_torch_counts(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.dropout=0")
-    parts = build_parts(job)
+    parts = build_components(job)
     tokens = torch.zeros(2, 16, dtype=torch.int64)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         parts.model(tokens).sum().backward()
@@ -130,7 +130,7 @@ def test_a_gpu_has_the_peak_its_maker_promises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = small_job(tmp_path)
-    parts = build_parts(job)
+    parts = build_components(job)
     name = "NVIDIA H200"
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
     gpu: Any = torch.device("cuda")
@@ -147,7 +147,7 @@ def test_a_gpu_has_the_peak_its_maker_promises(
 def test_models_of_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("duration=1 steps", "model.overrides.vocab_size=257", *GPT2)
     job = small_job(tmp_path, *flags, "tracking.flops=all_parameters", without=NO_MODEL)
-    parts = build_parts(job)
+    parts = build_components(job)
     found = utilization_of(job, parts.model, 257, CPU)
     # 12 L H Q S with 2 layers of width 24.
     assert found.flops_per_token == 6 * count_parameters(parts.model) + 12 * 2 * 24 * 16

@@ -53,9 +53,9 @@ def test_the_first_update_and_later_ones() -> None:
         News(fallbacks=("the last evaluation",)),
     ]
     told, events, notes = callback(news)
-    told.after_update(at(1, 2.0), None)  # pyright: ignore[reportArgumentType]
-    told.after_update(at(2, 4.0), None)  # pyright: ignore[reportArgumentType]
-    told.after_update(at(3, 6.0), None)  # pyright: ignore[reportArgumentType]
+    told.after_step(at(1, 2.0), None)  # pyright: ignore[reportArgumentType]
+    told.after_step(at(2, 4.0), None)  # pyright: ignore[reportArgumentType]
+    told.after_step(at(3, 6.0), None)  # pyright: ignore[reportArgumentType]
     told.finish(at(3, 6.0))
     first, second, last = events.seen
     assert first == {
@@ -81,10 +81,10 @@ def test_the_first_update_and_later_ones() -> None:
 def test_a_fallback_ends_the_run_and_is_recorded() -> None:
     told, events, _ = callback([News(graphs=1, fallbacks=("one", "two"))], fails=True)
     with pytest.raises(RunError, match="step 4: compile.fallback = fail: one\ntwo"):
-        told.after_update(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]
+        told.after_step(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]
     assert len(events.seen) == 1
 
 
 def test_recompilations_alone_do_not_end_it() -> None:
     told, _, _ = callback([News(graphs=1, recompilations=("size",))], fails=True)
-    told.after_update(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]
+    told.after_step(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]

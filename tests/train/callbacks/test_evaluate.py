@@ -11,13 +11,13 @@ import pytest
 
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.evaluation.score import scores_in
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 
 from ..small import events, rows, small_job, snapshot
 
@@ -130,7 +130,7 @@ def test_judged_before_the_first_update_and_once(tmp_path: Path) -> None:
     flags = (*FALLS, "evaluation.before_training=true", "checkpoint.keep=null")
     flags = (*flags, "checkpoint.at_start=true")
     job = small_job(tmp_path, *flags, "duration=4 steps")
-    untrained = evaluate(job, build_parts(job))
+    untrained = evaluate(job, build_components(job))
     run = train(job).directory
     assert list(scores_of(run)) == [0, 2, 4]
     assert scores_of(run)[0] == untrained["held_out"].loss
@@ -266,11 +266,11 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int) -> None:
     """
 
     class Ender(Callback):
-        def after_update(self, loop: Loop, update: Update) -> None:
+        def after_step(self, loop: Loop, result: StepResult) -> None:
             if loop.position.step == end:
                 loop.end("it is enough")
 
-    def added(job: Job, parts: Parts, run: RunDirectory) -> list[Callback]:
+    def added(job: Job, parts: Components, run: RunDirectory) -> list[Callback]:
         return [Ender()]
 
     job = small_job(tmp_path, *FALLS)

@@ -13,12 +13,12 @@ from setpoint.config import resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 from setpoint.units import Duration
 
@@ -38,14 +38,14 @@ class Counts(Callback):
     def __init__(self) -> None:
         self.seen: list[Tensor] = []
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        assert update.routing is not None
-        self.seen.append(update.routing.counts)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        assert result.routing is not None
+        self.seen.append(result.routing.counts)
 
 
 def balanced(job: Job) -> tuple[list[Tensor], Tensor]:
     """The counts of all updates, and the biases at the end."""
-    parts, counts = build_parts(job), Counts()
+    parts, counts = build_components(job), Counts()
     Loop(job, parts, [ExpertsCallback(), counts], StopRequest(), Position()).run()
     state = parts.model.state_dict()
     return counts.seen, torch.stack(
@@ -131,19 +131,19 @@ def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> No
 
 def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
     job = small_job(tmp_path, *SIGMOID, "duration=2 steps")
-    parts, counts = build_parts(job), list[Update]()
+    parts, counts = build_components(job), list[StepResult]()
     parts.scaler = LossScaler("cpu", resolve(LossScale(initial=2.0**127, backoff=2.0**-100)))
     before = {name: tensor.clone() for name, tensor in parts.model.state_dict().items()}
 
     class Updates(Callback):
-        def after_update(self, loop: Loop, update: Update) -> None:
-            counts.append(update)
-            if update.routing is None:
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            counts.append(result)
+            if result.routing is None:
                 now = parts.model.state_dict()
                 assert all(torch.equal(now[name], before[name]) for name in before)
 
     Loop(job, parts, [ExpertsCallback(), Updates()], StopRequest(), Position()).run()
-    assert [update.routing is None for update in counts] == [True, False]
+    assert [result.routing is None for result in counts] == [True, False]
     assert parts.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_updates": 1}
     now = parts.model.state_dict()
     moved = {name for name in before if not torch.equal(now[name], before[name])}

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 from ..small import essence, small_job
@@ -43,7 +43,7 @@ class Watch(Callback):
     def start(self, loop: Loop) -> None:
         gc.callbacks.append(self.count)
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         self.by_step[loop.position.step] = list(self.seen)
         self.seen.clear()
         assert not gc.isenabled()
@@ -57,7 +57,7 @@ class Watch(Callback):
 def run(folder: Path, *flags: str, watch: Watch, start: int = 0) -> None:
     job = small_job(folder, "duration=7 steps", *flags)
     assert job.resilience.gc is not None
-    parts = build_parts(job)
+    parts = build_components(job)
     collect = CollectCallback(job.resilience.gc)
     position = Position(step=start, tokens=start * 64)
     # The one that counts comes after, so that it sees what a step has collected.
@@ -101,7 +101,7 @@ def test_given_back_when_another_callback_cannot_start(tmp_path: Path) -> None:
     assert job.resilience.gc is not None
     callbacks = [CollectCallback(job.resilience.gc), Broken()]
     with pytest.raises(ValueError, match="broken"):
-        Loop(job, build_parts(job), callbacks, StopRequest(), Position()).run()
+        Loop(job, build_components(job), callbacks, StopRequest(), Position()).run()
     assert gc.isenabled()
 
 

@@ -16,13 +16,13 @@ from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.callbacks.log import TIMING, LogCallback
 from setpoint.train.run import train
-from setpoint.train.step.loop import Update
+from setpoint.train.step.loop import StepResult
 from setpoint.train.step.position import Position
 
 from ...variants import forget, known
 from ..small import rows, small_job
 
-UPDATE = Update(loss=2.0, nats=1.9, grad_norm=0.5, lr=0.01, tokens=64)
+UPDATE = StepResult(loss=2.0, nats=1.9, grad_norm=0.5, lr=0.01, tokens=64)
 
 
 def steps(tmp_path: Path, kind: str, *flags: str) -> list[int]:

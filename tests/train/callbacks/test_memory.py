@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.memory import EmptyCacheCallback
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
@@ -47,6 +47,6 @@ def test_the_cache_is_emptied_when_it_is_due(
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: steps.append(loop.position.step))
     job = small_job(tmp_path, "duration=5 steps")
     callback = EmptyCacheCallback(Period("2 steps"))
-    loop = Loop(job, build_parts(job), [callback], StopRequest(), Position())
+    loop = Loop(job, build_components(job), [callback], StopRequest(), Position())
     loop.run()
     assert steps == [2, 4]

@@ -13,11 +13,11 @@ from torch.profiler import record_function
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 from ...profile.traces import read_trace, spans
@@ -90,7 +90,7 @@ class Interrupt(Callback):
     def __init__(self, step: int, how: str) -> None:
         self.step, self.how = step, how
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         if loop.position.step == self.step:
             if self.how == "SIGTERM":
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -172,12 +172,12 @@ def test_only_the_ranks_that_are_asked_for(tmp_path: Path) -> None:
 def test_the_loop_is_as_before(tmp_path: Path) -> None:
     """Spans are set only while something may be recorded."""
     job = small_job(tmp_path, "duration=6 steps", *WINDOW)
-    parts = build_parts(job)
+    parts = build_components(job)
     assert job.profiling is not None
     seen: list[bool] = []
 
     class Look(Callback):
-        def after_update(self, loop: Loop, update: Update) -> None:
+        def after_step(self, loop: Loop, result: StepResult) -> None:
             seen.append(loop.span is record_function)
 
     class Nothing:

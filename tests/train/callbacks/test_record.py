@@ -11,6 +11,6 @@ def test_the_record_is_changed_once_and_not_before_the_first_update() -> None:
     callback.start(anything)
     callback.finish(anything)
     assert calls == []
-    callback.after_update(anything, anything)
-    callback.after_update(anything, anything)
+    callback.after_step(anything, anything)
+    callback.after_step(anything, anything)
     assert calls == ["changed"]

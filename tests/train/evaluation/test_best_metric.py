@@ -15,13 +15,13 @@ from transformers import (
     TrainingArguments,
 )
 
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.best_metric import (
     STATE,
-    Standing,
+    BestMetric,
+    best_metric_of,
     changes_measure,
     measure_of,
-    standing_of,
     value_of,
 )
 from setpoint.train.evaluation.score import Score
@@ -35,12 +35,12 @@ STOP = "evaluation.early_stopping.patience"
 def ends_at(values: list[float], patience: int, gain: float, tmp_path: Path, *flags: str) -> int:
     """After how many evaluations a run ends; 0: it does not."""
     flags = (f"{STOP}={patience}", f"evaluation.early_stopping.least_gain={gain}", *flags)
-    section, standing = small_job(tmp_path, *flags).evaluation, Standing()
+    section, standing = small_job(tmp_path, *flags).evaluation, BestMetric()
     assert section is not None
     for number, value in enumerate(values, 1):
         score = Score(value, value, value, 1, value)
         standing.observe(value_of(section, {"held_out": score}), gain)
-        if standing.ended(section):
+        if standing.stop_reason(section):
             return number
     return 0
 
@@ -105,24 +105,24 @@ def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
     assert ends_at([math.nan, 2.0, math.nan, math.nan], 2, 0.0, tmp_path) == 4
     assert ends_at([math.nan, math.nan], 2, 0.0, tmp_path) == 2
     assert ends_at([math.inf, math.inf, 3.0, 2.0], 2, 0.0, tmp_path) == 0
-    standing = Standing()
+    standing = BestMetric()
     standing.observe(math.nan)
     section = small_job(tmp_path, f"{STOP}=1").evaluation
-    assert str(standing.ended(section)).endswith("in 1 evaluations, and was never a number")
+    assert str(standing.stop_reason(section)).endswith("in 1 evaluations, and was never a number")
 
 
 def test_in_words(tmp_path: Path) -> None:
     flags = ("evaluation.best.metric=bits_per_byte", "evaluation.early_stopping.least_gain=0.01")
     section = small_job(tmp_path, f"{STOP}=3", *flags).evaluation
-    assert Standing({}, 9, 2.5, 3).ended(section) == (
+    assert BestMetric({}, 9, 2.5, 3).stop_reason(section) == (
         "bits per byte on held_out has not got better by more than 0.01 in 3 evaluations; the "
         "best was 2.5"
     )
-    assert Standing({}, 9, 2.5, 2).ended(section) is None
-    assert Standing({}, 9, 2.5, 99).ended(small_job(tmp_path).evaluation) is None
-    assert Standing({}, 9, 2.5, 99).ended(None) is None
+    assert BestMetric({}, 9, 2.5, 2).stop_reason(section) is None
+    assert BestMetric({}, 9, 2.5, 99).stop_reason(small_job(tmp_path).evaluation) is None
+    assert BestMetric({}, 9, 2.5, 99).stop_reason(None) is None
     flags = ("evaluation.best.metric=accuracy", "evaluation.accuracy=true", f"{STOP}=1")
-    assert Standing({}, 9, -0.25, 1).ended(small_job(tmp_path, *flags).evaluation) == (
+    assert BestMetric({}, 9, -0.25, 1).stop_reason(small_job(tmp_path, *flags).evaluation) == (
         "accuracy on held_out has not got better in 1 evaluations; the best was 0.25"
     )
 
@@ -148,26 +148,28 @@ CHANGES = {
 def test_when_values_no_longer_compare(tmp_path: Path, name: str) -> None:
     before, after, expected = CHANGES[name]
     job, today = (small_job(tmp_path, *flags) for flags in (before, after))
-    standing = Standing(measure_of(job, build_parts(job)), 8, 2.5, 1)
+    standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
     state = json.loads(json.dumps({STATE: standing.to_state()}))
-    found, differs = standing_of(today, build_parts(today), state)
+    found, differs = best_metric_of(today, build_components(today), state)
     assert differs == expected
     if expected:
-        assert (found.step, found.best, found.waited) == (8, None, 0)
+        assert (found.step, found.best, found.evals_without_gain) == (8, None, 0)
     else:
         assert found == standing
 
 
 def test_without_an_evaluation_what_was_known_is_kept(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    standing = Standing(measure_of(job, build_parts(job)), 8, 2.5, 1)
+    standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
     without = small_job(tmp_path, "evaluation=null")
-    found, differs = standing_of(without, build_parts(without), {STATE: standing.to_state()})
+    found, differs = best_metric_of(
+        without, build_components(without), {STATE: standing.to_state()}
+    )
     assert (found, differs) == (standing, [])
 
 
 def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    found, differs = standing_of(job, build_parts(job), {})
-    assert (found.step, found.best, found.waited, differs) == (-1, None, 0, [])
+    found, differs = best_metric_of(job, build_components(job), {})
+    assert (found.step, found.best, found.evals_without_gain, differs) == (-1, None, 0, [])
     assert not changes_measure(Accepted([]))

@@ -12,7 +12,7 @@ from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.resolving.verify import verify
 from setpoint.config.schema.hooks import NEEDS
 from setpoint.data.tokenizer import ByteTokenizer
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.datasets import build_datasets, trained_on
 from setpoint.train.run import train
 
@@ -35,12 +35,12 @@ def test_all_text_is_tokenized(tmp_path: Path) -> None:
     orders = [[256, *a, 256, *b, 256] for a, b in (texts, texts[::-1])]
     assert web.tokens.tolist() in orders, "a document without a byte is none"
     assert web.byte_count == sum(len(text) for text in texts)
-    assert np.array_equal(build_parts(job).judged["web"].tokens, web.tokens)
+    assert np.array_equal(build_components(job).eval_sets["web"].tokens, web.tokens)
 
 
 def test_none_without_an_evaluation(tmp_path: Path) -> None:
     job = small_job(tmp_path, "evaluation=null")
-    assert build_datasets(job, ByteTokenizer()) == {} == build_parts(job).judged
+    assert build_datasets(job, ByteTokenizer()) == {} == build_components(job).eval_sets
 
 
 def test_they_are_no_part_of_what_is_learned(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_text_that_is_empty_or_too_short(
         (tmp_path / "web" / f"{name}.txt").write_text(text if name == "a" else "")
     job = small_job(tmp_path, flag, f"batch.sequence_length={length}")
     if said is None:
-        build_parts(job)
+        build_components(job)
         return
     with pytest.raises(SetpointError, match=said):
-        build_parts(job)
+        build_components(job)
 
 
 def test_missing_files_are_found_by_check(tmp_path: Path) -> None:
@@ -78,15 +78,15 @@ def test_missing_files_are_found_by_check(tmp_path: Path) -> None:
     assert problem.path == "evaluation.datasets.0.sources.0.paths.0"
     assert "text" in problem.message
     with pytest.raises(SetpointError, match=r"evaluation\.datasets\.0\.sources\.0\.paths\.0"):
-        build_parts(small_job(tmp_path, flag))
+        build_components(small_job(tmp_path, flag))
 
 
 def test_documents_that_are_learned_from_as_well_are_named(tmp_path: Path) -> None:
     same = "{name=same, sources=[{type=random, documents=40, length=200, alphabet=8}]}"
     other = "{name=other, sources=[{type=random, documents=4, length=200, seed=3}]}"
     job = small_job(tmp_path, f"evaluation.datasets=[{same}, {other}]")
-    parts = build_parts(job)
-    (line,) = trained_on(parts.train, parts.judged)
+    parts = build_components(job)
+    (line,) = trained_on(parts.train, parts.eval_sets)
     trained = len(parts.train.files)
     assert line.startswith(f"evaluation: {trained} of 40 documents of same are in the tr")
     assert list(trained_on(parts.train, {"held_out": parts.held_out})) == []

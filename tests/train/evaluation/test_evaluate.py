@@ -14,9 +14,9 @@ from setpoint.config.values.user_code import allow_imports
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_batches
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import evaluate, judged_part
+from setpoint.train.evaluation.evaluate import eval_slice, evaluate
 from setpoint.train.evaluation.score import Score
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
@@ -33,12 +33,12 @@ WEB = (
 
 def held_out(job: Job) -> Score:
     """The score of held-out text before training."""
-    return evaluate(job, build_parts(job))["held_out"]
+    return evaluate(job, build_components(job))["held_out"]
 
 
-def learned(job: Job) -> Parts:
+def learned(job: Job) -> Components:
     """What is right now and then."""
-    parts = build_parts(job)
+    parts = build_components(job)
     Loop(job, parts, [], StopRequest(), Position()).run()
     return parts
 
@@ -73,7 +73,7 @@ def test_equal_to_a_direct_computation(
     job = small_job(
         tmp_path, f"evaluation.sequences={sequences}", f"batch.sequence_length={sequence_length}"
     )
-    parts = build_parts(job)
+    parts = build_components(job)
     score = evaluate(job, parts)["held_out"]
     limit = None if sequences == "null" else int(sequences)
     nats, count, size, _ = computed(parts.model, parts.held_out, sequence_length, limit)
@@ -82,7 +82,7 @@ def test_equal_to_a_direct_computation(
     assert score.perplexity == pytest.approx(np.exp(nats / count), rel=1e-6)
     assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
     assert score.accuracy is None
-    part = judged_part(job, parts.held_out)
+    part = eval_slice(job, parts.held_out)
     assert (part.byte_count, len(part.tokens)) == (size, count + 1)
 
 
@@ -92,10 +92,10 @@ def test_named_data_sets_and_accuracy(tmp_path: Path, loss: str) -> None:
     parts = learned(job)
     scores = evaluate(job, parts)
     assert list(scores) == ["held_out", "web"]
-    assert len(parts.judged["web"].files) == 11
+    assert len(parts.eval_sets["web"].files) == 11
     for name, corpus, sequences in (
         ("held_out", parts.held_out, 12),
-        ("web", parts.judged["web"], 5),
+        ("web", parts.eval_sets["web"], 5),
     ):
         nats, count, size, right = computed(parts.model, corpus, 16, sequences)
         score = scores[name]
@@ -111,7 +111,7 @@ def test_named_data_sets_and_accuracy(tmp_path: Path, loss: str) -> None:
 def test_accuracy_of_what_counts(tmp_path: Path, loss: str, flag: str) -> None:
     job = small_job(tmp_path, loss, flag, "evaluation.accuracy=true", "evaluation.sequences=null")
     plain = small_job(tmp_path, "evaluation.accuracy=true", "evaluation.sequences=null")
-    parts = build_parts(job)
+    parts = build_components(job)
     # A model that is right about what is left out as well, since it learned from it.
     parts.model.load_state_dict(learned(plain).model.state_dict())
     score = evaluate(job, parts)["held_out"]
@@ -144,7 +144,7 @@ def test_accuracy_of_a_model_without_a_head(tmp_path: Path) -> None:
         "evaluation.accuracy=true",
         f"evaluation.datasets=[{{name=abc, sources={source}}}]",
     )
-    score = evaluate(job, build_parts(job))["abc"]
+    score = evaluate(job, build_components(job))["abc"]
     # But for the first letter, which follows a separator, and the separator at the end.
     assert (score.tokens, score.accuracy) == (121, 119 / 121)
     assert score.loss > 5
@@ -167,7 +167,7 @@ class Follows(torch.nn.Module):
 def test_a_model_that_knows_nothing(tmp_path: Path) -> None:
     """Uniform over 257 tokens: log2(257) bits a token, and separators are no bytes."""
     job = small_job(tmp_path, "evaluation.sequences=null")
-    parts = build_parts(job)
+    parts = build_components(job)
     for parameter in parts.model.parameters():
         torch.nn.init.zeros_(parameter)
     score = evaluate(job, parts)["held_out"]
@@ -188,7 +188,7 @@ def test_independent_of_the_portions(tmp_path: Path, micro: int) -> None:
 
 def test_nothing_of_the_state_changes(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.dropout=0.5")
-    parts = build_parts(job)
+    parts = build_components(job)
     parts.model.train()
     noise, loader = torch.get_rng_state(), parts.loader.state_dict()
     first = evaluate(job, parts)
@@ -208,6 +208,6 @@ def test_bf16_is_used(tmp_path: Path) -> None:
 def test_how_far_an_evaluation_is(tmp_path: Path) -> None:
     job = small_job(tmp_path, "evaluation.sequences=5")
     told: list[tuple[str, int, int | None]] = []
-    evaluate(job, build_parts(job), show=lambda *each: told.append(each))
+    evaluate(job, build_components(job), show=lambda *each: told.append(each))
     what = "evaluating held_out, sequences"
     assert told == [(what, done, 5) for done in (0, 2, 4, 5)]

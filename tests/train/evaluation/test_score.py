@@ -50,6 +50,8 @@ def test_rows_of_older_versions() -> None:
     assert scores_in({"kind": "train", "step": 3, "tokens": 9, "loss": 2.0}) == {}
 
 
-def test_in_words() -> None:
-    assert SCORES["held_out"].in_words() == ("loss 3.0000, 4.8090 bits per byte, accuracy 0.2500")
-    assert Score.of(3.0, 1, 1).in_words() == "loss 3.0000, 4.3281 bits per byte"
+def test_format_line() -> None:
+    assert SCORES["held_out"].format_line() == (
+        "loss 3.0000, 4.8090 bits per byte, accuracy 0.2500"
+    )
+    assert Score.of(3.0, 1, 1).format_line() == "loss 3.0000, 4.3281 bits per byte"

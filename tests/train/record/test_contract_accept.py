@@ -17,7 +17,7 @@ from setpoint.config.record.writer import read_record
 from setpoint.train.config import Job
 from setpoint.train.record.contract import Accepted, check_contract, describe_accepted
 from setpoint.train.run import Outcome, train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 
 from ...snapshots import compare
 from ..small import Kept, events, rows, small_job, snapshot
@@ -324,17 +324,17 @@ def test_an_accepted_change_survives_a_kill_before_the_next_save(
     value: object,
 ) -> None:
     flags = ("duration=9 steps", "schedule=constant", "evaluation=null", base)
-    update, seen = Loop.update, list[object]()
+    update, seen = Loop.take_step, list[object]()
 
     def session(last: int, *flags: str, directory: Path, accept: Sequence[str] = ()) -> None:
-        def watched(loop: Loop) -> Update:
+        def watched(loop: Loop) -> StepResult:
             if loop.position.step == last:
                 raise Killed
             done = update(loop)
             seen.append(first(loop.parts.optimizer, key))
             return done
 
-        monkeypatch.setattr(Loop, "update", watched)
+        monkeypatch.setattr(Loop, "take_step", watched)
         train(small_job(tmp_path, *flags), directory, accept)
 
     run = tmp_path / "run"
@@ -390,14 +390,14 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
     assert {n: d for n, d in snapshot(run).items() if "events" not in n and "logs" not in n} == {
         n: d for n, d in before.items() if "events" not in n and "logs" not in n
     }
-    real = Loop.update
+    real = Loop.take_step
 
-    def killed(loop: Loop) -> Update:
+    def killed(loop: Loop) -> StepResult:
         if loop.position.step == 7:
             raise Killed
         return real(loop)
 
-    monkeypatch.setattr(Loop, "update", killed)
+    monkeypatch.setattr(Loop, "take_step", killed)
     with pytest.raises(Killed):
         train(job, run, accept=["data.sources"])
     assert "accepted by --accept: documents of train: 1 gone" in capsys.readouterr().out
@@ -405,7 +405,7 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
     found = {kind: [name for side in sides for name in side[kind]] for kind in ("gone", "changed")}
     assert [len(names) for names in found.values()] == [1, 1]
     assert found["gone"][0].endswith("03.txt") and found["changed"][0].endswith("05.txt")
-    monkeypatch.setattr(Loop, "update", real)
+    monkeypatch.setattr(Loop, "take_step", real)
     # The record has today's documents, and the checkpoint a position in those of before.
     outcome = train(job, run)
     assert (outcome.started.step, outcome.ended.step, outcome.status) == (6, 20, 0)

@@ -10,7 +10,7 @@ from setpoint.config.record.writer import CONFIG
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.record.environment import Beginning, keep_record
 from setpoint.train.run import train
@@ -47,7 +47,7 @@ class Notes(Progress):
 
 def test_a_new_run_writes_its_record_and_starts(tmp_path: Path) -> None:
     job = small_job(tmp_path, "tracking.peak_flops=1e12")
-    parts, notes = build_parts(job), Notes()
+    parts, notes = build_components(job), Notes()
     use = utilization_of(job, parts.model, parts.tokenizer.vocab_size, parts.device)
     with RunDirectory.create(tmp_path / "run") as run:
         log = EventLog(run.events)

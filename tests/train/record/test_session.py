@@ -13,7 +13,7 @@ from setpoint.config.schema.tree import add_section
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 
 from ..small import small_job
 
@@ -31,10 +31,10 @@ class Watch(Callback):
         self.every = config.every
         self.path = run.path / "watch.txt"
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         if loop.position.step % self.every == 0:
             with self.path.open("a") as file:
-                file.write(f"{loop.position.step} {update.loss}\n")
+                file.write(f"{loop.position.step} {result.loss}\n")
 
 
 class NoCallback(Config, owner=f"{__name__}:build_nothing"):

@@ -12,7 +12,7 @@ import torch
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.record.state import capture, restore
 from setpoint.train.step.loop import Loop
@@ -21,14 +21,16 @@ from setpoint.train.step.position import Position
 from ..small import small_job
 
 
-def advance(job: Job, parts: Parts, position: Position, steps: int) -> tuple[Position, list[float]]:
+def advance(
+    job: Job, parts: Components, position: Position, steps: int
+) -> tuple[Position, list[float]]:
     loop = Loop(job, parts, [], StopRequest(), position)
     losses: list[float] = []
     parts.model.train()
     for _ in range(steps):
-        update = loop.update()
-        losses.append(update.loss)
-        loop.advance(update, 0.5)
+        result = loop.take_step()
+        losses.append(result.loss)
+        loop.advance(result, 0.5)
     return loop.position, losses
 
 
@@ -36,7 +38,7 @@ def advance(job: Job, parts: Parts, position: Position, steps: int) -> tuple[Pos
 def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
     """The oracle is the continuation of the very objects that were saved."""
     job = small_job(tmp_path, f"precision.compute={compute}")
-    parts = build_parts(job)
+    parts = build_components(job)
     position, _ = advance(job, parts, Position(), 5)
     store = CheckpointStore(tmp_path / "checkpoints")
     tensors, state = capture(parts, position)
@@ -45,7 +47,7 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
     noise = (random.random(), numpy.random.rand(), torch.rand(1).item())
 
     torch.manual_seed(99)
-    fresh = build_parts(job)
+    fresh = build_components(job)
     checkpoint = store.load("latest")
     restored = restore(job, fresh, checkpoint)
     assert restored == position
@@ -75,8 +77,8 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> None:
     job = small_job(tmp_path)
-    parts = build_parts(job)
+    parts = build_components(job)
     store = CheckpointStore(tmp_path / "checkpoints")
     store.save(0, *capture(parts, Position()))
     with pytest.raises(SetpointError, match=words):
-        restore(job, build_parts(small_job(tmp_path, flag)), store.load("latest"))
+        restore(job, build_components(small_job(tmp_path, flag)), store.load("latest"))

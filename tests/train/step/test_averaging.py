@@ -15,7 +15,7 @@ from setpoint.infer.config import Inference, Weights
 from setpoint.infer.load import load
 from setpoint.infer.tasks import Generation
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.record.state import capture, restore
@@ -37,19 +37,19 @@ MASTERS = ("precision.params=bf16", "precision.compute=bf16", "precision.master=
 FORMATS = [(), MASTERS[:2], MASTERS, ("precision.reduce=bf16",)]
 
 
-def trained(job: Job) -> Parts:
+def trained(job: Job) -> Components:
     """The parts after the run."""
-    parts = build_parts(job)
+    parts = build_components(job)
     Loop(job, parts, [], StopRequest(), Position()).run()
     return parts
 
 
-def weights(parts: Parts) -> dict[str, Tensor]:
+def weights(parts: Components) -> dict[str, Tensor]:
     """What the model computes with."""
     return {name: p.detach().clone() for name, p in parts.model.named_parameters()}
 
 
-def held(parts: Parts) -> dict[str, Tensor]:
+def held(parts: Components) -> dict[str, Tensor]:
     """What the optimizer updates."""
     return {name: p.detach().clone() for name, p in parts.weights.named_parameters()}
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path
     assert same(training, updated)
     assert ("master" in saved.tensors) != (TRAINING in saved.tensors)
     job = small_job(tmp_path, *FREE, *formats)
-    fresh = build_parts(job)
+    fresh = build_components(job)
     restore(job, fresh, saved)
     assert same(weights(fresh), model) and same(held(fresh), updated)
 
@@ -148,7 +148,7 @@ def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> Non
     # The score of the last row is that of these weights.
     (*_, last) = [row for row in rows(run.directory) if row["kind"] == "evaluation"]
     job = small_job(tmp_path, *FREE)
-    twin = build_parts(job)
+    twin = build_components(job)
     go_on_from(twin, used)
     score = evaluate(job, twin)["held_out"]
     assert score.loss == pytest.approx(last["held_out_loss"], rel=1e-6)

@@ -12,7 +12,7 @@ from torch import Tensor
 from setpoint.config import RunError
 from setpoint.config.values.user_code import allow_imports
 from setpoint.train.run import train
-from setpoint.train.step.errors import in_words, stepping
+from setpoint.train.step.errors import explain, stepping
 
 from ..small import events, small_job
 
@@ -90,4 +90,4 @@ def test_our_own_optimizers_are_not_blamed(tmp_path: Path) -> None:
 
 
 def test_other_errors_are_not_known() -> None:
-    assert in_words(ValueError("x")) is None
+    assert explain(ValueError("x")) is None

@@ -13,7 +13,7 @@ from setpoint.optim.config import Cosine, Plateau, ScheduleConfig
 from setpoint.optim.schedule.config import Moving
 from setpoint.optim.schedule.place import Place
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import build_parts
+from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.score import Score
 from setpoint.train.run import train
@@ -138,16 +138,16 @@ PLATEAU = (
 def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     job = small_job(tmp_path, *BATCH, *EPOCHS, "duration=60 steps")
     assert isinstance(job.schedule, Moving)
-    parts = build_parts(job)
+    parts = build_components(job)
     loop = Loop(job, parts, [], StopRequest(), Position())
     per_epoch = parts.loader.windows_per_epoch / 4
     curve, seen = job.schedule.build(), []
     for step in range(60):
-        update = loop.update()
-        seen.append(update.lr)
+        result = loop.take_step()
+        seen.append(result.lr)
         first = next(n for n in range(step + 1) if n // per_epoch == step // per_epoch)
-        assert update.lr == 0.01 * curve(first)
-        loop.advance(update, 0.0)
+        assert result.lr == 0.01 * curve(first)
+        loop.advance(result, 0.0)
     assert 60 / per_epoch > 2 and len(set(seen)) == int(59 // per_epoch) + 1
 
 
@@ -177,7 +177,7 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
     tmp_path: Path, name: str, unit: str
 ) -> None:
     job = small_job(tmp_path, *BATCH, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
-    parts = build_parts(job)
+    parts = build_components(job)
     loop, curve = Loop(job, parts, [], StopRequest(), Position()), job.schedule.build()
     per_epoch, found = parts.loader.windows_per_epoch / 4, list[float]()
     while loop.goes_on:
@@ -186,10 +186,10 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
             {"steps": step, "tokens": 64 * step, "epochs": step / per_epoch},
             {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
         )
-        update = loop.update()
-        found.append(update.lr)
-        assert update.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
-        loop.advance(update, 0.0)
+        result = loop.take_step()
+        found.append(result.lr)
+        assert result.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
+        loop.advance(result, 0.0)
     assert is_over(job.duration, loop.position) and len(found) > 10
     assert found[0] > 0 and max(found) == pytest.approx(0.01)
 
@@ -198,14 +198,14 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: str) -> None:
     job = small_job(tmp_path, *BATCH, *VARIANTS[name], f"duration={duration}")
-    loop = Loop(job, build_parts(job), [], StopRequest(), Position())
+    loop = Loop(job, build_components(job), [], StopRequest(), Position())
     curve, seconds = job.schedule.build(), 0.0
     while loop.goes_on:
         at = loop.position
         place = Place({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
-        update = loop.update()
-        assert update.lr == 0.01 * curve(place)
-        loop.advance(update, 1 / 64)  # so long does a step take here
+        result = loop.take_step()
+        assert result.lr == 0.01 * curve(place)
+        loop.advance(result, 1 / 64)  # so long does a step take here
         seconds += 1 / 64
     assert loop.position.seconds == seconds == 20 / 64
 

@@ -16,11 +16,11 @@ from setpoint.config import RunError
 from setpoint.model.transformer import Head
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.objective import total_count
 from setpoint.train.step.position import Position
 
@@ -33,24 +33,24 @@ class Recorder(Callback):
     """Keeps what the loop tells."""
 
     def __init__(self) -> None:
-        self.updates: list[Update] = []
+        self.updates: list[StepResult] = []
         self.told: list[str] = []
         self.positions: list[tuple[int, int, bool]] = []
 
     def start(self, loop: Loop) -> None:
         self.told.append("start")
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        self.updates.append(update)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.updates.append(result)
         self.positions.append((loop.before.step, loop.position.step, loop.last))
 
     def finish(self, loop: Loop) -> None:
         self.told.append("finish")
 
 
-def run_loop(job: Job) -> tuple[Parts, Recorder]:
+def run_loop(job: Job) -> tuple[Components, Recorder]:
     """Train without a directory."""
-    parts, recorder = build_parts(job), Recorder()
+    parts, recorder = build_components(job), Recorder()
     Loop(job, parts, [recorder], StopRequest(), Position()).run()
     return parts, recorder
 
@@ -65,7 +65,7 @@ def cosine(step: int, warmup: int, horizon: int, floor: float) -> float:
 
 def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
     """What a careful engineer would write for one micro-batch an update."""
-    parts = build_parts(job)
+    parts = build_components(job)
     model, options, schedule = parts.model, job.optimizer, job.schedule
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
@@ -106,10 +106,10 @@ def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
     model, seen = plain_loop(job)
     assert len(recorder.updates) == STEPS
     clipped = 0
-    for update, (loss, norm, lr) in zip(recorder.updates, seen, strict=True):
-        assert update.lr == pytest.approx(lr, rel=1e-12)
-        assert update.loss == update.nats == pytest.approx(loss, rel=1e-6)
-        assert update.grad_norm == pytest.approx(norm, rel=1e-5)
+    for result, (loss, norm, lr) in zip(recorder.updates, seen, strict=True):
+        assert result.lr == pytest.approx(lr, rel=1e-12)
+        assert result.loss == result.nats == pytest.approx(loss, rel=1e-6)
+        assert result.grad_norm == pytest.approx(norm, rel=1e-5)
         clipped += norm > 0.5
     assert clipped >= 3
     theirs = dict(model.named_parameters())
@@ -129,7 +129,7 @@ def test_accumulation_equals_one_large_batch(
             tmp_path, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
             "model.dropout=0", "loss.z_loss=1e-3",
         )  # fmt: skip
-        parts = build_parts(job)
+        parts = build_components(job)
         parts.model.to(dtype)
         loop = Loop(job, parts, [], StopRequest(), Position())
         batches = [next(parts.loader) for _ in range(accumulation)]
@@ -154,7 +154,7 @@ def test_accumulation_over_a_whole_run(tmp_path: Path) -> None:
             tmp_path, f"batch.micro_size={micro}", f"batch.accumulation={accumulation}",
             "model.dropout=0", "duration=10 steps",
         )  # fmt: skip
-        losses.append([update.loss for update in run_loop(job)[1].updates])
+        losses.append([result.loss for result in run_loop(job)[1].updates])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][-1] < losses[0][0]
 
@@ -163,7 +163,7 @@ def test_the_position_after_each_update(tmp_path: Path) -> None:
     _, recorder = run_loop(small_job(tmp_path, "duration=3 steps"))
     assert recorder.positions == [(0, 1, False), (1, 2, False), (2, 3, True)]
     assert recorder.told == ["start", "finish"]
-    assert [update.tokens for update in recorder.updates] == [64, 64, 64]
+    assert [result.tokens for result in recorder.updates] == [64, 64, 64]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_duration_ends_it(tmp_path: Path, duration: str, steps: int) -> None
 
 def test_time_ends_it(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=0.05 s", "schedule=constant")
-    parts, recorder = build_parts(job), Recorder()
+    parts, recorder = build_components(job), Recorder()
     loop = Loop(job, parts, [recorder], StopRequest(), Position(seconds=0.04))
     loop.run()
     assert loop.position.seconds >= 0.05
@@ -197,13 +197,13 @@ def test_a_stop_request_ends_it_after_the_update(tmp_path: Path) -> None:
     stop.resumable = True
 
     class Stopper(Recorder):
-        def after_update(self, loop: Loop, update: Update) -> None:
-            super().after_update(loop, update)
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            super().after_step(loop, result)
             if loop.position.step == 4:
                 stop.request()
 
     stopper = Stopper()
-    Loop(job, build_parts(job), [stopper], stop, Position()).run()
+    Loop(job, build_components(job), [stopper], stop, Position()).run()
     assert [after for _, after, _ in stopper.positions] == [1, 2, 3, 4]
     assert stopper.told == ["start", "finish"]
     assert stop.status == 75
@@ -211,14 +211,14 @@ def test_a_stop_request_ends_it_after_the_update(tmp_path: Path) -> None:
 
 def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
     class Ender(Recorder):
-        def after_update(self, loop: Loop, update: Update) -> None:
-            super().after_update(loop, update)
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            super().after_step(loop, result)
             if loop.position.step == 4:
                 loop.end("enough")
 
     ender, after = Ender(), Recorder()
     job = small_job(tmp_path, "duration=9 steps")
-    loop = Loop(job, build_parts(job), [ender, after], StopRequest(), Position())
+    loop = Loop(job, build_components(job), [ender, after], StopRequest(), Position())
     assert loop.goes_on and loop.ended is None
     loop.run()
     assert (loop.position.step, loop.ended, loop.goes_on) == (4, "enough", False)
@@ -237,7 +237,7 @@ def test_a_callback_that_ends_it_at_the_start(tmp_path: Path) -> None:
 
     ender = Ender()
     job = small_job(tmp_path, "duration=9 steps")
-    Loop(job, build_parts(job), [ender], StopRequest(), Position()).run()
+    Loop(job, build_components(job), [ender], StopRequest(), Position()).run()
     assert ender.updates == [] and ender.told == ["finish"]
 
 
@@ -247,8 +247,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
 ) -> None:
     job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
 
-    def poisoned(job: Job, *given: Any) -> Parts:
-        parts = build_parts(job, *given)
+    def poisoned(job: Job, *given: Any) -> Components:
+        parts = build_components(job, *given)
         inner = parts.model
         forward, calls = inner.forward, [0]
 
@@ -261,7 +261,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
         monkeypatch.setattr(inner, "forward", poison)
         return parts
 
-    monkeypatch.setattr("setpoint.train.run.build_parts", poisoned)
+    monkeypatch.setattr("setpoint.train.run.build_components", poisoned)
     with pytest.raises(RunError) as caught:
         train(job)
     assert caught.value.status == 1
@@ -276,13 +276,13 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
     assert fault["step"] == 3
     assert fault["error"] == str(caught.value)
     # When the cause is gone, the run goes on from there.
-    monkeypatch.setattr("setpoint.train.run.build_parts", build_parts)
+    monkeypatch.setattr("setpoint.train.run.build_components", build_components)
     assert train(job).started.step == 3
 
 
 def test_a_gradient_that_is_not_finite_stops_as_well(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=3 steps")
-    parts = build_parts(job)
+    parts = build_components(job)
     parameter = next(parts.model.parameters())
     parameter.register_hook(lambda gradient: gradient * math.inf)
     before = [p.detach().clone() for p in parts.model.parameters()]

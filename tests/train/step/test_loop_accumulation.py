@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.resilience.signals import StopRequest
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
-from setpoint.train.step.loop import Loop, Update
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.objective import total_count
 from setpoint.train.step.position import Position
 
@@ -59,9 +59,9 @@ def job_of(tmp_path: Path, portion: tuple[int, int], *flags: str) -> Job:
     return job
 
 
-def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Parts, float]:
+def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Components, float]:
     """The gradients of one update, left in the parameters, and its loss."""
-    parts = build_parts(job)
+    parts = build_components(job)
     parts.model.to(dtype)
     loop = Loop(job, parts, [], StopRequest(), Position())
     batches = [next(parts.loader) for _ in range(job.batch.accumulation)]
@@ -77,7 +77,7 @@ def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Parts, fl
     return parts, float(sum(share[0] for share in shares))
 
 
-def gradients(parts: Parts) -> dict[str, torch.Tensor]:
+def gradients(parts: Components) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in parts.model.named_parameters() if p.grad is not None}
 
 
@@ -109,7 +109,7 @@ def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, in
     parts, found = accumulated(
         job_of(tmp_path, portion, f"loss={loss}"), torch.float64, weighted=True
     )
-    whole = build_parts(job_of(tmp_path, (8, 1)))
+    whole = build_components(job_of(tmp_path, (8, 1)))
     model, batch = whole.model.to(torch.float64).train(), next(whole.loader)
     weights = (batch.inputs % 5 * (batch.targets % 3)).double().flatten()
     each = F.cross_entropy(
@@ -127,21 +127,21 @@ class Updates(Callback):
     """Keeps the updates."""
 
     def __init__(self) -> None:
-        self.seen: list[Update] = []
+        self.seen: list[StepResult] = []
 
-    def after_update(self, loop: Loop, update: Update) -> None:
-        self.seen.append(update)
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.seen.append(result)
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_run(tmp_path: Path, name: str) -> None:
     """Norms, clipping, the optimizer and what is counted, over five updates."""
     dtype, tolerance = (torch.float32, 1e-5) if name in SHORT else (torch.float64, 1e-9)
-    runs: list[tuple[list[Update], dict[str, torch.Tensor]]] = []
+    runs: list[tuple[list[StepResult], dict[str, torch.Tensor]]] = []
     with liger_stand_in():
         for portion in PORTIONS[:2]:
             job = job_of(tmp_path, portion, *JOBS[name], "optimizer.clip_norm=0.3")
-            parts, updates = build_parts(job), Updates()
+            parts, updates = build_components(job), Updates()
             parts.model.to(dtype)
             Loop(job, parts, [ExpertsCallback(), updates], StopRequest(), Position()).run()
             runs.append((updates.seen, parts.model.state_dict()))

@@ -21,7 +21,7 @@ from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 from setpoint.shapes.outcome import Outcome, Projection, Routing
-from setpoint.train.build.components import Parts, build_parts
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.evaluate import evaluate
@@ -79,7 +79,7 @@ def one_update(
         folder, f"batch.micro_size={micro}", f"batch.accumulation={ROWS // micro}",
         "model.dropout=0", "optimizer.clip_norm=null", *flags,
     )  # fmt: skip
-    parts = build_parts(job)
+    parts = build_components(job)
     parts.model.to(torch.float64)
     parts.loader = Rows(batch, micro)  # pyright: ignore[reportAttributeAccessIssue]
     kept: list[Tensor] = []
@@ -88,8 +88,8 @@ def one_update(
         kept.extend(p.grad.clone() for p in parts.model.parameters() if p.grad is not None)
 
     parts.optimizer.register_step_pre_hook(keep)
-    update = Loop(job, parts, [], StopRequest(), Position()).update()
-    return (update.loss, update.nats, update.tokens), kept
+    result = Loop(job, parts, [], StopRequest(), Position()).take_step()
+    return (result.loss, result.nats, result.tokens), kept
 
 
 LOSSES = {
@@ -122,7 +122,7 @@ def test_the_mean_is_over_the_weights_of_the_valid_targets(tmp_path: Path) -> No
     batch = rows_of(weighted=True)
     flags = ("loss.ignore_index=33", "loss.token_weights={34: 0.5, 35: 0}", "model.dropout=0")
     (loss, nats, tokens), _ = one_update(tmp_path, batch, 2, *flags)
-    model = build_parts(small_job(tmp_path, *flags)).model.double()
+    model = build_components(small_job(tmp_path, *flags)).model.double()
     each = F.cross_entropy(
         model(batch.inputs).flatten(0, 1), batch.targets.flatten(), reduction="none"
     ).detach()
@@ -153,7 +153,7 @@ def test_the_scale_of_fp16_is_taken_back(tmp_path: Path, kind: str) -> None:
     job = small_job(tmp_path, f"loss={kind}", "model.dropout=0")
     gradients: list[list[Tensor]] = []
     for enabled in (False, True):
-        parts = build_parts(job)
+        parts = build_components(job)
         parts.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)), enabled=enabled)
         loop = Loop(job, parts, [], StopRequest(), Position())
         batch = next(parts.loader)
@@ -189,22 +189,22 @@ def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> 
     """All tokens that the model reads weigh the same, whether their targets count or not."""
     batch = rows_of(weighted=False)
     job = small_job(tmp_path, "batch.micro_size=2", "batch.accumulation=4")
-    parts = build_parts(job)
+    parts = build_components(job)
     parts.model = Told()
     parts.objective = Objective(parts.model, resolve(CrossEntropy()).build())
     parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.0)
     parts.loader = Rows(batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
     loop = Loop(job, parts, [], StopRequest(), Position())
-    update = loop.update()
+    result = loop.take_step()
     valid = (batch.targets != IGNORE_INDEX).sum(1).view(4, 2).sum(1)
     assert len(valid.unique()) > 1
     expected = float(batch.inputs.double().mean())
-    assert update.nats == pytest.approx(float(torch.tensor(VOCAB).log()), rel=1e-6)
-    assert update.loss == pytest.approx(update.nats + expected, rel=1e-6)
-    assert update.routing is not None
-    assert update.routing.counts.tolist() == [[ROWS * LENGTH] * 3] * 2
-    assert update.routing.dropped.tolist() == [4, 4]
-    found = [float(mean) for mean in update.routing[2:]]
+    assert result.nats == pytest.approx(float(torch.tensor(VOCAB).log()), rel=1e-6)
+    assert result.loss == pytest.approx(result.nats + expected, rel=1e-6)
+    assert result.routing is not None
+    assert result.routing.counts.tolist() == [[ROWS * LENGTH] * 3] * 2
+    assert result.routing.dropped.tolist() == [4, 4]
+    found = [float(mean) for mean in result.routing[2:]]
     assert found == pytest.approx([expected, 2 * expected, 3 * expected], rel=1e-6)
 
 
@@ -218,22 +218,24 @@ def test_routing_of_one_micro_batch_is_itself() -> None:
 def test_experts_are_counted_over_all_micro_batches(tmp_path: Path) -> None:
     flags = ("model.dropout=0", "model.moe.experts=4", "model.moe.top_k=2", "loss.z_loss=0.1")
     job = small_job(tmp_path, "loss=chunked_cross_entropy", *flags)
-    update = Loop(job, build_parts(job), [], StopRequest(), Position()).update()
-    assert update.routing is not None
-    assert float(update.routing.counts.sum()) == 2 * update.tokens
-    assert not any(value.requires_grad for value in update.routing)
+    result = Loop(job, build_components(job), [], StopRequest(), Position()).take_step()
+    assert result.routing is not None
+    assert float(result.routing.counts.sum()) == 2 * result.tokens
+    assert not any(value.requires_grad for value in result.routing)
     # An even load has balance 1; both terms are above the cross-entropy.
-    assert float(update.routing.balance) >= 1
-    assert update.loss > update.nats
+    assert float(result.routing.balance) >= 1
+    assert result.loss > result.nats
 
 
 def test_a_dense_model_has_no_routing(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    assert Loop(job, build_parts(job), [], StopRequest(), Position()).update().routing is None
+    assert (
+        Loop(job, build_components(job), [], StopRequest(), Position()).take_step().routing is None
+    )
 
 
 def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
-    parts = build_parts(small_job(tmp_path))
+    parts = build_components(small_job(tmp_path))
     # Not what the targets say: nothing is counted anew where nothing is left out.
     batch = replace(next(parts.loader), target_tokens=5)
     count = parts.objective.count(batch)
@@ -244,9 +246,9 @@ def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
 class TestEvaluation:
     """Metrics are the plain cross-entropy of what counts."""
 
-    def parts(self, folder: Path, *flags: str) -> tuple[Job, Parts]:
+    def parts(self, folder: Path, *flags: str) -> tuple[Job, Components]:
         job = small_job(folder, *flags)
-        return job, build_parts(job)
+        return job, build_components(job)
 
     @pytest.mark.parametrize(
         "flags",
@@ -336,10 +338,10 @@ def test_what_does_not_fit_together(tmp_path: Path) -> None:
         "a loss that needs hidden states": lambda: Objective(Logits(), NeedsHidden()),
         "a loss without weights": lambda: own.count(weighted),
         "negative weights": lambda: ours.count(negative),
-        "a token that is not there": lambda: build_parts(
+        "a token that is not there": lambda: build_components(
             small_job(tmp_path, "loss.ignore_index=257")
         ),
-        "weights of such": lambda: build_parts(
+        "weights of such": lambda: build_components(
             small_job(tmp_path, "loss.token_weights={300: 0.5}")
         ),
         "nothing counts": lambda: one_update(tmp_path, nothing, 4, "loss.ignore_index=33"),
@@ -352,4 +354,4 @@ def test_what_does_not_fit_together(tmp_path: Path) -> None:
 def evaluate_nothing(folder: Path) -> None:
     weights = ", ".join(f"{token}: 0" for token in (*range(SPACE, SPACE + 8), 256))
     job = small_job(folder, f"loss.token_weights={{{weights}}}")
-    evaluate(job, build_parts(job))
+    evaluate(job, build_components(job))

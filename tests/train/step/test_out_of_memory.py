@@ -9,7 +9,7 @@ import torch
 from setpoint.config import RunError
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop
-from setpoint.train.step.out_of_memory import enough_memory, is_shortage, levers
+from setpoint.train.step.out_of_memory import explain_oom, is_out_of_memory, levers
 
 from ..small import small_job
 
@@ -26,9 +26,9 @@ from ..small import small_job
 def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) -> None:
     job = small_job(tmp_path)
     words = r"too little memory for batch.micro_size = \d+"
-    with pytest.raises(RunError, match=words), enough_memory(job):
+    with pytest.raises(RunError, match=words), explain_oom(job):
         raise error
-    assert is_shortage(error)
+    assert is_out_of_memory(error)
 
 
 def test_what_helps_is_what_is_not_done_yet(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_a_state_that_there_is_not_is_no_help(tmp_path: Path) -> None:
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="shape"), enough_memory(small_job(tmp_path)):
+    with pytest.raises(RuntimeError, match="shape"), explain_oom(small_job(tmp_path)):
         raise RuntimeError("shape mismatch")
-    assert not is_shortage(RuntimeError("shape mismatch"))
-    assert not is_shortage(ValueError("not enough memory"))
+    assert not is_out_of_memory(RuntimeError("shape mismatch"))
+    assert not is_out_of_memory(ValueError("not enough memory"))
 
 
 def test_a_model_that_is_too_large_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_crash_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def crash(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Loop, "update", crash)
+    monkeypatch.setattr(Loop, "take_step", crash)
     with pytest.raises(RuntimeError, match="a bug"):
         train(small_job(tmp_path, "name=crash"), tmp_path / "crash")
     last = json.loads((tmp_path / "crash" / "events.jsonl").read_text().splitlines()[-1])

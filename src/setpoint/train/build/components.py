@@ -37,11 +37,12 @@ from setpoint.train.step.objective import Objective, require_tokens
 
 
 @dataclass(slots=True)
-class Parts:
+class Components:
     """The objects of one training job.
 
     Arguments:
         train, held_out: the two sides of the data; None where nothing is held out.
+        eval_sets: the data sets of the evaluation beside these, by their names.
         loader: draws the micro-batches of the training side.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
@@ -69,11 +70,11 @@ class Parts:
     scaler: LossScaler
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
-    judged: dict[str, Corpus] = field(default_factory=dict)
+    eval_sets: dict[str, Corpus] = field(default_factory=dict)
     companions: Companions = field(default_factory=Companions)
 
 
-def data_line(job: Job, parts: Parts) -> str:
+def data_line(job: Job, parts: Components) -> str:
     """What the data is, and how often the duration goes through it."""
     count = len(parts.train.files)
     held_out = ""
@@ -96,7 +97,7 @@ def data_line(job: Job, parts: Parts) -> str:
     return "; ".join([line, *meant])
 
 
-def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
+def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Components:
     """Build everything that a job needs; nothing is written.
 
     What is built works under `train.settings.settings_of(job)`, which whoever trains it opens
@@ -120,7 +121,7 @@ def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
         assert held_out is not None, "the configuration is refused otherwise"
         # Else it would come out at the first evaluation, when the training is paid for.
         require_one_window(held_out, job.batch.sequence_length)
-    judged = build_datasets(job, tokenizer, show)
+    eval_sets = build_datasets(job, tokenizer, show)
     loader = WindowLoader(
         train,
         sequence_length=job.batch.sequence_length,
@@ -150,7 +151,7 @@ def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
     groups = groups_of(job.optimizer, model, weights.named_parameters())
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
-    return Parts(
+    return Components(
         device=device,
         tokenizer=tokenizer,
         train=train,
@@ -169,6 +170,6 @@ def build_parts(job: Job, fresh: bool = True, show: Work = no_work) -> Parts:
         scaler=build_scaler(job.precision, device),
         compiled=compiled,
         pretrained=pretrained,
-        judged=judged,
+        eval_sets=eval_sets,
         companions=companions_of(job.model, tokenizer, pretrained),
     )

@@ -15,11 +15,11 @@ from setpoint.track.events import EventLog
 from setpoint.track.jsonl import JsonlWriter
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.components import Parts
+from setpoint.train.build.components import Components
 from setpoint.train.build.utilization import Utilization
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.compile import watch_compiler
-from setpoint.train.callbacks.evaluate import JudgeCallback
+from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.callbacks.log import LogCallback, Tracker
@@ -27,7 +27,7 @@ from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.save import SaveCallback
 from setpoint.train.config import Job
-from setpoint.train.evaluation.best_metric import Standing
+from setpoint.train.evaluation.best_metric import BestMetric
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class Surroundings:
     """
 
     job: Job
-    parts: Parts
+    parts: Components
     run: RunDirectory
     store: CheckpointStore
     events: EventLog
     progress: Progress
     trackers: Sequence[Tracker]
     state: Mapping[str, Any]
-    standing: Standing
+    best: BestMetric
     use: Utilization
 
 
-def build_callbacks(around: Surroundings) -> tuple[list[Callback], JudgeCallback]:
+def build_callbacks(around: Surroundings) -> tuple[list[Callback], EvaluateCallback]:
     """Build Setpoint's own callbacks.
 
     Returns:
@@ -68,14 +68,14 @@ def build_callbacks(around: Surroundings) -> tuple[list[Callback], JudgeCallback
         more=lambda: experts.metrics() | parts.scaler.metrics(),
         state=around.state,
     )
-    judge = JudgeCallback(trackers, progress, around.events, around.standing)
+    evaluate = EvaluateCallback(trackers, progress, around.events, around.best)
     save = SaveCallback(
-        around.store, metrics, around.events, judge, log, around.state.get("metrics_offset", 0)
+        around.store, metrics, around.events, evaluate, log, around.state.get("metrics_offset", 0)
     )
     # What belongs to an update comes first, then what tells of it, and what keeps it comes last.
-    callbacks = [experts, log, judge, save]
+    callbacks = [experts, log, evaluate, save]
     if around.job.compile is not None:
-        # Where a fallback ends the run, its update is neither judged nor saved.
+        # Where a fallback ends the run, its step is neither evaluated nor saved.
         watch = watch_compiler(around.job.compile, around.parts, around.events, progress)
         callbacks.insert(callbacks.index(log), watch)
     if job.profiling is not None:
@@ -86,10 +86,10 @@ def build_callbacks(around: Surroundings) -> tuple[list[Callback], JudgeCallback
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
     if job.resilience.gc is not None:
         callbacks.append(CollectCallback(job.resilience.gc))
-    return callbacks, judge
+    return callbacks, evaluate
 
 
-def added_callbacks(job: Job, parts: Parts, run: RunDirectory) -> list[Callback]:
+def added_callbacks(job: Job, parts: Components, run: RunDirectory) -> list[Callback]:
     """Build what the sections describe that packages have added to the job.
 
     Raises:

@@ -12,8 +12,8 @@ from setpoint.train.callback import Callback
 
 if TYPE_CHECKING:
     from setpoint.compile.config import Compile
-    from setpoint.train.build.components import Parts
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.build.components import Components
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class CompileCallback(Callback):
@@ -23,7 +23,7 @@ class CompileCallback(Callback):
         self.watch, self.events, self.progress, self.fails = watch, events, progress, fails
         self.is_first = True
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Tell what the update, and an evaluation before it, had compiled."""
         seconds = loop.position.seconds - loop.before.seconds if self.is_first else None
         self.is_first = False
@@ -68,7 +68,7 @@ class CompileCallback(Callback):
 
 
 def watch_compiler(
-    config: Compile, parts: Parts, events: EventLog, progress: Progress
+    config: Compile, parts: Components, events: EventLog, progress: Progress
 ) -> CompileCallback:
     """Build the callback of a job that compiles."""
     assert parts.compiled is not None

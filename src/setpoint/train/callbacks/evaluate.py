@@ -1,4 +1,4 @@
-"""Judges the model on text that it does not learn from, and says when that gets no better."""
+"""Evaluates the model, and ends training where it stops getting better."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
 from setpoint.train.callback import Callback
 from setpoint.train.callbacks.log import Tracker
-from setpoint.train.evaluation.best_metric import Standing, value_of
+from setpoint.train.evaluation.best_metric import BestMetric, value_of
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import trained_on
 from setpoint.train.evaluation.evaluate import evaluate
@@ -19,11 +19,11 @@ from setpoint.train.step.position import is_due, is_over
 if TYPE_CHECKING:
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
-class JudgeCallback(Callback):
-    """Evaluates every so often and after the last update, on wish before the first one as well.
+class EvaluateCallback(Callback):
+    """Evaluates when due and after the last step, and where asked for before the first one.
 
     Arguments:
         events: records that training has stopped getting better.
@@ -34,35 +34,35 @@ class JudgeCallback(Callback):
         trackers: Sequence[Tracker],
         progress: Progress,
         events: EventLog,
-        standing: Standing,
+        best: BestMetric,
     ) -> None:
         self.trackers = trackers
         self.progress = progress
         self.events = events
-        self.standing = standing
-        # Those of `standing.step`, if this session has evaluated there.
+        self.best = best
+        # Those of `best.step`, if this session has evaluated there.
         self.scores: Scores = {}
         self.made_up = False
 
     def start(self, loop: Loop) -> None:
-        """Evaluate before the first update on wish, and make up for what a stop cut short."""
+        """Evaluate before the first step where asked for, and make up for what a stop cut short."""
         section = loop.job.evaluation
         if section is None:
             return
-        if self.standing.due is not None:
-            self.judge(loop, counts=self.standing.due)
-            self.made_up = self.standing.due is None
+        if self.best.due is not None:
+            self.evaluate(loop, counts=self.best.due)
+            self.made_up = self.best.due is None
         if loop.ended is not None or is_over(loop.job.duration, loop.position):
             return
-        apart = dict(loop.parts.judged)
+        apart = dict(loop.parts.eval_sets)
         if loop.job.data.validation and loop.parts.held_out is not None:
             apart[HELD_OUT] = loop.parts.held_out
         for line in trained_on(loop.parts.train, apart):
             self.progress.note(line)
-        if section.before_training and loop.position.step == 0 and self.standing.step < 0:
-            self.judge(loop, counts=True)
+        if section.before_training and loop.position.step == 0 and self.best.step < 0:
+            self.evaluate(loop, counts=True)
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Evaluate if it is due."""
         section = loop.job.evaluation
         if section is None:
@@ -70,26 +70,26 @@ class JudgeCallback(Callback):
         due = is_due(section.every, loop.before, loop.position, loop.last)
         if due or loop.last:
             # What only the end asks for is not counted: a longer run would not have it.
-            self.judge(loop, counts=due)
+            self.evaluate(loop, counts=due)
 
     def finish(self, loop: Loop) -> None:
-        """Evaluate where the loop was ended after its last update."""
+        """Evaluate where the loop was ended after its last step."""
         section = loop.job.evaluation
-        judged = self.standing.due is not None or self.standing.step == loop.position.step
-        if section is not None and loop.ended and not judged:
-            self.judge(loop, counts=False)
+        evaluated = self.best.due is not None or self.best.step == loop.position.step
+        if section is not None and loop.ended and not evaluated:
+            self.evaluate(loop, counts=False)
 
-    def judge(self, loop: Loop, counts: bool) -> None:
-        """Evaluate, tell, and end the loop if that was the last hope."""
+    def evaluate(self, loop: Loop, counts: bool) -> None:
+        """Evaluate, write a row, and end the loop where patience is over."""
         section, step = loop.job.evaluation, loop.position.step
         assert section is not None
         try:
             self.scores = evaluate(loop.job, loop.parts, loop.stop.check, self.progress.work)
         except Abandoned:
-            self.standing.due = counts
+            self.best.due = counts
             self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
             return
-        self.standing.step, self.standing.due = step, None
+        self.best.step, self.best.due = step, None
         row = {
             "kind": "evaluation",
             "time": now(),
@@ -100,15 +100,15 @@ class JudgeCallback(Callback):
         for tracker in self.trackers:
             tracker.write(row)
         for name, score in self.scores.items():
-            self.progress.note(f"step {step}: {name.replace('_', '-')} {score.in_words()}")
+            self.progress.note(f"step {step}: {name.replace('_', '-')} {score.format_line()}")
         if not counts:
             return
         loop.parts.schedule.observe(self.scores)
         stopping = section.early_stopping
-        self.standing.observe(
+        self.best.observe(
             value_of(section, self.scores), stopping.least_gain if stopping is not None else 0.0
         )
-        reason = self.standing.ended(section)
+        reason = self.best.stop_reason(section)
         if reason is not None and not loop.last:
             self.events.write("early_stop", step=step, reason=reason)
             self.progress.note(f"step {step}: training ends early: {reason}")
@@ -121,6 +121,6 @@ class JudgeCallback(Callback):
             the metric of this very step, lower is better; None if it was not evaluated.
         """
         section = loop.job.evaluation
-        if section is None or not self.scores or self.standing.step != loop.position.step:
+        if section is None or not self.scores or self.best.step != loop.position.step:
             return None
         return value_of(section, self.scores)

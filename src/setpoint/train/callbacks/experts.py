@@ -14,7 +14,7 @@ from setpoint.train.callback import Callback
 from setpoint.train.step.position import share_done
 
 if TYPE_CHECKING:
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class ExpertsCallback(Callback):
@@ -27,11 +27,11 @@ class ExpertsCallback(Callback):
     def __init__(self) -> None:
         self.routing: Routing | None = None
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Move the biases."""
-        if update.routing is None:
+        if result.routing is None:
             return
-        self.routing = sum_over_ranks(update.routing)
+        self.routing = sum_over_ranks(result.routing)
         at = share_done(loop.job.horizon(), loop.position)
         update_biases(loop.parts.model, self.routing.counts, at)
 

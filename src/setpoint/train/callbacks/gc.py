@@ -10,7 +10,7 @@ from setpoint.train.callback import Callback
 from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class CollectCallback(Callback):
@@ -24,7 +24,7 @@ class CollectCallback(Callback):
         """Take over."""
         self.garbage.start()
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Collect if it is due."""
         if is_due(self.section.every, loop.before, loop.position, loop.last):
             self.garbage.collect()

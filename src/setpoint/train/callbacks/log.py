@@ -11,7 +11,7 @@ from setpoint.train.callback import Callback
 from setpoint.train.step.position import is_due, share_done
 
 if TYPE_CHECKING:
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
     from setpoint.train.step.position import Position
 
 # What depends on the machine and the hour; everything else in a row is exact under resume.
@@ -57,7 +57,7 @@ class LogCallback(Callback):
         self.peak_flops = peak_flops
         self.more = more
         self.logged: Position | None = None
-        self.pending: Update | None = None
+        self.pending: StepResult | None = None
         # Of the losses since the last row, so that a resumed run writes the same mean.
         known = (state or {}).get(STATE, {"sum": 0.0, "updates": 0})
         self.sum, self.updates = float(known["sum"]), int(known["updates"])
@@ -70,15 +70,15 @@ class LogCallback(Callback):
         """Measure speed from where the session begins."""
         self.logged = loop.position
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if one is due; the bar moves at each update."""
         at, every = loop.position, loop.job.tracking.every
-        self.sum += update.loss
+        self.sum += result.loss
         self.updates += 1
         due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
-        self.pending = None if due or every.unit == "never" else update
+        self.pending = None if due or every.unit == "never" else result
         if due:
-            self.write(loop, update)
+            self.write(loop, result)
         else:
             self.progress.advance(at.step)
 
@@ -87,10 +87,10 @@ class LogCallback(Callback):
         if loop.ended and self.pending is not None:
             self.write(loop, self.pending)
 
-    def write(self, loop: Loop, update: Update) -> None:
+    def write(self, loop: Loop, result: StepResult) -> None:
         """Write a row and show it."""
         at = loop.position
-        row = self.row(at, update)
+        row = self.row(at, result)
         self.logged, self.sum, self.updates = at, 0.0, 0
         for tracker in self.trackers:
             tracker.write(row)
@@ -106,7 +106,7 @@ class LogCallback(Callback):
             )
         )
 
-    def row(self, at: Position, update: Update) -> dict[str, Any]:
+    def row(self, at: Position, result: StepResult) -> dict[str, Any]:
         """The metrics of an update.
 
         Returns:
@@ -124,11 +124,11 @@ class LogCallback(Callback):
             "step": at.step,
             "tokens": at.tokens,
             "epoch": at.epochs,
-            "loss": update.loss,
+            "loss": result.loss,
             "mean_loss": self.sum / self.updates,
-            "cross_entropy": update.nats,
-            "grad_norm": update.grad_norm,
-            "lr": update.lr,
+            "cross_entropy": result.nats,
+            "grad_norm": result.grad_norm,
+            "lr": result.lr,
             "seconds": at.seconds,
             "tokens_per_second": speed,
             "mfu": mfu,

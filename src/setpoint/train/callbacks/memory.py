@@ -14,7 +14,7 @@ from setpoint.train.step.position import is_due
 from setpoint.units import Period
 
 if TYPE_CHECKING:
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class MemoryCallback(Callback):
@@ -28,7 +28,7 @@ class MemoryCallback(Callback):
         """Begin to look for the peak."""
         begin(loop.parts.device)
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report, the first time."""
         if self.told:
             return
@@ -46,7 +46,7 @@ class EmptyCacheCallback(Callback):
     def __init__(self, every: Period) -> None:
         self.every = every
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Give it back if it is due."""
         if is_due(self.every, loop.before, loop.position, loop.last):
             torch.cuda.empty_cache()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from setpoint.profile.config import Profiling
     from setpoint.track.events import EventLog
     from setpoint.track.progress import Progress
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class ProfileCallback(Callback):
@@ -47,7 +47,7 @@ class ProfileCallback(Callback):
         loop.span = record_function
         self.profiler.start(loop.position.step)
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Go on; after the last cycle nothing stays behind."""
         if self.profiler.is_over:
             return

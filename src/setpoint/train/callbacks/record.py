@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from setpoint.train.callback import Callback
 
 if TYPE_CHECKING:
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class RecordCallback(Callback):
@@ -20,7 +20,7 @@ class RecordCallback(Callback):
     def __init__(self, change: Callable[[], None]) -> None:
         self.change: Callable[[], None] | None = change
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write once."""
         if self.change is not None:
             self.change()

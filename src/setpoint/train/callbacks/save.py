@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from setpoint.checkpoint.store import CheckpointStore
     from setpoint.track.events import EventLog
     from setpoint.track.jsonl import JsonlWriter
-    from setpoint.train.callbacks.evaluate import JudgeCallback
+    from setpoint.train.callbacks.evaluate import EvaluateCallback
     from setpoint.train.callbacks.log import LogCallback
-    from setpoint.train.step.loop import Loop, Update
+    from setpoint.train.step.loop import Loop, StepResult
 
 
 class SaveCallback(Callback):
@@ -29,7 +29,7 @@ class SaveCallback(Callback):
 
     Arguments:
         metrics: the metrics file, if the run has one; its length becomes part of the checkpoint.
-        judge: knows the metric of the present step, and what evaluations have come to.
+        evaluation: knows the metric of the present step, and what evaluations have come to.
         log: knows the losses since the last row.
         metrics_offset: the length that checkpoints name while nothing is logged: where the rows
             ended that an earlier session logged.
@@ -40,14 +40,14 @@ class SaveCallback(Callback):
         store: CheckpointStore,
         metrics: JsonlWriter | None,
         events: EventLog,
-        judge: JudgeCallback,
+        evaluation: EvaluateCallback,
         log: LogCallback,
         metrics_offset: int = 0,
     ) -> None:
         self.store = store
         self.metrics = metrics
         self.events = events
-        self.judge = judge
+        self.evaluation = evaluation
         self.log = log
         self.metrics_offset = metrics_offset
         self.saved: tuple[int, int, float | None] | None = None
@@ -59,10 +59,10 @@ class SaveCallback(Callback):
         # Weights mean something only with the configuration they were trained with, so that each
         # checkpoint has its own copy: it says what held when it was saved, wherever it is taken.
         self.record = {**record_files(loop.job), **loop.parts.companions}
-        if (loop.position.step == 0 and loop.job.checkpoint.at_start) or self.judge.made_up:
+        if (loop.position.step == 0 and loop.job.checkpoint.at_start) or self.evaluation.made_up:
             self.save(loop)
 
-    def after_update(self, loop: Loop, update: Update) -> None:
+    def after_step(self, loop: Loop, result: StepResult) -> None:
         """Save if it is due."""
         section = loop.job.checkpoint
         due = is_due(section.every, loop.before, loop.position, loop.last)
@@ -74,7 +74,7 @@ class SaveCallback(Callback):
         if self.saved == self.progress_of(loop):
             return
         over = loop.ended is not None or is_over(loop.job.duration, loop.position)
-        finished = over and self.judge.standing.due is None
+        finished = over and self.evaluation.best.due is None
         last = loop.job.checkpoint.last if finished else "full"
         if last != "none":
             self.save(loop, weights_only=last == "weights")
@@ -83,7 +83,7 @@ class SaveCallback(Callback):
     def progress_of(self, loop: Loop) -> tuple[int, int, float | None]:
         """What a checkpoint would hold now that the last one may lack."""
         offset = self.metrics.offset if self.metrics else self.metrics_offset
-        return loop.position.step, offset, self.judge.metric_at(loop)
+        return loop.position.step, offset, self.evaluation.metric_at(loop)
 
     def save(self, loop: Loop, weights_only: bool = False) -> None:
         """Save the present state."""
@@ -91,11 +91,11 @@ class SaveCallback(Callback):
         with evaluation_point(loop.parts) as training:
             tensors, state = capture(loop.parts, loop.position, training)
             state["metrics_offset"] = self.metrics.sync() if self.metrics else self.metrics_offset
-            state[STATE] = self.judge.standing.to_state()
+            state[STATE] = self.evaluation.best.to_state()
             state[LOG] = self.log.to_state()
             if weights_only:
                 tensors, state[WEIGHTS_ONLY] = {"model": tensors["model"]}, True
-            metric = self.judge.metric_at(loop)
+            metric = self.evaluation.metric_at(loop)
             path = self.store.save(loop.position.step, tensors, state, metric, self.record)
         self.saved = self.progress_of(loop)
         part = {"part": "weights"} if weights_only else {}

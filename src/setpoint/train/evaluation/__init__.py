@@ -1,1 +1,1 @@
-"""Judging the model while it trains."""
+"""Evaluation of the model while it trains."""

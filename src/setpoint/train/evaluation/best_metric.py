@@ -11,17 +11,25 @@ from setpoint.config import within
 from setpoint.train.evaluation.config import HELD_OUT
 
 if TYPE_CHECKING:
-    from setpoint.train.build.components import Parts
+    from setpoint.train.build.components import Components
     from setpoint.train.config import Job
     from setpoint.train.evaluation.config import Evaluation
     from setpoint.train.evaluation.score import Scores
     from setpoint.train.record.contract import Accepted
 
 STATE = "evaluation"  # its name in the state of checkpoints
+KEYS = {
+    "measure": "measure",
+    "step": "step",
+    "best": "best",
+    "waited": "evals_without_gain",
+    "due": "due",
+}
+"""The keys of the state, and the attributes that they hold."""
 
 
 @dataclass(slots=True)
-class Standing:
+class BestMetric:
     """Follows the metric that selects the best; one that is to rise is negated.
 
     Arguments:
@@ -35,7 +43,7 @@ class Standing:
     measure: dict[str, Any] = field(default_factory=dict)
     step: int = -1
     best: float | None = None
-    waited: int = 0
+    evals_without_gain: int = 0
     due: bool | None = None
 
     def observe(self, value: float, least_gain: float = 0.0) -> None:
@@ -46,23 +54,23 @@ class Standing:
         """
         first = self.best is None and not math.isnan(value)
         if first or (self.best is not None and value < self.best - least_gain):
-            self.best, self.waited = value, 0
+            self.best, self.evals_without_gain = value, 0
         else:
-            self.waited += 1
+            self.evals_without_gain += 1
 
-    def ended(self, section: Evaluation | None) -> str | None:
+    def stop_reason(self, section: Evaluation | None) -> str | None:
         """Whether training has stopped getting better.
 
         Returns:
             that it has, in words; None if it has not, or that ends nothing.
         """
         stopping = section.early_stopping if section is not None else None
-        if section is None or stopping is None or self.waited < stopping.patience:
+        if section is None or stopping is None or self.evals_without_gain < stopping.patience:
             return None
         best, by = section.best, f" by more than {stopping.least_gain:g}"
         text = (
             f"{best.metric.replace('_', ' ')} on {best.data} has not got better"
-            f"{by * (stopping.least_gain > 0)} in {self.waited} evaluations"
+            f"{by * (stopping.least_gain > 0)} in {self.evals_without_gain} evaluations"
         )
         if self.best is None:
             return f"{text}, and was never a number"
@@ -70,7 +78,8 @@ class Standing:
 
     def to_state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return asdict(self)
+        state = asdict(self)
+        return {key: state[name] for key, name in KEYS.items()}
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:
@@ -79,7 +88,7 @@ def value_of(section: Evaluation, scores: Scores) -> float:
     return -value if section.best.direction == "max" else value
 
 
-def measure_of(job: Job, parts: Parts) -> dict[str, Any]:
+def measure_of(job: Job, parts: Components) -> dict[str, Any]:
     """Say what the metric that selects the best is, and what it is measured on.
 
     Arguments:
@@ -91,7 +100,7 @@ def measure_of(job: Job, parts: Parts) -> dict[str, Any]:
     section = job.evaluation
     assert section is not None
     best = section.best
-    corpus = parts.held_out if best.data == HELD_OUT else parts.judged[best.data]
+    corpus = parts.held_out if best.data == HELD_OUT else parts.eval_sets[best.data]
     assert corpus is not None
     return {
         "data": best.data,
@@ -113,22 +122,25 @@ def changes_measure(accepted: Accepted) -> bool:
     )
 
 
-def standing_of(job: Job, parts: Parts, state: Mapping[str, Any]) -> tuple[Standing, list[str]]:
+def best_metric_of(
+    job: Job, parts: Components, state: Mapping[str, Any]
+) -> tuple[BestMetric, list[str]]:
     """Take up where the evaluations of the sessions before were.
 
     Arguments:
         state: of the checkpoint that the session goes on from; empty for a new run.
 
     Returns:
-        the standing, and in what the measure differs from that of the checkpoint: values from
-        before do not compare then, and the standing is that of a run without evaluations.
+        the metric, and in what the measure differs from that of the checkpoint: values from
+        before do not compare then, and the metric is that of a run without evaluations.
     """
-    known = Standing(**state.get(STATE, {}))
+    saved = state.get(STATE, {})
+    known = BestMetric(**{KEYS[key]: value for key, value in saved.items()})
     if job.evaluation is None:
         # Kept for a session that evaluates again.
         return known, []
     measure = measure_of(job, parts)
     differs = [key for key in measure if known.measure and known.measure.get(key) != measure[key]]
     if differs or not known.measure:
-        return Standing(measure, known.step, due=known.due), differs
+        return BestMetric(measure, known.step, due=known.due), differs
     return known, []

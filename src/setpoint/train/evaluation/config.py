@@ -1,4 +1,4 @@
-"""The section `[evaluation]`: on what and how often the model is judged, and what follows."""
+"""The section `[evaluation]`: what the model is evaluated on, how often, and what follows."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Evaluation(Config, role=RUNTIME):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The data sets that are judged on, held-out text first."""
+        """The evaluated data sets, held-out text first."""
         return (HELD_OUT, *(each.name for each in self.datasets))
 
     def dataset(self, data: str) -> EvaluationData | None:
@@ -142,7 +142,7 @@ class Evaluation(Config, role=RUNTIME):
         return next((each for each in self.datasets if each.name == data), None)
 
     def sequences_of(self, data: str) -> int | None:
-        """Look up how many sequences of a data set are judged on.
+        """Look up how many sequences of a data set are evaluated.
 
         Returns:
             the number, from the start; None: all there are.

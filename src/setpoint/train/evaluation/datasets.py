@@ -1,4 +1,4 @@
-"""The data sets that a model is judged on beside what the data of the run keeps back."""
+"""The data sets of evaluation beside the held-out part of the run's own data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
 
 
 def trained_on(train: Corpus, datasets: Mapping[str, Corpus]) -> Iterator[str]:
-    """Look for documents that are judged on and learned from as well."""
+    """Look for documents that are both evaluated and trained on."""
     known = {file.sha256 for file in train.files} if datasets else set[str]()
     for name, corpus in datasets.items():
         shared = [file for file in corpus.files if file.sha256 in known]

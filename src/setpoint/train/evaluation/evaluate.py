@@ -1,4 +1,4 @@
-"""Judging a model on text that it does not learn from."""
+"""Evaluation of a model on text that it is not trained on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from setpoint.model.mode import evaluating
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.track.progress import Work, no_work
-from setpoint.train.build.components import Parts
+from setpoint.train.build.components import Components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores
@@ -24,11 +24,11 @@ from setpoint.train.step.objective import Count
 
 def evaluate(
     job: Job,
-    parts: Parts,
+    parts: Components,
     between: Callable[[], None] = lambda: None,
     show: Work = no_work,
 ) -> Scores:
-    """Judge the model on all data sets, the same sequences of each at each call.
+    """Evaluate the model on all data sets, the same sequences of each at each call.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
@@ -43,31 +43,31 @@ def evaluate(
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
         return {
             name: score(job, parts, corpus, section.sequences_of(name), between, name, show)
-            for name, corpus in {HELD_OUT: parts.held_out, **parts.judged}.items()
+            for name, corpus in {HELD_OUT: parts.held_out, **parts.eval_sets}.items()
         }
 
 
 def score(
     job: Job,
-    parts: Parts,
+    parts: Components,
     corpus: Corpus,
     sequences: int | None,
     between: Callable[[], None] = lambda: None,
     name: str = HELD_OUT,
     show: Work = no_work,
 ) -> Score:
-    """Judge the model as it stands on one text.
+    """Evaluate the model as it stands on one text.
 
     Arguments:
         job: the resolved configuration; its evaluation is not null.
-        sequences: how many to judge on, from the start; None: all.
+        sequences: how many to evaluate on, from the start; None: all.
         between: called before each batch; what it raises ends the evaluation.
 
     Raises:
         RunError: none of the targets counts.
     """
     assert job.evaluation is not None
-    nats, right, tokens, size, done = 0.0, 0, 0, 0, 0
+    nats, correct, tokens, size, done = 0.0, 0, 0, 0, 0
     total = evaluation_windows(corpus, job.batch.sequence_length)
     total = total if sequences is None else min(total, sequences)
     what = f"evaluating {name}, sequences"
@@ -82,11 +82,11 @@ def score(
         count = parts.objective.count(batch)
         with compute_in(job.precision.compute, job.precision.params, parts.device):
             if job.evaluation.accuracy:
-                judged = parts.objective.judge(*batch.to(parts.device), count.valid)
-                right += int(judged.right)
+                sums = parts.objective.evaluate(*batch.to(parts.device), count.valid)
+                correct += int(sums.correct)
             else:
-                judged = parts.objective(*batch.to(parts.device)).result
-        nats += float(judged.nats)
+                sums = parts.objective(*batch.to(parts.device)).result
+        nats += float(sums.nats)
         tokens += count.tokens
         size += _bytes(corpus, batch, count)
         done += len(batch.inputs)
@@ -94,10 +94,10 @@ def score(
     if not tokens or not size:
         raise RunError(
             f"none of the targets of {corpus.side} counts (tokens: {tokens}, bytes: {size}): "
-            f"loss.ignore_index or loss.token_weights leave all of them out; judge on more "
+            f"loss.ignore_index or loss.token_weights leave all of them out; evaluate on more "
             f"sequences or more text"
         )
-    return Score.of(nats, tokens, size, right if job.evaluation.accuracy else None)
+    return Score.of(nats, tokens, size, correct if job.evaluation.accuracy else None)
 
 
 def _bytes(corpus: Corpus, batch: Batch, count: Count) -> int:
@@ -107,7 +107,7 @@ def _bytes(corpus: Corpus, batch: Batch, count: Count) -> int:
     return int(corpus.token_bytes[batch.targets[count.valid].numpy()].sum())
 
 
-def judged_part(job: Job, held_out: Corpus) -> Corpus:
+def eval_slice(job: Job, held_out: Corpus) -> Corpus:
     """The part of the held-out side that `evaluate` looks at, for comparison on equal terms.
 
     Arguments:

@@ -29,14 +29,14 @@ class Score:
     accuracy: float | None = None
 
     @classmethod
-    def of(cls, nats: float, tokens: int, size: int, right: int | None = None) -> Score:
+    def of(cls, nats: float, tokens: int, size: int, correct: int | None = None) -> Score:
         """Compute the score from sums.
 
         Arguments:
             size: bytes that these stand for, above 0.
-            right: how many were the most probable ones; None: not counted.
+            correct: how many were the most probable ones; None: not counted.
         """
-        loss, accuracy = nats / tokens, None if right is None else right / tokens
+        loss, accuracy = nats / tokens, None if correct is None else correct / tokens
         return cls(loss, perplexity(loss), bits_per_byte(nats, size), tokens, accuracy)
 
     def metric(self, name: str) -> float:
@@ -49,7 +49,7 @@ class Score:
         assert value is not None, "the configuration is refused otherwise"
         return value
 
-    def in_words(self) -> str:
+    def format_line(self) -> str:
         """The score for people."""
         text = f"loss {self.loss:.4f}, {self.bits_per_byte:.4f} bits per byte"
         return text if self.accuracy is None else f"{text}, accuracy {self.accuracy:.4f}"

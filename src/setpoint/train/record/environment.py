@@ -25,7 +25,7 @@ from setpoint.track.events import EventLog
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.components import Parts
+from setpoint.train.build.components import Components
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.build.utilization import Utilization
 from setpoint.train.config import Job
@@ -63,7 +63,7 @@ class Beginning:
 
 
 def keep_record(
-    run: RunDirectory, parts: Parts, events: EventLog, progress: Progress, begun: Beginning
+    run: RunDirectory, parts: Components, events: EventLog, progress: Progress, begun: Beginning
 ) -> None:
     """Write the record of a new run, or the event of a session more.
 
@@ -99,7 +99,7 @@ def keep_record(
     )
 
 
-def _facts(parts: Parts, begun: Beginning) -> dict[str, Any]:
+def _facts(parts: Components, begun: Beginning) -> dict[str, Any]:
     """What the event of a start or a resume says of the job."""
     facts: dict[str, Any] = {"fingerprint": fingerprint(begun.job), "version": __version__}
     if parts.pretrained is not None:
@@ -135,7 +135,7 @@ def _finished(run: RunDirectory, accepted: Accepted, begun: Beginning) -> str:
     return f"{finished}; {nothing}"
 
 
-def write_data(run: RunDirectory, parts: Parts) -> None:
+def write_data(run: RunDirectory, parts: Components) -> None:
     """Bring the record of the data up to the documents that are trained on now.
 
     Raises:
@@ -145,7 +145,7 @@ def write_data(run: RunDirectory, parts: Parts) -> None:
     run.write_json(ENVIRONMENT, facts)
 
 
-def write_environment(run: RunDirectory, parts: Parts) -> None:
+def write_environment(run: RunDirectory, parts: Components) -> None:
     """Write down where, with what and on what data a run began.
 
     Raises:
@@ -157,7 +157,7 @@ def write_environment(run: RunDirectory, parts: Parts) -> None:
 
 
 def compare_with_record(
-    run: RunDirectory, job: Job, parts: Parts, accept: Sequence[str] = ()
+    run: RunDirectory, job: Job, parts: Components, accept: Sequence[str] = ()
 ) -> tuple[Accepted, dict[str, Any]]:
     """Hold a session against the run's record; nothing is written.
 
@@ -225,7 +225,7 @@ def write_config(run: RunDirectory, job: Job) -> None:
     run.write_record(record_files(job), type(job).__setpoint__.schema)
 
 
-def _sides(parts: Parts) -> Iterator[tuple[str, Corpus]]:
+def _sides(parts: Components) -> Iterator[tuple[str, Corpus]]:
     """The sides of the data that there are."""
     yield "train", parts.train
     if parts.held_out is not None:
@@ -242,7 +242,7 @@ def describe(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def compare_data(recorded: Mapping[str, Any], parts: Parts) -> list[dict[str, Any]]:
+def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[str, Any]]:
     """Compare today's documents with those that a run was trained on.
 
     Returns:

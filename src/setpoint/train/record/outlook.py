@@ -25,7 +25,7 @@ def newest_whole(root: Path) -> int | None:
     return None
 
 
-def newest_in_words(root: Path) -> str:
+def format_newest(root: Path) -> str:
     """Name the newest whole checkpoint, for those who leave in a hurry."""
     step = newest_whole(root)
     if step is None:

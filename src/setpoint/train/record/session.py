@@ -20,13 +20,13 @@ from setpoint.track.progress import Progress, make_progress
 from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.companions import companions_in
-from setpoint.train.build.components import Parts, data_line
+from setpoint.train.build.components import Components, data_line
 from setpoint.train.build.utilization import Utilization, utilization_of
 from setpoint.train.callbacks.build import Surroundings, added_callbacks, build_callbacks
 from setpoint.train.callbacks.log import Tracker
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.config import Job
-from setpoint.train.evaluation.best_metric import STATE, Standing, changes_measure, standing_of
+from setpoint.train.evaluation.best_metric import STATE, BestMetric, best_metric_of, changes_measure
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores, scores_in
 from setpoint.train.record.contract import runs_of_other_lengths
@@ -37,11 +37,11 @@ from setpoint.train.record.environment import (
     write_config,
     write_data,
 )
-from setpoint.train.record.outlook import newest_in_words, outlook
+from setpoint.train.record.outlook import format_newest, outlook
 from setpoint.train.record.state import restore
-from setpoint.train.step.errors import in_words
+from setpoint.train.step.errors import explain
 from setpoint.train.step.loop import Loop
-from setpoint.train.step.out_of_memory import enough_memory
+from setpoint.train.step.out_of_memory import explain_oom
 from setpoint.train.step.position import Position, is_over
 
 
@@ -64,11 +64,11 @@ class Outcome:
     ended: Position
     scores: Scores
     reason: str | None
-    parts: Parts
+    parts: Components
 
     @property
     def score(self) -> Score | None:
-        """How well held-out text is predicted at the end, if that was judged."""
+        """How well held-out text is predicted at the end, if that was evaluated."""
         return self.scores.get(HELD_OUT)
 
 
@@ -143,7 +143,7 @@ class Session:
     def __init__(
         self,
         job: Job,
-        parts: Parts,
+        parts: Components,
         run: RunDirectory,
         stop: StopRequest,
         accept: Sequence[str] = (),
@@ -195,9 +195,9 @@ class Session:
             for line in runs_of_other_lengths(self.job, self.directory.path):
                 self.progress.note(line)
         position, state = self.go_on(checkpoint)
-        standing, differs = standing_of(self.job, self.parts, state)
+        best, differs = best_metric_of(self.job, self.parts, state)
         over = is_over(self.job.duration, position)
-        ended = None if over else standing.ended(self.job.evaluation)
+        ended = None if over else best.stop_reason(self.job.evaluation)
         over = over or ended is not None
         job = self.job
         if over and known is not None and known[0].learned:
@@ -209,8 +209,8 @@ class Session:
         if not over:
             self.progress.note(data_line(self.job, self.parts))
         keep_record(self.directory, self.parts, self.events, self.progress, begun)
-        around = self.surroundings(position, state, standing, ending, use)
-        callbacks, judge = build_callbacks(around)
+        around = self.surroundings(position, state, best, ending, use)
+        callbacks, evaluation = build_callbacks(around)
         callbacks += added
         if known is not None and not over:
             # Before a checkpoint of what was trained with the change is saved.
@@ -223,7 +223,7 @@ class Session:
                 self.progress.note(f"the best is sought anew; its measure has changed: {changed}")
         loop = Loop(self.job, self.parts, callbacks, self.stop, position)
         root = self.store.root
-        self.stop.newest = partial(newest_in_words, root)
+        self.stop.newest = partial(format_newest, root)
         self.stop.outlook = partial(outlook, root, position.step)
         if self.stop.is_deaf:
             self.progress.note(
@@ -233,8 +233,8 @@ class Session:
         if ended is not None:
             loop.end(ended)
         self.train(loop)
-        status = self.status_of(loop, standing)
-        scores = judge.scores or self.scores_at(loop.position.step)
+        status = self.status_of(loop, best)
+        scores = evaluation.scores or self.scores_at(loop.position.step)
         return Outcome(
             directory=self.directory.path,
             status=status,
@@ -292,7 +292,7 @@ class Session:
         self,
         position: Position,
         state: Mapping[str, Any],
-        standing: Standing,
+        best: BestMetric,
         ending: ExitStack,
         use: Utilization,
     ) -> Surroundings:
@@ -311,28 +311,28 @@ class Session:
             progress=self.progress,
             trackers=trackers,
             state=state,
-            standing=standing,
+            best=best,
             use=use,
         )
 
     def train(self, loop: Loop) -> None:
         """Run the loop, and record what ends it by force."""
         try:
-            with self.progress, enough_memory(self.job):
+            with self.progress, explain_oom(self.job):
                 loop.run()
         except Exception as error:
-            told = in_words(error) or error
+            told = explain(error) or error
             reason = str(told) if isinstance(told, SetpointError) else repr(told)
             self.events.write("fault", step=loop.position.step, error=reason)
             if told is not error:
                 raise told from error
             raise
 
-    def status_of(self, loop: Loop, standing: Standing) -> int:
+    def status_of(self, loop: Loop, best: BestMetric) -> int:
         """Record how the session ended."""
         over = loop.ended is not None or is_over(self.job.duration, loop.position)
         # A run whose last evaluation was cut short is not finished.
-        status = 0 if over and standing.due is None else self.stop.status
+        status = 0 if over and best.due is None else self.stop.status
         why = {} if loop.ended is None else {"reason": loop.ended}
         if status and self.stop.signal is not None:
             why["signal"] = named(self.stop.signal)

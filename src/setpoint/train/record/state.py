@@ -15,7 +15,7 @@ from setpoint.checkpoint.weights import load_weights
 from setpoint.config import RunError, SetpointError
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
-from setpoint.train.build.components import Parts
+from setpoint.train.build.components import Components
 from setpoint.train.config import Job
 from setpoint.train.step.averaging import TRAINING, go_on_from
 from setpoint.train.step.position import Position, is_over
@@ -27,7 +27,7 @@ Tensors = dict[str, Mapping[str, Tensor]]
 
 
 def capture(
-    parts: Parts, position: Position, training: Mapping[str, Tensor] | None = None
+    parts: Components, position: Position, training: Mapping[str, Tensor] | None = None
 ) -> tuple[Tensors, dict[str, Any]]:
     """Take all that the rest of the run depends on.
 
@@ -45,7 +45,7 @@ def capture(
     noise, rng = capture_rng()
     tensors: Tensors = {"model": parts.model.state_dict(), "optimizer": moments, "rng": noise}
     if master := parts.weights.state():
-        # These are never used to judge, so that they can be those that are trained.
+        # The model is never evaluated with these, so that they can be those that are trained.
         tensors["master"] = {**master, **(training or {})}
     elif training:
         tensors[TRAINING] = training
@@ -60,7 +60,9 @@ def capture(
     return tensors, state
 
 
-def restore(job: Job, parts: Parts, checkpoint: Checkpoint, other_data: bool = False) -> Position:
+def restore(
+    job: Job, parts: Components, checkpoint: Checkpoint, other_data: bool = False
+) -> Position:
     """Bring the objects of a job to where they were when a checkpoint was saved.
 
     Options and formats are those of the configuration: the checkpoint gives what was counted.

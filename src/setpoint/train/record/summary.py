@@ -10,7 +10,7 @@ from setpoint.model.count import count_parameters
 from setpoint.track.console import short_time
 from setpoint.track.summary import print_table
 from setpoint.train.config import Job
-from setpoint.train.evaluation.evaluate import judged_part
+from setpoint.train.evaluation.evaluate import eval_slice
 from setpoint.train.record.outlook import outlook
 from setpoint.train.run import Outcome
 
@@ -55,7 +55,7 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
 def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | None) -> None:
     parts = outcome.parts
     assert parts.held_out is not None
-    counted = ngram_baselines(parts.train, judged_part(job, parts.held_out))
+    counted = ngram_baselines(parts.train, eval_slice(job, parts.held_out))
     rows = [
         ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
         ("bigram (given the byte before)", f"{counted.bigram:.3f}"),

@@ -1,4 +1,4 @@
-"""The point at which a model is judged and saved, where it is not the one that is trained."""
+"""The point at which a model is evaluated and saved, where it is not the one that is trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from setpoint.train.build.components import Parts
+    from setpoint.train.build.components import Components
 
 TRAINING = "training"
 """The stem of the file of a checkpoint that holds the point that is trained."""
@@ -29,8 +29,8 @@ class Averages(Protocol):
 
 
 @contextmanager
-def evaluation_point(parts: Parts) -> Iterator[dict[str, Tensor]]:
-    """Give the model the weights that it is judged, saved and used with.
+def evaluation_point(parts: Components) -> Iterator[dict[str, Tensor]]:
+    """Give the model the weights that it is evaluated, saved and used with.
 
     Arguments:
         parts: the objects of a job; for most optimizers nothing is done.
@@ -52,8 +52,8 @@ def evaluation_point(parts: Parts) -> Iterator[dict[str, Tensor]]:
         parts.weights.publish()
 
 
-def go_on_from(parts: Parts, training: Mapping[str, Tensor]) -> None:
-    """Bring the weights back that are trained, after a model was loaded as it is judged.
+def go_on_from(parts: Components, training: Mapping[str, Tensor]) -> None:
+    """Bring the weights back that are trained, after a model was loaded as it is evaluated.
 
     Arguments:
         training: what `evaluation_point` gave when it was saved.

@@ -1,27 +1,26 @@
-"""What an update that PyTorch or somebody's optimizer refuses comes to, in words."""
+"""Errors of a step, explained: what a setting asks for that PyTorch or an optimizer refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from setpoint.compile.failure import in_words as compiling_in_words
-from setpoint.config import RunError, SetpointError
-from setpoint.config import error_in_words as any_in_words
+from setpoint.compile.failure import in_words as explain_compiling
+from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.optim.build import title_of
 from setpoint.optim.section import OptimizerConfig
-from setpoint.parallel.determinism import in_words as determinism_in_words
-from setpoint.train.step.out_of_memory import is_shortage
+from setpoint.parallel.determinism import in_words as explain_determinism
+from setpoint.train.step.out_of_memory import is_out_of_memory
 
 
-def in_words(error: Exception) -> RunError | None:
+def explain(error: Exception) -> RunError | None:
     """Say what a setting asks for that PyTorch cannot do.
 
     Returns:
         an error that says what to change; None where it is not known what the error is about.
     """
     # Compilers pass on, in an error of their own, that an operation cannot be deterministic.
-    return determinism_in_words(error) or compiling_in_words(error)
+    return explain_determinism(error) or explain_compiling(error)
 
 
 @contextmanager
@@ -29,7 +28,7 @@ def stepping(config: OptimizerConfig) -> Iterator[None]:
     """Name the optimizer where Setpoint has not written it and its step fails.
 
     Raises:
-        RunError: in place of whatever it raises, unless that is about memory, or `in_words` knows
+        RunError: in place of whatever it raises, unless that is about memory, or `explain` knows
             what it is about.
     """
     try:
@@ -38,9 +37,9 @@ def stepping(config: OptimizerConfig) -> Iterator[None]:
         raise
     except Exception as error:
         title = title_of(config)
-        if title is None or is_shortage(error) or in_words(error) is not None:
+        if title is None or is_out_of_memory(error) or explain(error) is not None:
             raise
         raise RunError(
-            f"{title} failed in its step: {any_in_words(error)}. The gradients are dense tensors, "
-            f"one for each parameter of its groups; choose an optimizer that takes them"
+            f"{title} failed in its step: {error_in_words(error)}. The gradients are dense "
+            f"tensors, one for each parameter of its groups; choose an optimizer that takes them"
         ) from error

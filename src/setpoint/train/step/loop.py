@@ -24,17 +24,17 @@ from setpoint.train.step.position import Position, is_over
 if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.outcome import Routing
-    from setpoint.train.build.components import Parts
+    from setpoint.train.build.components import Components
     from setpoint.train.callback import Callback
     from setpoint.train.config import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What one optimizer update was.
+class StepResult:
+    """What one optimizer step was.
 
     Arguments:
-        loss: what is minimized: the mean over the tokens of the update's global batch by their
+        loss: what is minimized: the mean over the tokens of the step's global batch by their
             weights, in nats, with all that the loss and the model add to the cross-entropy.
         nats: the cross-entropy alone, all tokens that count weighing the same.
         grad_norm: global norm of the gradients before clipping.
@@ -50,16 +50,16 @@ class Update:
 
 
 class Loop:
-    """Takes updates until the duration is over or somebody asks it to stop.
+    """Takes steps until the duration is over or a stop is requested.
 
-    What happens every so often is a callback's business; the callbacks run after each update, in
+    What happens every so often is a callback's business; the callbacks run after each step, in
     order, and see the loop's `before`, `position`, `last` and `parts`.
     """
 
     def __init__(
         self,
         job: Job,
-        parts: Parts,
+        parts: Components,
         callbacks: Sequence[Callback],
         stop: StopRequest,
         position: Position,
@@ -74,7 +74,7 @@ class Loop:
         self.ended: str | None = None
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
-        # Names the parts of an update where somebody profiles them.
+        # Names the parts of a step in the traces of a profiler.
         self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
         self.parameters = parts.weights.parameters()
 
@@ -102,18 +102,18 @@ class Loop:
             while self.goes_on:
                 started = time.perf_counter()
                 with self.span(f"update {self.position.step + 1}"):
-                    update = self.update()
+                    result = self.take_step()
                 self.stop.busy = True
-                self.advance(update, time.perf_counter() - started)
+                self.advance(result, time.perf_counter() - started)
                 for callback in self.callbacks:
-                    callback.after_update(self, update)
+                    callback.after_step(self, result)
             self.stop.answer()
             for callback in self.callbacks:
                 callback.finish(self)
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is another update."""
+        """Whether there is another step."""
         over = self.ended is not None or is_over(self.job.duration, self.position)
         return not over and not self.stop.requested
 
@@ -124,19 +124,19 @@ class Loop:
         """
         self.ended, self.last = reason, True
 
-    def update(self) -> Update:
-        """Take one optimizer update: accumulate, clip, step.
+    def take_step(self) -> StepResult:
+        """Take one optimizer step: accumulate, clip, update.
 
         Raises:
-            RunError: if no target counts, or the loss or the norm is not finite, and the update is
-                not made then; or if somebody's optimizer fails.
+            RunError: if no target counts, or the loss or the norm is not finite, and the step is
+                not taken then; or if an optimizer of the user's own fails.
         """
         parts = self.parts
         lr = self.job.optimizer.lr * parts.schedule.factor(self.position)
         for group in parts.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_multiplier", 1.0)
 
-        # The mean is over the tokens of the whole update, so that accumulation cannot change it.
+        # The mean is over the tokens of the whole step, so that accumulation cannot change it.
         with self.span("data"):
             batches = [next(parts.loader) for _ in range(self.job.batch.accumulation)]
             counts = [parts.objective.count(batch) for batch in batches]
@@ -164,7 +164,7 @@ class Loop:
             parts.optimizer.zero_grad(set_to_none=True)
         if not made:
             routing = None  # biases of routers move with the weights, or not at all
-        return Update(loss, nats, norm, lr, whole.tokens, routing)
+        return StepResult(loss, nats, norm, lr, whole.tokens, routing)
 
     def backward(self, batch: Batch, count: Count, whole: Count) -> tuple[Tensor, Routing | None]:
         """Forward and backward of one micro-batch; gradients add up.
@@ -188,12 +188,12 @@ class Loop:
             parts.scaler.scale(share).backward()
         return torch.stack((share.detach(), output.nats / whole.tokens)), routing
 
-    def advance(self, update: Update, seconds: float) -> None:
-        """Move the position past an update."""
+    def advance(self, result: StepResult, seconds: float) -> None:
+        """Move the position past a step."""
         at = self.before = self.position
         self.position = Position(
             step=at.step + 1,
-            tokens=at.tokens + update.tokens,
+            tokens=at.tokens + result.tokens,
             epochs=self.parts.loader.epoch,
             seconds=at.seconds + seconds,
         )

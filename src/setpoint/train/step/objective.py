@@ -35,15 +35,15 @@ class Count(NamedTuple):
     valid: Tensor | None = None
 
 
-class Judged(NamedTuple):
-    """How well a batch was predicted, as sums over the targets that count.
+class EvalSums(NamedTuple):
+    """Sums over the targets of a batch that count.
 
     Arguments:
-        right: int64 scalar, how many were the most probable ones.
+        correct: int64 scalar, for how many the most probable token was the right one.
     """
 
     nats: Tensor
-    right: Tensor
+    correct: Tensor
 
 
 class Objective:
@@ -88,13 +88,13 @@ class Objective:
         """
         return self._run(inputs, targets, weights)
 
-    def judge(
+    def evaluate(
         self,
         inputs: Tensor,
         targets: Tensor,
         weights: Tensor | None = None,
         valid: Tensor | None = None,
-    ) -> Judged:
+    ) -> EvalSums:
         """Run the model once for its loss and for how often it is right.
 
         Arguments:
@@ -118,14 +118,14 @@ class Objective:
         weights: Tensor | None,
         wanted: Tensor | None = None,
     ) -> Outcome:
-        """The sums of the loss as the result, or with targets to be right about a `Judged`."""
+        """The sums of the loss as the result, or with `wanted` an `EvalSums`."""
         last = () if weights is None else (weights,)
 
         def of_logits(logits: Tensor) -> Any:
             output = self.loss(logits, targets, *last)
             if wanted is None:
                 return output
-            return Judged(output.nats, right_in_logits(logits, wanted))
+            return EvalSums(output.nats, right_in_logits(logits, wanted))
 
         def head(hidden: Tensor, projection: Projection) -> Any:
             if not self.from_hidden:
@@ -133,7 +133,7 @@ class Objective:
             output = self.loss.from_hidden(hidden, projection, targets, *last)
             if wanted is None:
                 return output
-            return Judged(output.nats, right_in_hidden(hidden, projection, wanted))
+            return EvalSums(output.nats, right_in_hidden(hidden, projection, wanted))
 
         if not self.has_head:
             return Outcome(of_logits(self.model(inputs)))

@@ -1,4 +1,4 @@
-"""Too little memory, in words."""
+"""Too little memory: what to make smaller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from setpoint.train.suspicious import least_weights
 
 
 @contextmanager
-def enough_memory(job: Job) -> Iterator[None]:
+def explain_oom(job: Job) -> Iterator[None]:
     """Say what to make smaller where memory does not suffice.
 
     Raises:
@@ -25,12 +25,12 @@ def enough_memory(job: Job) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_shortage(error):
+        if not is_out_of_memory(error):
             raise
-        raise _in_words(job) from error
+        raise _explain(job) from error
 
 
-def is_shortage(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory does not suffice."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
@@ -39,7 +39,7 @@ def is_shortage(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in words)
 
 
-def _in_words(job: Job) -> RunError:
+def _explain(job: Job) -> RunError:
     batch, weights = job.batch, least_weights(job)
     here = _memory_of(job)
     if weights is not None and weights > here:
