@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..draft.config import Config
 from ..schema.declare import field
 from ..types.base import FieldType
-from ..types.containers import MappingType, SequenceType
+from ..types.containers import MappingType, SequenceType, each
 from ..types.sections import SectionType
 from ..types.special import AnyType
 from ..values.free import listed, plain_value
@@ -126,13 +126,15 @@ def read_argument(value: Any, origin: Origin) -> Any:
     if _is_component(value):
         return _component(value, origin)
     if isinstance(value, list | tuple) and _components(cast(list[object], value)):
-        items = cast(list[object], value)
-        return tuple(_inside(index, item, origin) for index, item in enumerate(items))
+        items = enumerate(cast(list[object], value))
+        return tuple(each(items, lambda _, item: _inside(item, origin)))
     if isinstance(value, Mapping):
         entries = cast(Mapping[Any, object], value)
         if _components(entries.values()):
-            read = {str(key): _inside(str(key), item, origin) for key, item in entries.items()}
-            return _Mapping(_Component()).own(read)
+            keys = [str(key) for key in entries]
+            pairs = zip(keys, entries.values(), strict=True)
+            read = each(pairs, lambda _, item: _inside(item, origin))
+            return _Mapping(_Component()).own(dict(zip(keys, read, strict=True)))
     plain = cast(object, value)
     _refuse_hidden(plain, 0)
     read = plain_value(plain)
@@ -161,7 +163,7 @@ def _component(value: object, origin: Origin) -> Any:
     return SectionType.read(_Component(), value, origin)
 
 
-def _inside(key: str | int, item: object, origin: Origin) -> Any:
+def _inside(item: object, origin: Origin) -> Any:
     if isinstance(item, Reference):
         return item
     if isinstance(item, str) and is_reference(item):
@@ -170,11 +172,8 @@ def _inside(key: str | int, item: object, origin: Origin) -> Any:
         raise Invalid(
             "must be a component, as the others are: a list or mapping holds components only, or "
             "plain values only"
-        ).inside(key)
-    try:
-        return _component(item, origin)
-    except Invalid as error:
-        raise error.inside(key) from None
+        )
+    return _component(item, origin)
 
 
 def _refuse_hidden(value: object, depth: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..types.sections import fill
 from ..values.import_path import ImportPath
 from ..values.origin import python_origin
 from ..words.errors import ConfigError, Invalid, Problem
@@ -39,12 +40,10 @@ else:
         if args:
             values["(positions)"] = args
             errors.append(Invalid("must be given by name, as records do").inside("(positions)"))
-        for name, value in {"target": target, **arguments}.items():
-            try:
-                info = Partial.__setpoint__.fields.get(name) or Partial.__setpoint_open__(name)
-                section.store(name, info.read(value, origin), origin)
-            except Invalid as error:
-                errors.extend(part.inside(name) for part in error.parts)
+        try:
+            fill(section, {"target": target, **arguments}, origin)
+        except Invalid as error:
+            errors.extend(error.parts)
         if not errors:
             path: ImportPath = section.target
             found = path.loaded() if isinstance(target, str) else target

@@ -19,6 +19,7 @@ from ..schema.declare import field
 from ..schema.field import FieldInfo
 from ..schema.hooks import check
 from ..types.compiler import own_package
+from ..types.sections import fill
 from ..values.import_path import ImportPath
 from ..values.node import Chain, Node, chain_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, FILE, Origin
@@ -103,14 +104,9 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
         """
         fresh = cast(Any, cls)()
         for name in ("target", *kinds_of(type(self))):
-            value = getattr(self, name)
             chain: Chain = chain_of(self, name)
             origin = chain[-1][0] if chain else Origin(DEFAULT)
-            info = cls.__setpoint__.fields.get(name) or cls.__setpoint_open__(name)
-            try:
-                fresh.store(name, info.read(value, origin), origin)
-            except Invalid as error:
-                raise error.inside(name) from None
+            fill(fresh, {name: getattr(self, name)}, origin)
         return fresh
 
     @classmethod

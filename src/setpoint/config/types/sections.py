@@ -144,9 +144,8 @@ class SectionType(FieldType):
         return value.__setpoint_variant__(cls)
 
     def _from_mapping(self, values: Mapping[str, object], origin: Origin) -> Any:
-        tag = tag_of(values)
-        section = self.chosen(tag, "needs a type")()
-        read_all(section, values, origin)
+        section = self.chosen(tag_of(values), "needs a type")()
+        fill(section, _fields_in(values), origin)
         return section
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
@@ -163,34 +162,38 @@ def _package(cls: type[Node]) -> str:
     return cls.__module__.partition(".")[0]
 
 
-def read_all(section: Node, values: Mapping[str, object], origin: Origin) -> None:
-    """Set the fields of a section that is being read from a mapping.
-
-    Arguments:
-        values: its fields; the type has been seen to.
+def fill(section: Node, values: Mapping[str, object], origin: Origin) -> None:
+    """Set fields of a section from a mapping, whose `type` has been seen to.
 
     Raises:
         Invalid: for everything that does not fit.
     """
-    fields = ((key, item) for key, item in values.items() if key != "type")
-    each(fields, lambda key, item: _read_into(section, key, item, origin))
+    each(values.items(), lambda key, value: fill_field(section, key, value, origin))
 
 
-def _read_into(section: Node, key: str, value: object, origin: Origin) -> None:
+def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
+    """Set the field that a key names; a mapping adds to the default that stands there.
+
+    Raises:
+        Invalid: if there is no such field, or it does not take the value.
+    """
     known = type(section).__setpoint__
     info = known.find(key)
     if info is None:
         raise known.unknown(key)
     if isinstance(value, Mapping):
-        # As in the sections of a file: what is given adds to the default that stands here.
         entries = cast(Mapping[str, object], value)
         usual: Any = info.initial()
         if isinstance(usual, dict) and origin.layer != RECORD:  # which holds whole values
             value = _added_to(cast(dict[str, object], usual), entries)
         elif _is_of(usual, entries.get("type")):
-            read_all(cast("Node", usual), entries, origin)
+            fill(cast("Node", usual), _fields_in(entries), origin)
             value = cast(object, usual)
     section.store(info.name, info.read(cast(object, value), origin), origin)
+
+
+def _fields_in(values: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in values.items() if key != "type"}
 
 
 def tag_of(values: Mapping[str, object]) -> object:
