@@ -268,21 +268,22 @@ class Editor(EditorBase):
             return current
         fresh = cls()
         if isinstance(current, Node):
-            keep_shared(current, fresh)
-            self.refuse_dropped(fresh, origin, path)
-            switch(self.root, current, fresh)
+            self.switch(current, fresh, origin, path)
         parent.store(info.name, fresh, origin)
         return fresh
 
-    def refuse_dropped(self, section: Node, switch: Origin, path: Path) -> None:
-        """Report values that the layer which switches the variant had set itself.
+    def switch(self, old: Node, new: Node, origin: Origin, path: Path) -> None:
+        """Put a section of another variant in the place of one, with the values that both have.
 
-        What an earlier layer set is only named as dropped: it was meant for the other variant.
+        What the layer that switches has set itself, and the new variant has not, is reported; what
+        an earlier layer set was meant for the other variant, and is only named as dropped.
         """
-        for name, value, origin in dropped_by(section, switch):
-            tag = type(section).__setpoint__.tag
+        keep_shared(old, new)
+        for name, value, given in dropped_by(new, origin):
+            tag = type(new).__setpoint__.tag
             error = Invalid(f"has no effect: type = {tag} has no such field", hint="Remove it.")
-            self.report((*path, name), value, origin, error)
+            self.report((*path, name), value, given, error)
+        switch(self.root, old, new)
 
     def replaced(
         self, held: Node, kind: FieldType, value: object, origin: Origin, path: Path
@@ -296,9 +297,7 @@ class Editor(EditorBase):
         if not isinstance(value, Mapping):
             fresh: Node = kind.read(value, origin)
             if fresh is not value:
-                keep_shared(held, fresh)
-                self.refuse_dropped(fresh, origin, path)
-                switch(self.root, held, fresh)
+                self.switch(held, fresh, origin, path)
             return fresh
         entries = cast(Mapping[str, object], value)
 

@@ -149,8 +149,8 @@ class EditorBase(ABC):
         """Put what the files hold that a section extends onto it."""
 
     @abstractmethod
-    def refuse_dropped(self, section: Node, switch: Origin, path: Path) -> None:
-        """Report values that the layer which switches the variant had set itself."""
+    def switch(self, old: Node, new: Node, origin: Origin, path: Path) -> None:
+        """Put a section of another variant in the place of one, with the values that both have."""
 
 
 def _inside(value: object, path: Path) -> object:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from ..draft.copying import keep_shared
 from ..files.read import read_file
 from ..migrations.document import migrated
 from ..types.containers import MappingType, OptionalType, SequenceType, TupleType
@@ -130,8 +129,7 @@ def _made(
         if made is None or (tag is not None and tag != type(made).__setpoint__.tag):
             fresh: Node = kind.read({} if tag is None else {"type": tag}, place)
             if made is not None:
-                keep_shared(made, fresh)
-                editor.refuse_dropped(fresh, place, path)
+                editor.switch(made, fresh, place, path)
             made = fresh
         editor.merge_section(made, fields_in(fields), place, path)
 
