@@ -315,7 +315,7 @@ BREAKS = [
     ),
     Break(
         "train/step/loop.py",
-        "auxiliary * (whole.weight * count.inputs / whole.inputs)",
+        "auxiliary * (whole.weight * count.tokens / whole.tokens)",
         "auxiliary * whole.weight",
         "train/step/test_loop_accumulation.py train/step/test_loop.py "
         "train/callbacks/test_experts.py",
@@ -358,7 +358,7 @@ BREAKS = [
     ),
     Break(
         "train/evaluation/evaluate.py",
-        "tokens += count.tokens",
+        "tokens += count.targets",
         "tokens += batch.target_tokens",
         "train/evaluation",
     ),

@@ -127,9 +127,9 @@ def run_bare(job: Job, parts: Components, steps: Steps) -> None:
             group["lr"] = rate
         sums: list[torch.Tensor] = []
         for _ in range(job.batch.accumulation):
-            inputs, targets, weights = next(parts.loader).to(device)
+            batch = next(parts.loader).to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-                output, _, _ = objective(inputs, targets, weights)
+                output, _, _ = objective(batch)
             share = output.total / tokens
             share.backward()
             sums.append(share.detach())

@@ -35,6 +35,7 @@ from setpoint.memory.config import (  # noqa: E402
 from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.model.initialize import initialize  # noqa: E402
 from setpoint.model.layers import layers_of  # noqa: E402
+from setpoint.shapes.batch import Batch  # noqa: E402
 from setpoint.train.step.objective import Objective  # noqa: E402
 from setpoint.units import ByteSize  # noqa: E402
 from support.memory import peak_bytes  # noqa: E402
@@ -90,7 +91,9 @@ class Side:
         self.objective = Objective(self.model, resolve(ChunkedCrossEntropy()).build())
         generator = torch.Generator().manual_seed(1)
         tokens = torch.randint(vocabulary, (2, batch, length), generator=generator).to(device)
-        self.inputs, self.targets = tokens
+        inputs, targets = tokens
+        count = inputs.numel()
+        self.batch = Batch(inputs, targets, count, count, count)
         self.device, self.dtype = device, PRECISIONS[precision]
 
     def gradients(self) -> tuple[Tensor, list[Tensor]]:
@@ -101,7 +104,7 @@ class Side:
         """
         on = self.dtype is not None
         with torch.autocast(self.device.type, self.dtype or torch.bfloat16, enabled=on):
-            total = self.objective(self.inputs, self.targets).result.total
+            total = self.objective(self.batch).result.total
         total.backward()
         found = [p.grad for p in self.model.parameters() if p.grad is not None]
         self.model.zero_grad(set_to_none=True)

@@ -12,6 +12,7 @@ from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.step.objective import Objective
 
+from ..batches import make_batch
 from ..model.families import FAMILIES, sparse
 from ..model.small import VOCAB
 from .meter import Meter
@@ -67,7 +68,7 @@ def run(
         for _ in range(passes):
             inputs, targets = torch.randint(VOCAB, (2, 3, length), generator=generator)
             with torch.autocast("cpu", precision, enabled=precision is not None):
-                outcome = objective(inputs, targets)
+                outcome = objective(make_batch(inputs, targets))
             total = outcome.result.total
             total = total if outcome.auxiliary is None else total + outcome.auxiliary
             kept = meter.alive()

@@ -14,6 +14,7 @@ from setpoint.model.transformer import Transformer
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.train.step.objective import Objective
 
+from ..batches import make_batch
 from .families import FAMILIES, SPARSE
 from .small import VOCAB, small_config, small_model
 
@@ -54,7 +55,7 @@ def minimize(model: Transformer, loss: Any, parts: list[tuple[Tensor, Tensor]], 
     """The loss and the counts of experts, of micro-batches whose gradients add up."""
     objective, total, counts = Objective(model, loss.build()), torch.zeros(()), 0
     for inputs, targets in parts:
-        output, auxiliary, routing = objective(inputs, targets)
+        output, auxiliary, routing = objective(make_batch(inputs, targets))
         share = output.total
         if auxiliary is not None:
             share = share + auxiliary * (targets != IGNORE_INDEX).sum()

@@ -11,6 +11,7 @@ from setpoint.model.transformer import Transformer
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.step.objective import Objective
 
+from ..batches import make_batch
 from .families import FAMILIES, sparse
 from .small import VOCAB, small_model
 
@@ -27,7 +28,9 @@ def backward(model: Transformer, precision: torch.dtype | None) -> Outcome:
     inputs, targets = torch.randint(VOCAB, (2, 2, 9), generator=generator)
     torch.manual_seed(5)
     with torch.autocast("cpu", precision, enabled=precision is not None):
-        outcome = Objective(model, ChunkedCrossEntropy(chunk_size=7).build())(inputs, targets)
+        outcome = Objective(model, ChunkedCrossEntropy(chunk_size=7).build())(
+            make_batch(inputs, targets)
+        )
     total = outcome.result.total
     (total if outcome.auxiliary is None else total + outcome.auxiliary).backward()
     return outcome

@@ -67,15 +67,15 @@ def saved(job: Job) -> tuple[int, int]:
             found[storage._cdata] = storage
         return tensor
 
-    inputs, targets, _ = next(parts.loader).to(parts.device)
+    batch = next(parts.loader).to(parts.device)
     on = job.precision.compute == "bf16"
     with (
         saved_tensors_hooks(pack, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=on),
     ):
-        outcome = parts.objective(inputs, targets)
+        outcome = parts.objective(batch)
     assert outcome.result.total.requires_grad
-    return sum(storage.nbytes() for storage in found.values()), inputs.numel()
+    return sum(storage.nbytes() for storage in found.values()), batch.tokens
 
 
 @pytest.mark.parametrize("name", CASES | POLICIES)
@@ -92,9 +92,9 @@ def alive(job: Job) -> int:
     """Bytes that are alive behind a forward pass, with what checkpoints of operators hold."""
     parts = build_components(job)
     parts.model.train()
-    inputs, targets, _ = next(parts.loader).to(parts.device)
+    batch = next(parts.loader).to(parts.device)
     with Meter() as meter:
-        outcome = parts.objective(inputs, targets)
+        outcome = parts.objective(batch)
         kept = meter.alive()
     assert outcome.result.total.requires_grad
     return kept

@@ -17,6 +17,7 @@ from setpoint.model import load_pretrained
 from setpoint.precision.weights import cast_parameters
 from setpoint.train.step.objective import Objective
 
+from ..batches import make_batch
 from ..model.families import FAMILIES
 from ..model.pretrained.theirs import CASES, make, tokens
 from ..model.small import small_model
@@ -90,7 +91,7 @@ def test_losses_and_gradients_against_fp32(family: str, loss: str) -> None:
     totals, slopes, chosen = list[Tensor](), list[Tensor](), list[Any]()
     for model in (exact, ours):
         objective = Objective(model.train(), resolve(LOSSES[loss]).build())
-        output, auxiliary, routing = objective(inputs, inputs.roll(-1, dims=1))
+        output, auxiliary, routing = objective(make_batch(inputs, inputs.roll(-1, dims=1)))
         assert output.total.dtype == output.nats.dtype == torch.float32
         assert auxiliary is None or auxiliary.dtype == torch.float32
         total = output.total / inputs.numel() + (0.0 if auxiliary is None else auxiliary)

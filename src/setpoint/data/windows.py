@@ -29,6 +29,7 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
     return Batch(
         inputs=torch.from_numpy(windows[:, :-1].copy()),
         targets=torch.from_numpy(targets),
+        tokens=targets.size - int((positions[:, :-1] > last).sum()),
         target_tokens=targets.size - int(beyond.sum()),
         target_bytes=target_bytes,
     )

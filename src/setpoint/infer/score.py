@@ -118,9 +118,9 @@ def score(
             windows=sequences,
         ):
             show(what, done, total)
-            inputs, targets = batch.inputs.to(loaded.device), batch.targets.to(loaded.device)
+            moved = batch.to(loaded.device)
             with loaded.computing():
-                nats += _nats(loaded.model, inputs, targets)
+                nats += _nats(loaded.model, moved.inputs, moved.targets)
             tokens += batch.target_tokens
             size += batch.target_bytes
             done += len(batch.inputs)

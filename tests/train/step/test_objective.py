@@ -29,6 +29,8 @@ from setpoint.train.step.loop import Loop
 from setpoint.train.step.objective import Objective, add_routing, total_count
 from setpoint.train.step.position import Position
 
+from ...batches import make_batch
+from ...model.small import small_model
 from ...snapshots import compare
 from ..small import small_job
 
@@ -45,12 +47,7 @@ def rows_of(weighted: bool, seed: int = 0) -> Batch:
         targets[row, LENGTH - 2 * row :] = IGNORE_INDEX
     targets[3] = IGNORE_INDEX
     weights = torch.randint(0, 5, (ROWS, LENGTH), generator=generator) / 2
-    return make_batch(inputs, targets, weights if weighted else None)
-
-
-def make_batch(inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Batch:
-    valid = int((targets != IGNORE_INDEX).sum())
-    return Batch(inputs, targets, valid, valid, weights)
+    return make_batch(inputs, targets, weights=weights if weighted else None)
 
 
 class Rows:
@@ -65,7 +62,7 @@ class Rows:
         for first in range(0, ROWS, size):
             at = slice(first, first + size)
             weights = None if batch.weights is None else batch.weights[at]
-            yield make_batch(batch.inputs[at], batch.targets[at], weights)
+            yield make_batch(batch.inputs[at], batch.targets[at], weights=weights)
 
     def __next__(self) -> Batch:
         return next(self.parts)
@@ -132,7 +129,7 @@ def test_the_mean_is_over_the_weights_of_the_valid_targets(tmp_path: Path) -> No
     weights[targets == 34] *= 0.5
     assert loss == pytest.approx(float((each * weights).sum() / weights.sum()), rel=1e-6)
     assert nats == pytest.approx(float(each[weights > 0].mean()), rel=1e-6)
-    assert tokens == int((weights > 0).sum())
+    assert tokens == batch.inputs.numel() > int((weights > 0).sum())
 
 
 @pytest.mark.parametrize("kind", ["chunked_cross_entropy", "linear_cross_entropy"])
@@ -239,8 +236,8 @@ def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
     # Not what the targets say: nothing is counted anew where nothing is left out.
     batch = replace(next(parts.loader), target_tokens=5)
     count = parts.objective.count(batch)
-    assert (count.tokens, count.weight, count.valid) == (5, 5.0, None)
-    assert total_count([count, count])[:2] == (10, 10.0)
+    assert count == (batch.inputs.numel(), 5, 5.0, None)
+    assert total_count([count, count])[1:3] == (10, 10.0)
 
 
 class TestEvaluation:
@@ -311,11 +308,11 @@ class Logits(nn.Module):
 def test_a_model_and_a_loss_of_ones_own() -> None:
     batch = rows_of(weighted=False)
     model = Logits()
-    outcome = Objective(model, Own())(batch.inputs, batch.targets)
+    outcome = Objective(model, Own())(batch)
     expected = Own()(model(batch.inputs), batch.targets).total
     assert outcome.result.total.item() == expected.item()
     assert outcome.auxiliary is outcome.routing is None
-    with_head = Objective(Told(), NeedsHidden())(batch.inputs, batch.targets)
+    with_head = Objective(Told(), NeedsHidden())(batch)
     assert with_head.result.total.item() == pytest.approx(
         batch.target_tokens * float(torch.tensor(VOCAB).log())
     )
@@ -355,3 +352,34 @@ def evaluate_nothing(folder: Path) -> None:
     weights = ", ".join(f"{token}: 0" for token in (*range(SPACE, SPACE + 8), 256))
     job = small_job(folder, f"loss.token_weights={{{weights}}}")
     evaluate(job, build_components(job))
+
+
+def test_documents_and_positions_of_a_batch_reach_the_model() -> None:
+    """Two documents in one sequence have the loss of each alone."""
+    model = small_model()
+    objective = Objective(model, resolve(CrossEntropy()).build())
+    inputs, targets = torch.randint(37, (2, 1, 7), generator=torch.Generator().manual_seed(3))
+    alone = [objective(make_batch(inputs[:, at], targets[:, at])) for at in (slice(4), slice(4, 7))]
+    packed = make_batch(
+        inputs,
+        targets,
+        positions=torch.tensor([[0, 1, 2, 3, 0, 1, 2]]),
+        documents=torch.tensor([[0, 0, 0, 0, 1, 1, 1]]),
+    )
+    together = objective(packed).result.total
+    expected = sum(each.result.total for each in alone)
+    torch.testing.assert_close(together, expected, rtol=1e-6, atol=0)
+    assert not torch.isclose(objective(make_batch(inputs, targets)).result.total, together)
+    with pytest.raises(SetpointError, match="tokens alone, and the data gives positions and doc"):
+        Objective(Logits(), resolve(CrossEntropy()).build())(packed)
+
+
+def test_three_counters() -> None:
+    """What is read, what is predicted, and what that weighs."""
+    batch = rows_of(weighted=False)
+    weigher = resolve(CrossEntropy(ignore_index=33, token_weights={"34": 0.5})).build()
+    count = Objective(Logits(), weigher).count(batch)
+    valid = (batch.targets != IGNORE_INDEX) & (batch.targets != 33)
+    halves = int((batch.targets == 34).sum())
+    assert halves and count.tokens == batch.inputs.numel() > int(valid.sum())
+    assert count[:3] == (count.tokens, int(valid.sum()), int(valid.sum()) - 0.5 * halves)

@@ -82,12 +82,12 @@ def score(
         count = parts.objective.count(batch)
         with compute_in(job.precision.compute, job.precision.params, parts.device):
             if job.evaluation.accuracy:
-                sums = parts.objective.evaluate(*batch.to(parts.device), count.valid)
+                sums = parts.objective.evaluate(batch.to(parts.device), count.valid)
                 correct += int(sums.correct)
             else:
-                sums = parts.objective(*batch.to(parts.device)).result
+                sums = parts.objective(batch.to(parts.device)).result
         nats += float(sums.nats)
-        tokens += count.tokens
+        tokens += count.targets
         size += _bytes(corpus, batch, count)
         done += len(batch.inputs)
         show(what, done, total)

@@ -36,7 +36,8 @@ class StepResult:
     Arguments:
         loss: what is minimized: the mean over the tokens of the step's global batch by their
             weights, in nats, with all that the loss and the model add to the cross-entropy.
-        nats: the cross-entropy alone, all tokens that count weighing the same.
+        nats: the cross-entropy alone, all targets that count weighing the same.
+        tokens: that the model read, without padding, whether their targets count or not.
         grad_norm: global norm of the gradients before clipping.
         routing: how they chose experts; None for models without, and where it was skipped.
     """
@@ -148,7 +149,7 @@ class Loop:
             share, chosen = self.backward(batch, count, whole)
             sums += share
             if chosen is not None:
-                routing = add_routing(routing, chosen, count.inputs / whole.inputs)
+                routing = add_routing(routing, chosen, count.tokens / whole.tokens)
 
         parts.weights.collect()
         parts.scaler.unscale_(parts.optimizer)
@@ -174,19 +175,18 @@ class Loop:
             tokens chose experts.
         """
         parts, formats = self.parts, self.job.precision
-        inputs, targets, weights = batch.to(parts.device)
         computing = compute_in(formats.compute, formats.params, parts.device)
         with self.span("forward"), computing:
-            output, auxiliary, routing = parts.objective(inputs, targets, weights)
+            output, auxiliary, routing = parts.objective(batch.to(parts.device))
         total = output.total
         if auxiliary is not None:
             # A mean over the tokens read here, whether their targets count or not: it gets its
             # share of the mean over all, as a part of the sum that is divided below.
-            total = total + auxiliary * (whole.weight * count.inputs / whole.inputs)
+            total = total + auxiliary * (whole.weight * count.tokens / whole.tokens)
         share = total / whole.weight
         with self.span("backward"):
             parts.scaler.scale(share).backward()
-        return torch.stack((share.detach(), output.nats / whole.tokens)), routing
+        return torch.stack((share.detach(), output.nats / whole.targets)), routing
 
     def advance(self, result: StepResult, seconds: float) -> None:
         """Move the position past a step."""

@@ -21,17 +21,20 @@ if TYPE_CHECKING:
 
 
 class Count(NamedTuple):
-    """What of a batch counts.
+    """What of a batch counts, in three ways.
 
     Arguments:
-        inputs: tokens that the model reads, whatever their targets weigh; what the model adds to
-            the loss is a mean over these.
+        tokens: that the model reads, without padding, whatever their targets weigh. Durations,
+            schedules and throughput are counted in these, and what the model adds to the loss is a
+            mean over them.
+        targets: that count; the cross-entropy is a mean over these.
+        weight: of these targets; the loss is divided by it.
         valid: (B, S) which targets count; None: all that the data marks.
     """
 
     tokens: int
+    targets: int
     weight: float
-    inputs: int
     valid: Tensor | None = None
 
 
@@ -53,7 +56,8 @@ class Objective:
     wants them, and so that the model can tell what it adds to the loss. Others give logits.
 
     Arguments:
-        model: maps (B, S) tokens to (B, S, V) logits.
+        model: maps (B, S) tokens to (B, S, V) logits; one that supports a head also takes the
+            batch's positions and documents.
         loss: is called with (logits, targets, weights), or is a `FromHidden`. Without weights in
             the data the last one is left out; unless it is a `Weighs`, it takes none.
 
@@ -73,53 +77,41 @@ class Objective:
                 f"a model with supports_head = True that takes a head"
             )
 
-    def __call__(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Outcome:
-        """Run the model and its loss.
-
-        Arguments:
-            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-            weights: (B, S) fp32, from the data; None: all weigh 1.
+    def __call__(self, batch: Batch) -> Outcome:
+        """Run the model and its loss on a batch that is on its device.
 
         Returns:
             The sums of the loss as a `LossOutput`, and what the model tells beside them.
 
         Raises:
-            SetpointError: the data weighs its targets and the loss cannot.
+            SetpointError: the data weighs its targets and the loss cannot, or gives positions or
+                documents and the model does not take them.
         """
-        return self._run(inputs, targets, weights)
+        return self._run(batch)
 
-    def evaluate(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        weights: Tensor | None = None,
-        valid: Tensor | None = None,
-    ) -> EvalSums:
+    def evaluate(self, batch: Batch, valid: Tensor | None = None) -> EvalSums:
         """Run the model once for its loss and for how often it is right.
 
         Arguments:
-            targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
-            weights: (B, S) fp32, from the data; None: all weigh 1.
             valid: (B, S) which targets count, as `count` gives it; None: all that are not marked.
 
         Raises:
-            SetpointError: the data weighs its targets and the loss cannot.
+            SetpointError: see `__call__`.
         """
         # The loss leaves out by itself what does not count for it.
-        wanted = targets
+        wanted = batch.targets
         if valid is not None:
-            wanted = targets.where(valid.to(targets.device), IGNORE_INDEX)
-        return self._run(inputs, targets, weights, wanted).result
+            wanted = wanted.where(valid.to(wanted.device), IGNORE_INDEX)
+        return self._run(batch, wanted).result
 
-    def _run(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        weights: Tensor | None,
-        wanted: Tensor | None = None,
-    ) -> Outcome:
+    def _run(self, batch: Batch, wanted: Tensor | None = None) -> Outcome:
         """The sums of the loss as the result, or with `wanted` an `EvalSums`."""
-        last = () if weights is None else (weights,)
+        targets, last = batch.targets, () if batch.weights is None else (batch.weights,)
+        places = {
+            name: value
+            for name in ("positions", "documents")
+            if (value := getattr(batch, name)) is not None
+        }
 
         def of_logits(logits: Tensor) -> Any:
             output = self.loss(logits, targets, *last)
@@ -136,8 +128,14 @@ class Objective:
             return EvalSums(output.nats, right_in_hidden(hidden, projection, wanted))
 
         if not self.has_head:
-            return Outcome(of_logits(self.model(inputs)))
-        return self.model(inputs, head=head)
+            if places:
+                raise SetpointError(
+                    f"model: a {type(self.model).__name__} is called with tokens alone, and the "
+                    f"data gives {' and '.join(places)}\nValid: a model with supports_head = True, "
+                    f"which takes them"
+                )
+            return Outcome(of_logits(self.model(batch.inputs)))
+        return self.model(batch.inputs, **places, head=head)
 
     def count(self, batch: Batch) -> Count:
         """Count what of a batch the loss is divided by.
@@ -146,9 +144,9 @@ class Objective:
             SetpointError: the data weighs its targets and the loss cannot, or a weight of the data
                 is negative or no number.
         """
-        weights, inputs = batch.weights, batch.inputs.numel()
+        weights = batch.weights
         if weights is None and (self.weigh is None or self.weigh.is_trivial):
-            return Count(batch.target_tokens, float(batch.target_tokens), inputs)
+            return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
         if self.weigh is None:
             raise SetpointError(
                 f"loss: {type(self.loss).__name__} cannot weigh tokens, and the data does\nValid: "
@@ -161,17 +159,17 @@ class Objective:
             )
         targets, weights = self.weigh(batch.targets, weights)
         valid = targets != IGNORE_INDEX
-        tokens = int(valid.sum())
-        weight = tokens if weights is None else weights[valid].sum(dtype=torch.float64)
-        return Count(tokens, float(weight), inputs, valid)
+        count = int(valid.sum())
+        weight = count if weights is None else weights[valid].sum(dtype=torch.float64)
+        return Count(batch.tokens, count, float(weight), valid)
 
 
 def total_count(counts: list[Count]) -> Count:
     """Add up the counts of micro-batches."""
     return Count(
         tokens=sum(count.tokens for count in counts),
+        targets=sum(count.targets for count in counts),
         weight=sum(count.weight for count in counts),
-        inputs=sum(count.inputs for count in counts),
     )
 
 

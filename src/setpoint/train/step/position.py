@@ -17,7 +17,7 @@ class Position:
     """How far a run has come.
 
     Arguments:
-        tokens: tokens trained on, without padding.
+        tokens: that the model has read in training, without padding.
         epochs: passes over the training data, a fraction inside one.
         seconds: time spent training, over all sessions of the run.
     """
