@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import setpoint
-from setpoint.cli.main import COMMANDS, main
+from setpoint.cli.main import main
+from setpoint.cli.outcome import COMMANDS
 
 from ..snapshots import compare
 from .conftest import CommandLine

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from setpoint.cli.command import Command, Option
 from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
-from setpoint.cli.main import COMMANDS
+from setpoint.cli.outcome import COMMANDS
 from setpoint.cli.sources.offer import files, offer, sweeps
 from setpoint.config import TAG, Config, all_fields, known_codes, known_tags, modifiers, presets
 

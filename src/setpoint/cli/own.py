@@ -18,8 +18,8 @@ from setpoint.cli.command import (
     Arguments,
     Command,
 )
-from setpoint.cli.main import COMMANDS as ALL_COMMANDS
-from setpoint.cli.main import Uncollected, guarded, report, show_users_frames
+from setpoint.cli.outcome import COMMANDS as ALL_COMMANDS
+from setpoint.cli.outcome import INTERRUPTED, Uncollected, guarded, report, show_users_frames
 from setpoint.cli.program import Program
 from setpoint.config import (
     Config,
@@ -32,7 +32,6 @@ from setpoint.config import (
     raised_by_user,
     traceback_of,
 )
-from setpoint.resilience.signals import INTERRUPTED
 
 C = TypeVar("C", bound=Config)
 

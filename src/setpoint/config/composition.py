@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from .. import config as kernel
 from .draft.argument_errors import need_compose
 from .draft.config import Config
 from .draft.copying import draft_of
@@ -20,8 +21,6 @@ from .layers.environment import apply_declared, apply_environment, declared_in
 from .layers.flags import apply_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .migrations.document import migrated
-from .other_names import answer
-from .record.writer import is_record, read_record
 from .resolving.resolve import resolve
 from .schema.class_info import ConfigMeta
 from .schema.declaration_errors import refuse_root_word
@@ -219,7 +218,8 @@ def _merge(
         apply_flags(editor, flags)
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
-    answer(editor)
+    if editor.unknown or editor.refused:
+        kernel.answer(editor)
     if environ is not None and declared:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
@@ -248,8 +248,8 @@ class _Sources(Generic[C]):
             return self._function(source), []
         if os.sep in source and not os.path.exists(source):
             raise SetpointError(f"there is no file or folder {source}")
-        if os.path.isdir(source) and is_record(source):
-            draft, header = read_record(self.root, source)
+        if os.path.isdir(source) and kernel.is_record(source):
+            draft, header = kernel.read_record(self.root, source)
             self.notes.extend(header["notes"])
             return draft, []
         if os.sep in source or os.path.isdir(source):

@@ -1,5 +1,7 @@
 """Reading JSON: values, positions, and every refusal word for word."""
 
+import sys
+
 import pytest
 
 from setpoint.config.files.document import FileError
@@ -102,3 +104,17 @@ def test_a_number_beyond_floats_is_refused():
     for text in ('{"a": 1e999}', '{"a": [1, {"b": -1e999}]}', '{"a": 1' + "0" * 400 + ".5}"):
         with pytest.raises(FileError, match="is too large for a floating-point number"):
             parse(text, "json", "f")
+
+
+def test_long_numbers_are_refused_wherever_python_would_take_them() -> None:
+    texts = {"1" * 4301: 4301, f"0.{'1' * 4300}": 4302, f"1e{'0' * 4300}1": 4303}
+    limit = sys.get_int_max_str_digits()
+    try:
+        for most in (limit, 0):
+            sys.set_int_max_str_digits(most)
+            for text, digits in texts.items():
+                with pytest.raises(FileError, match=f"a number of {digits} digits is refused"):
+                    parse(f'{{"a": {text}}}', "json", "f")
+            assert parse(f'{{"a": "{"1" * 5000}"}}', "json", "f").data == {"a": "1" * 5000}
+    finally:
+        sys.set_int_max_str_digits(limit)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..words.errors import SetpointError
+from ..words.texts import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeGuard
+    from typing import Any, TypeGuard
 
     from ..words.texts import Format
 
@@ -21,6 +22,20 @@ def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
 def is_list(value: object) -> TypeGuard[list[object]]:
     """Whether a value that a reader made is a list."""
     return isinstance(value, list)
+
+
+def is_shallow(data: dict[str, object] | list[object], classes: frozenset[type]) -> bool:
+    """Whether data is nested no deeper than the limit and holds values of some classes only."""
+    level: list[Any] = [data]
+    for _ in range(MAX_DEPTH):
+        inside = [each.values() if each.__class__ is dict else each for each in level]
+        level = [item for items in inside for item in items]
+        if not classes.issuperset(map(type, level)):
+            return False
+        level = [item for item in level if item.__class__ is dict or item.__class__ is list]
+        if not level:
+            return True
+    return False
 
 
 class Place:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from ..words.texts import (
     HALF_PAIR,
@@ -17,11 +18,23 @@ from ..words.texts import (
     is_text,
     may_nest_deeply,
 )
-from .document import Document, FileError, Place, describe, error_at, is_mapping, named
+from .document import (
+    Document,
+    FileError,
+    Place,
+    describe,
+    error_at,
+    is_list,
+    is_mapping,
+    is_shallow,
+    named,
+)
 
-_SPACE = re.compile(r"[ \t\r\n]*+")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
-_STRING_BODY = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+_SPACE = r"[ \t\r\n]*+"
+_NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?"
+_STRING_BODY = r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+'
+_CLASSES = frozenset((dict, list, str, int, float, bool, type(None)))
+_INFINITE = float("inf")
 
 
 def parse_json(text: str, name: str) -> Document:
@@ -43,17 +56,24 @@ def parse_json(text: str, name: str) -> Document:
 
     if not text.strip(" \t\r\n"):
         return Document(name, "json", {}, text, lambda: Place(0))
-    _refuse_extremes(text, name)
     # Half a surrogate pair, written as an escape, would make text that cannot be written again.
-    if has_long_number(text) or "\\ud" in text or "\\uD" in text:
+    half = "\\ud" in text or "\\uD" in text
+    lifted = not 0 < sys.get_int_max_str_digits() <= MAX_DIGITS
+    doubtful = half or (lifted and has_long_number(text))
+    if doubtful or sum(map(text.count, "[{,:")) > MAX_NODES["json"]:
+        _refuse_extremes(text, name)
+    if doubtful:
         scan()
     try:
         data: object = json.loads(
             text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        _refuse_extremes(text, name)
         scan()  # says the same with lines, columns and what was expected
         raise FileError(name, 1, 1, f"not valid JSON: {error}") from None
+    if (is_mapping(data) or is_list(data)) and not is_shallow(data, _CLASSES):
+        _refuse_extremes(text, name)
     if not is_mapping(data):
         offset = len(text) - len(text.lstrip(" \t\r\n"))
         raise error_at(
@@ -75,19 +95,17 @@ def _no_constant(literal: str) -> object:
 
 def _finite(literal: str) -> float:
     number = float(literal)
-    if abs(number) == float("inf"):
+    if abs(number) == _INFINITE or len(literal) > MAX_DIGITS:
         raise ValueError(f"{literal} {TOO_BIG}")
     return number
 
 
 def _refuse_extremes(text: str, name: str) -> None:
-    """Refuse before parsing what would exhaust the stack of a recursive parser, or the memory."""
+    """Refuse what would exhaust the stack of a recursive reader, or the memory."""
     most = MAX_NODES["json"]
     marks = sum(map(text.count, "[{,:"))
     if marks <= most and not may_nest_deeply(text, r'"(?:[^"\\]|\\.)*+"'):
         return
-    import re
-
     depth = nodes = 0
     for match in re.finditer(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}:,]', text, re.DOTALL):
         mark = match[0]
@@ -113,11 +131,11 @@ def scan_json(text: str, name: str) -> Place:
 
 
 class _Scanner:
-    __slots__ = ("name", "offset", "text")
-
     def __init__(self, text: str, name: str) -> None:
         self.text = text
         self.name = name
+        self.space, self.number = re.compile(_SPACE), re.compile(_NUMBER)
+        self.string_body = re.compile(_STRING_BODY)
         self.offset: int = 0
 
     def document(self) -> Place:
@@ -129,7 +147,7 @@ class _Scanner:
 
     def _next(self) -> str:
         """Skip white space; the next character, or the empty string at the end."""
-        match = _SPACE.match(self.text, self.offset)
+        match = self.space.match(self.text, self.offset)
         self.offset = match.end() if match else self.offset
         return self.text[self.offset : self.offset + 1]
 
@@ -219,7 +237,7 @@ class _Scanner:
         return found == closing
 
     def _number(self) -> None:
-        match = _NUMBER.match(self.text, self.offset)
+        match = self.number.match(self.text, self.offset)
         if match is None:
             if self.text.startswith("-Infinity", self.offset):
                 raise self._expected("a value", '; write "-inf" in quotes')
@@ -232,7 +250,7 @@ class _Scanner:
 
     def _string(self) -> str:
         start = self.offset
-        match = _STRING_BODY.match(self.text, start)
+        match = self.string_body.match(self.text, start)
         self.offset = match.end() if match else start
         stop = self.text[self.offset : self.offset + 1]
         if stop == "\\":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ..words.shown import children
 from ..words.texts import (
     MAX_DEPTH,
     MAX_DIGITS,
@@ -16,7 +17,7 @@ from ..words.texts import (
     has_long_number,
     may_nest_deeply,
 )
-from .document import Document, FileError, Place, describe, error_at, is_list, is_mapping, named
+from .document import Document, FileError, Place, describe, error_at, is_shallow, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,10 @@ class _TooBig(float):
 
 
 _REFUSED[_TooBig.__name__] = f"the number {TOO_BIG}"
+
+
+_CLASSES = frozenset((dict, list, str, int, float, bool))
+_INFINITE = float("inf")
 
 
 def parse_toml(text: str, name: str) -> Document:
@@ -66,12 +71,15 @@ def parse_toml(text: str, name: str) -> Document:
     except ValueError as error:
         raise explain(text, name, str(error)) from None
     document = Document(name, "toml", data, text, scan)
-    _check(document, data, (), 1)
+    if not is_shallow(data, _CLASSES):
+        _check(document, data, ())
     return document
 
 
 # A text in quotes, and a comment, of one line.
 _PLAIN = r"""\"(?:[^"\\]|\\.)*+"|'[^']*+'|\#.*"""
+# A list or table without others inside, with texts in plain quotes at most.
+_FLAT = r"""[\[{](?:[^\[\]{}"'#]++|"[^"\\\n\[\]{}]*+")*+[\]}]"""
 
 
 def _may_be_extreme(text: str) -> bool:
@@ -81,29 +89,28 @@ def _may_be_extreme(text: str) -> bool:
     nodes = 2 * opening + 2 * text.count("=") + text.count(",") + dots
     if nodes > MAX_NODES["toml"] or has_long_number(text):
         return True
-    # In quotes over many lines anything may stand.
-    if opening > MAX_DEPTH and ('"""' in text or "'''" in text or may_nest_deeply(text, _PLAIN)):
-        return True
+    if opening > MAX_DEPTH:
+        if '"""' in text or "'''" in text:  # in quotes over many lines anything may stand
+            return True
+        deep = opening - len(re.findall(_FLAT, text)) >= MAX_DEPTH
+        if deep and may_nest_deeply(text, _PLAIN):
+            return True
     return dots > MAX_DEPTH and any(line.count(".") >= MAX_DEPTH for line in text.split("\n"))
 
 
 def _float(literal: str) -> float:
     number = float(literal)
-    return _TooBig(number) if abs(number) == float("inf") and "inf" not in literal else number
+    return _TooBig(number) if abs(number) == _INFINITE and "inf" not in literal else number
 
 
-def _check(document: Document, value: object, path: Path, depth: int) -> None:
+def _check(document: Document, value: object, path: Path) -> None:
     """Refuse values that no field takes, and nesting that headers and dotted keys add up to."""
-    if depth > MAX_DEPTH and isinstance(value, (dict, list)):
+    if len(path) >= MAX_DEPTH and isinstance(value, (dict, list)):
         raise _error(document, path, TOO_DEEP)
-    if is_mapping(value):
-        for key, item in value.items():
-            _check(document, item, (*path, key), depth + 1)
-    elif is_list(value):
-        for index, item in enumerate(value):
-            _check(document, item, (*path, index), depth + 1)
-    elif type(value).__name__ in _REFUSED:
+    if type(value).__name__ in _REFUSED:
         raise _error(document, path, _REFUSED[type(value).__name__])
+    for key, item in children(value):
+        _check(document, item, (*path, key))
 
 
 def _error(document: Document, path: Path, message: str) -> FileError:
@@ -112,8 +119,7 @@ def _error(document: Document, path: Path, message: str) -> FileError:
 
 
 # Possessive repeats (`*+`) keep this linear. A string that is not closed runs as far as it may.
-_TOKEN = re.compile(
-    r"""
+_TOKEN = r"""
     (?P<comment>  \#[^\n]*+ )
   | (?P<string>   \"{3} (?: [^"\\]++ | \\[\s\S] | "(?!"") )*+ (?:"{3,5})?
                 | '{3}  (?: [^']++ | '(?!'') )*+ (?:'{3,5})?
@@ -121,9 +127,7 @@ _TOKEN = re.compile(
                 | ' [^'\n]*+ '? )
   | (?P<mark>     [\[\]{}.,=\n] )
   | (?P<bare>     [^\s\#"'\[\]{}.,=]++ )
-    """,
-    re.VERBOSE,
-)
+    """
 
 
 class Token:
@@ -148,7 +152,7 @@ def tokens(text: str) -> Iterator[Token]:
     Returns:
         all tokens but comments, in order.
     """
-    for match in _TOKEN.finditer(text):
+    for match in re.finditer(_TOKEN, text, re.VERBOSE):
         kind = match.lastgroup
         if kind is not None and kind != "comment":
             yield Token(kind, match[0], match.start())

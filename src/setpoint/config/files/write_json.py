@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..words.texts import MAX_DEPTH
@@ -46,7 +47,7 @@ def _container(value: Any, indent: str) -> str:
                 raise Unplain
             write = _WRITE.get(item.__class__)
             text = _container(item, inner) if write is None else write(item)
-            items.append(f"{inner}{quoted_text(key)}: {text}")
+            items.append(f"{inner}{_key(key)}: {text}")
         opening, closing = "{", "}"
     elif cls is list or cls is tuple:
         items, deep = [], False
@@ -68,12 +69,13 @@ def _container(value: Any, indent: str) -> str:
 
 def _float(value: float) -> str:
     text = repr(value)
-    return f'"{text}"' if text in ("inf", "-inf", "nan") else text
+    return f'"{text}"' if text[-1].isalpha() else text  # inf, -inf, nan
 
 
 def _null(value: None) -> str:
     return "null"
 
 
+_key = lru_cache(4096)(quoted_text)  # sections of one class repeat the names of their fields
 _WRITE: dict[type, Callable[[Any], str]] = {**SCALARS, float: _float, type(None): _null}
 _DEEPEST = MAX_DEPTH * len(_STEP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..words.texts import MAX_DEPTH
@@ -140,6 +141,7 @@ def _is_table_list(value: Any) -> bool:
     )
 
 
+@lru_cache(4096)  # sections of one class repeat the names of their fields
 def _key(key: str) -> str:
     if key.isascii() and key.replace("-", "_").replace("_", "a").isalnum():
         return key

@@ -208,7 +208,7 @@ def has_long_number(text: str) -> bool:
     Returns:
         False means that no number of the file is too long; True, that one may be.
     """
-    if len(text) <= MAX_DIGITS:
+    if len(text) <= MAX_DIGITS or max(map(len, text.split("\n"))) <= MAX_DIGITS:
         return False
     import re
 

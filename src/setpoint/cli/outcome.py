@@ -1,0 +1,168 @@
+"""How every command ends: errors in words, exit statuses, and output that nobody reads any more."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Sequence
+from errno import EIO, ENOSPC
+from importlib import import_module
+from io import TextIOWrapper
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from setpoint.config import SetpointError
+
+COMMANDS = {
+    "train": "train, or resume, what a configuration says",
+    "check": "verify a configuration without running it",
+    "show": "print the resolved configuration",
+    "why": "say where a value comes from",
+    "diff": "compare configurations, runs, checkpoints or revisions",
+    "list": "list presets, modifiers, variants and fields",
+    "schedule": "draw the learning rate of a configuration",
+    "sweep": "train many points, all checked first",
+    "compare": "show runs side by side",
+    "fingerprint": "print the hash of all identity fields",
+    "schema": "print the JSON Schema of configuration files, for editors",
+    "migrate": "bring files and records of older versions up to date",
+    "import": "print the configuration of a pretrained model",
+    "infer": "do what an inference job says",
+    "generate": "generate text with a trained model",
+    "evaluate": "evaluate a trained model on texts",
+    "export": "write the weights of a run for other programs",
+    "completion": "print the completion script for a shell",
+}
+LONG = frozenset(
+    ("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export", "compare")
+)
+"""The commands that do more than put a configuration together and print something."""
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+STATUSES = {
+    0: "done",
+    1: "failed; for `diff`: something differs",
+    2: "the configuration or the arguments are wrong",
+    75: "`train`, `sweep`: stopped by SIGTERM with nothing lost: run it again to go on",
+    130: "interrupted by Ctrl-C",
+    143: "stopped by SIGTERM; of `train`: steps after the last checkpoint are lost",
+}
+
+
+class Uncollected:
+    """No garbage collection while a configuration is put together: it would find nothing.
+
+    Arguments:
+        words: of the command line; a command that does long work keeps its collections.
+    """
+
+    __slots__ = ("_was_on",)
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self._was_on = gc.isenabled() and not LONG.intersection(words[:1])
+
+    def __enter__(self) -> None:
+        if self._was_on:
+            gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._was_on:
+            gc.enable()
+
+
+def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
+    """Run a command whose errors become words and an exit status."""
+    from setpoint.config import SetpointError
+
+    _open_closed_streams()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A terminal that cannot show a character gets its escape rather than no answer at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except SetpointError as error:
+        report(error, for_machines="--json" in words and _speaks_json(words[0]))
+        return error.status
+    except KeyboardInterrupt as error:
+        return interrupted(error)
+    except BrokenPipeError:
+        # The reader of our output has left, as `| head` does; Python must not complain at exit.
+        _abandon_output()
+        return FAILED
+    except OSError as error:
+        if error.errno not in (ENOSPC, EIO):
+            raise
+        _abandon_output()
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return FAILED
+
+
+def show_users_frames(program: bool = False) -> None:
+    """Print tracebacks of exceptions in the user's code without the frames that lead to it.
+
+    Nothing is caught: only `sys.excepthook` is replaced, and only Python's own, so that debuggers
+    and hooks of others see what they always do.
+    """
+    if sys.excepthook is not sys.__excepthook__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        from setpoint.config import users_traceback
+
+        text = users_traceback(error, program) if isinstance(error, Exception) else ""
+        if text:
+            print(text, file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def interrupted(error: KeyboardInterrupt) -> int:
+    """Say that the command was interrupted; its exit status."""
+    print(str(error) or "interrupted", file=sys.stderr)
+    return getattr(error, "status", INTERRUPTED)
+
+
+def report(error: SetpointError, for_machines: bool = False) -> None:
+    """Say what is wrong: in words on standard error, and as JSON on standard output if asked."""
+    from setpoint.cli.style import styled
+    from setpoint.config import UserCodeError
+
+    if for_machines:
+        import json
+
+        problems = [problem.to_json() for problem in getattr(error, "problems", ())]
+        answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
+        print(json.dumps(answer, indent=2))
+    sys.stdout.flush()
+    if isinstance(error, UserCodeError) and error.traceback:
+        print(f"{error.traceback}\n", file=sys.stderr)
+    print(f"{styled('error:', '1;31', sys.stderr)} {error}", file=sys.stderr)
+
+
+def _speaks_json(name: str) -> bool:
+    if name not in COMMANDS:
+        return False
+    command = import_module(f"setpoint.cli.{name}").COMMAND
+    return any(option.name == "--json" for option in command.options)
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed go nowhere where standard output or error is closed, as after `>&-`.
+
+    The exit status still answers, and a run is trained all the same.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the end
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _abandon_output() -> None:
+    """Let what is still in the buffer of standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
