@@ -176,7 +176,6 @@ if TYPE_CHECKING:
     from .types.containers import OptionalType as OptionalType
     from .types.containers import SequenceType as SequenceType
     from .types.containers import TupleType as TupleType
-    from .types.containers import items_of as items_of
     from .types.scalars import BoolType as BoolType
     from .types.scalars import EnumType as EnumType
     from .types.scalars import FloatType as FloatType
@@ -409,7 +408,6 @@ _HOMES = {
     "is_section": "layers.flags",
     "is_set": "draft.config",
     "item_index": "layers.list_edits",
-    "items_of": "types.containers",
     "json_value": "words.shown",
     "known_cautions": "resolving.verify",
     "known_codes": "resolving.verify",

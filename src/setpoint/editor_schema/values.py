@@ -130,8 +130,8 @@ class Values:
         return [{"type": "array", "items": item}, self.edits(kind, item)]
 
     def _tuple(self, kind: TupleType, bounds: Bounds, items: Bounds) -> Schema:
-        places = [self._item(item, items, fresh=True) for item in kind.items]
-        later = [self._item(item, items, fresh=False) for item in kind.items]
+        places = [self._item(item, items, fresh=True) for item in kind.kinds]
+        later = [self._item(item, items, fresh=False) for item in kind.kinds]
         count = len(places)
         return {
             "type": ["array", "object"],

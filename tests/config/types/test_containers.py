@@ -7,7 +7,7 @@ from setpoint.config import Config, Invalid, Secret, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.plain import to_plain
 from setpoint.config.types.compiler import compile_annotation
-from setpoint.config.types.containers import items_of, kind_at
+from setpoint.config.types.containers import kind_at
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.texts import PlainScalar
 from setpoint.units import Duration, Period
@@ -100,15 +100,15 @@ def test_every_wrong_item_is_named() -> None:
 
 def test_the_items_with_their_types() -> None:
     kind = compile_annotation(tuple[int, tuple[Batch, ...] | None, dict[str, str]], "here")
-    assert [(key, item) for key, item, _ in items_of(kind, (1, None, {}))] == [
+    assert [(key, item) for key, item, _ in kind.items((1, None, {}))] == [
         (0, 1), (1, None), (2, {}),
     ]  # fmt: skip
-    kinds = [inner.describe() for _, _, inner in items_of(kind, (1, None, {}))]
+    kinds = [inner.describe() for _, _, inner in kind.items((1, None, {}))]
     assert kinds[0] == "an int"
     named = kind_at(kind, (2, "a"))
     assert named is not None and named.describe() == "a str"
     assert kind_at(kind, (1, 3, "size")) is None
-    assert list(items_of(compile_annotation(int, "here"), 3)) == []
+    assert list(compile_annotation(int, "here").items(3)) == []
 
 
 class Root(Config):

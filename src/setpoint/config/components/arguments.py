@@ -68,9 +68,7 @@ class ArgumentType:
 
 class _Plain(ArgumentType, AnyType):
     __slots__ = ()
-
-    def describe(self) -> str:
-        return "an argument of the target"
+    words = "an argument of the target"
 
     def dump(self, value: Any) -> Any:
         return escaped(value) if isinstance(value, str) else listed(value)

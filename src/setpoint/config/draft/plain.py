@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from ..types.containers import REMOVE, items_of
+from ..types.containers import REMOVE
 from ..values.node import Node, chain_of, value_or_missing
 from ..values.origin import DERIVED, REFERENCE
 from ..values.reference import Reference, reference_to
@@ -96,7 +96,7 @@ def _complete(
         return kind.dump(value)
     items = (
         (key, _complete(inner, item, (*path, key), places, replace_mappings))
-        for key, item, inner in items_of(kind, value)
+        for key, item, inner in kind.items(value)
     )
     return dict(items) if isinstance(value, dict) else [item for _, item in items]
 
@@ -196,7 +196,5 @@ def minimal_items(
         return value.text
     if value is None or not kind.nested:
         return kind.dump(value)
-    items = (
-        (k, minimal_items(inner, v, (*path, k), places)) for k, v, inner in items_of(kind, value)
-    )
+    items = ((k, minimal_items(inner, v, (*path, k), places)) for k, v, inner in kind.items(value))
     return dict(items) if isinstance(value, dict) else [item for _, item in items]

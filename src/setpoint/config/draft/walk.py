@@ -9,7 +9,6 @@ from ..schema.bounds import BUDGET, IDENTITY, RUNTIME, Role
 from ..schema.field import FieldInfo
 from ..schema.tree import section_classes
 from ..types.base import FieldType
-from ..types.containers import items_of
 from ..values.free import Free
 from ..values.node import Chain, Node, origins_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
@@ -212,7 +211,7 @@ class _Walk:
             yield Leaf(path, value.text, role, chain)
         elif kind.nested:
             if value:
-                items = items_of(kind, value)
+                items = kind.items(value)
                 if isinstance(value, dict):  # whose order means nothing
                     items = sorted(items, key=lambda item: item[0])
                 for key, item, inner in items:

@@ -51,7 +51,6 @@ class Editor(EditorBase):
         self.written: dict[tuple[int, str, int], tuple[Path, Node, Origin]] = {}
 
     def trial(self) -> Editor:
-        """See `EditorBase.trial`."""
         return Editor(draft_of(self.root))
 
     def on(self, draft: Node) -> Editor:

@@ -94,7 +94,7 @@ def with_fragments(
         }
     if isinstance(kind, SequenceType | TupleType) and isinstance(value, list | tuple):
         items = cast(Sequence[object], value)
-        kinds = kind.items if isinstance(kind, TupleType) else [kind.item] * len(items)
+        kinds = kind.kinds if isinstance(kind, TupleType) else [kind.item] * len(items)
         new = [
             with_fragments(editor, inner, item, origin, (*path, index))
             for index, (inner, item) in enumerate(zip(kinds, items, strict=False))

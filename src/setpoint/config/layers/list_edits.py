@@ -154,7 +154,7 @@ class Items:
             except Invalid as error:
                 raise error.inside(word) from None
         index = item_index(items, word, dotted(done))
-        item = kind.items[index] if isinstance(kind, TupleType) else kind.item
+        item = kind.kinds[index] if isinstance(kind, TupleType) else kind.item
         return self._replace(items, index, items[index], item, rest, done, value, origin, held)
 
     def _replace(

@@ -8,7 +8,6 @@ from typing import Any
 from ..draft.walk import PLAIN, UNTOUCHED, absence_role, free_leaves, leaves, narrower
 from ..schema.bounds import IDENTITY, Role
 from ..types.base import FieldType
-from ..types.containers import items_of
 from ..values.free import Free
 from ..values.node import Chain, Node, state_of
 from ..values.reference import Reference
@@ -249,7 +248,7 @@ class _Pairs:
         elif isinstance(left, Free) or isinstance(right, Free):
             raise _Uneven
         elif kind.nested and (left or right):
-            items = [list(items_of(kind, side)) if side else [] for side in (left, right)]
+            items = [list(kind.items(side)) if side else [] for side in (left, right)]
             if isinstance(left, dict):
                 items = [sorted(side, key=lambda item: item[0]) for side in items]
             ours, theirs = items

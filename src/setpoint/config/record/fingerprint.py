@@ -13,7 +13,6 @@ from ..schema.bounds import IDENTITY
 from ..schema.class_info import newer, renamed
 from ..schema.field import FieldInfo
 from ..types.base import FieldType
-from ..types.containers import items_of
 from ..values.free import Free
 from ..values.node import Node, is_frozen, state_of, value_or_missing
 from ..values.reference import Reference
@@ -160,7 +159,7 @@ class _Rows:
         elif isinstance(value, Reference):
             raise _Irregular
         elif kind.nested and value:
-            items = items_of(kind, value)
+            items = kind.items(value)
             if isinstance(value, dict):
                 items = sorted(items, key=lambda item: item[0])
             for key, item, inner in items:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..types.base import read_item
 from ..types.compiler import compile_annotation
-from ..types.containers import MappingType, SequenceType, TupleType, each, name_containers
+from ..types.containers import ContainerType, MappingType, SequenceType, each, name_containers
 from ..types.scalars import FloatType, IntType, LiteralType, StrType
 from ..types.sections import section_classes
 from ..types.special import AnyType, PatternType, ScalarType
@@ -385,17 +385,14 @@ def _may_be(kind: FieldType, classes: tuple[type, ...]) -> bool:
         return any(isinstance(choice, classes) for choice in kind.choices)
     if isinstance(kind, ScalarType):
         return issubclass(kind.cls, classes)
-    return not kind_has_items(kind) and any(_may_be(part, classes) for part in kind.parts())
-
-
-def kind_has_items(kind: FieldType) -> bool:
-    """Whether the parts of a type are those of its items, and not alternatives."""
-    return isinstance(kind, SequenceType | TupleType | MappingType)
+    return not isinstance(kind, ContainerType) and any(
+        _may_be(part, classes) for part in kind.parts()
+    )
 
 
 def _items(kind: FieldType) -> tuple[FieldType, ...]:
     """The types of items, through options and alternatives."""
-    if kind_has_items(kind):
+    if isinstance(kind, ContainerType):
         return kind.parts()
     return tuple(item for part in kind.parts() for item in _items(part))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..values.node import Node
@@ -24,6 +24,8 @@ class FieldType:
 
     __slots__ = ()
 
+    # The type in words; empty for a closed vocabulary.
+    words = ""
     # Whether values may contain sections, so that walks can pass over plain values quickly.
     nested = False
     # Whether a text may stand here, so that it may hold references.
@@ -34,11 +36,8 @@ class FieldType:
 
         Returns:
             for instance `a number` or `one of: auto, never`.
-
-        Raises:
-            Invalid: for the abstract type.
         """
-        raise Invalid("an abstract type has no values")
+        return self.words or f"one of: {', '.join(self.candidates())}"
 
     def read(self, value: object, origin: Origin) -> Any:
         """Turn a Python value, a file's value or a text into what the field stores.
@@ -73,9 +72,20 @@ class FieldType:
         """A copy of the value with each section inside replaced."""
         return value
 
+    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
+        """The items of a list, tuple or mapping with their types; none of any other value."""
+        return ()
+
+    def item_type(self, key: str | int) -> FieldType | None:
+        """The type of an item; None where there is none, or it depends on the value."""
+        return None
+
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
         """The sections directly inside a value."""
-        return iter(())
+        for key, item, kind in self.items(value):
+            if not isinstance(item, Reference):
+                for path, section in kind.sections(item):
+                    yield (key, *path), section
 
     def parts(self) -> tuple[FieldType, ...]:
         """The types inside this one: of the items, of the alternatives, of what is optional."""

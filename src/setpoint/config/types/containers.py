@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ..values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
 from ..values.node import Node
 from ..values.origin import DEFAULT, Origin
-from ..values.reference import Reference
 from ..words.errors import Invalid, several
 from ..words.inline import parse_flow, parse_list
 from ..words.shown import shown
@@ -35,37 +34,35 @@ class OptionalType(FieldType):
         self.takes_text = inner.takes_text
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
         return f"{self.inner.describe()}, or null"
 
     def parts(self) -> tuple[FieldType, ...]:
-        """See `FieldType.parts`."""
         return (self.inner,)
 
     def candidates(self) -> tuple[str, ...]:
-        """See `FieldType.candidates`."""
         return (*self.inner.candidates(), "null") if self.inner.candidates() else ()
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         if value is None or (isinstance(value, str) and value == "null"):
             return None
         return self.inner.read(value, origin)
 
     def own(self, value: Any) -> Any:
-        """See `FieldType.own`."""
         return None if value is None else self.inner.own(value)
 
     def dump(self, value: Any) -> Any:
-        """See `FieldType.dump`."""
         return None if value is None else self.inner.dump(value)
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.replace_sections`."""
         return None if value is None else self.inner.replace_sections(value, function, frozen)
 
+    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
+        return () if value is None else self.inner.items(value)
+
+    def item_type(self, key: str | int) -> FieldType | None:
+        return self.inner.item_type(key)
+
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
-        """See `FieldType.sections`."""
         return iter(()) if value is None else self.inner.sections(value)
 
 
@@ -83,19 +80,15 @@ class AnyOfType(FieldType):
         self.takes_text = any(option.takes_text for option in options)
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
         return " or ".join(option.describe() for option in self.options)
 
     def parts(self) -> tuple[FieldType, ...]:
-        """See `FieldType.parts`."""
         return self.options
 
     def candidates(self) -> tuple[str, ...]:
-        """See `FieldType.candidates`."""
         return tuple(text for option in self.options for text in option.candidates())
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         for option in self.options:
             try:
                 return option.read(value, origin)
@@ -105,15 +98,12 @@ class AnyOfType(FieldType):
         raise self.refuse(value)
 
     def dump(self, value: Any) -> Any:
-        """See `FieldType.dump`."""
         return self._owner(value).dump(value)
 
     def own(self, value: Any) -> Any:
-        """See `FieldType.own`."""
         return self._owner(value).own(value)
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.replace_sections`."""
         return self._owner(value).replace_sections(value, function, frozen)
 
     def _owner(self, value: Any) -> FieldType:
@@ -126,7 +116,38 @@ class AnyOfType(FieldType):
         raise self.refuse(value)
 
 
-class SequenceType(FieldType):
+class ContainerType(FieldType):
+    """What has items, each of a type: lists, tuples and mappings."""
+
+    __slots__ = ()
+
+    def is_container(self) -> bool:
+        return True
+
+    def dump(self, value: Any) -> Any:
+        items = ((key, dump_item(kind, item)) for key, item, kind in self.items(value))
+        return self.plain(items)
+
+    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
+        new = (
+            (key, replace_in_item(kind, item, function, frozen))
+            for key, item, kind in self.items(value)
+        )
+        return self.made(self.plain(new), frozen)
+
+    def plain(self, items: Iterable[tuple[Any, Any]]) -> Any:
+        """A list, or for mappings a dict, of items with their indices or keys."""
+        return [item for _, item in items]
+
+    def made(self, items: Any, frozen: bool) -> Any:
+        """A value of the type that holds some items."""
+        return self.own(items)
+
+    def own(self, value: Any) -> Any:
+        return tuple(value)
+
+
+class SequenceType(ContainerType):
     """Tuples of one item type and any length, and lists.
 
     Arguments:
@@ -143,111 +164,66 @@ class SequenceType(FieldType):
         self.nested = item.nested
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
         return f"a list of items that are each {self.item.describe()}"
 
     def parts(self) -> tuple[FieldType, ...]:
-        """See `FieldType.parts`."""
         return (self.item,)
 
-    def is_container(self) -> bool:
-        """See `FieldType.is_container`."""
-        return True
+    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
+        return ((index, item, self.item) for index, item in enumerate(value))
+
+    def item_type(self, key: str | int) -> FieldType | None:
+        return self.item
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
-        items = read_items(self, value)
-        return self.own(each(enumerate(items), lambda _, one: read_item(self.item, one, origin)))
+        items = enumerate(read_items(self, value))
+        return self.own(each(items, lambda _, item: read_item(self.item, item, origin)))
 
     def read_one(self, item: object, origin: Origin) -> Any:
-        """See `ItemType.read_one`."""
+        """Read what is put into a draft's value."""
         return read_item(self.item, item, origin)
 
-    def check_key(self, key: object) -> str:
-        """See `ItemType.check_key`.
-
-        Raises:
-            Invalid: always, since a list has no keys.
-        """
-        raise Invalid(f"has no item {shown(key)}")
-
     def own(self, value: Any) -> Any:
-        """See `FieldType.own`."""
         return CheckedList(value, self) if self.mutable else tuple(value)
 
-    def dump(self, value: Any) -> list[Any]:
-        """See `FieldType.dump`."""
-        return [dump_item(self.item, item) for item in value]
-
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.replace_sections`."""
-        items = [replace_in_item(self.item, item, function, frozen) for item in value]
-        if not self.mutable:
-            return tuple(items)
-        return FrozenList(items, self.title) if frozen else CheckedList(items, self)
-
-    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
-        """See `FieldType.sections`."""
-        for index, item in enumerate(value):
-            if not isinstance(item, Reference):
-                for path, section in self.item.sections(item):
-                    yield (index, *path), section
+    def made(self, items: Any, frozen: bool) -> Any:
+        return FrozenList(items, self.title) if frozen and self.mutable else self.own(items)
 
 
-class TupleType(FieldType):
+class TupleType(ContainerType):
     """Tuples of a fixed length with a type for each place."""
 
-    __slots__ = ("items", "nested")
+    __slots__ = ("kinds", "nested")
 
-    def __init__(self, items: tuple[FieldType, ...]) -> None:
-        self.items = items
-        self.nested = any(item.nested for item in items)
+    def __init__(self, kinds: tuple[FieldType, ...]) -> None:
+        self.kinds = kinds
+        self.nested = any(kind.nested for kind in kinds)
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return f"a tuple of {len(self.items)}: " + ", ".join(i.describe() for i in self.items)
+        return f"a tuple of {len(self.kinds)}: " + ", ".join(k.describe() for k in self.kinds)
 
     def parts(self) -> tuple[FieldType, ...]:
-        """See `FieldType.parts`."""
-        return self.items
+        return self.kinds
 
-    def is_container(self) -> bool:
-        """See `FieldType.is_container`."""
-        return True
+    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
+        pairs = zip(self.kinds, value, strict=True)
+        return ((index, item, kind) for index, (kind, item) in enumerate(pairs))
+
+    def item_type(self, key: str | int) -> FieldType | None:
+        return self.kinds[key] if isinstance(key, int) else None
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         items = list(read_items(self, value))
-        if len(items) != len(self.items):
+        if len(items) != len(self.kinds):
             raise Invalid(
-                f"needs {len(self.items)} items, got {len(items)}", secret=self.is_secret()
+                f"needs {len(self.kinds)} items, got {len(items)}", secret=self.is_secret()
             )
         return tuple(
-            each(enumerate(items), lambda at, item: read_item(self.items[at], item, origin))
+            each(enumerate(items), lambda at, item: read_item(self.kinds[at], item, origin))
         )
 
-    def own(self, value: Any) -> Any:
-        """See `FieldType.own`."""
-        return tuple(value)
 
-    def dump(self, value: Any) -> list[Any]:
-        """See `FieldType.dump`."""
-        return [dump_item(kind, item) for kind, item in zip(self.items, value, strict=True)]
-
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.replace_sections`."""
-        pairs = zip(self.items, value, strict=True)
-        return tuple(replace_in_item(kind, item, function, frozen) for kind, item in pairs)
-
-    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
-        """See `FieldType.sections`."""
-        for index, item in enumerate(value):
-            if not isinstance(item, Reference):
-                for path, section in self.items[index].sections(item):
-                    yield (index, *path), section
-
-
-class MappingType(FieldType):
+class MappingType(ContainerType):
     """Mappings from texts to values of one type."""
 
     __slots__ = ("item", "nested", "title")
@@ -258,16 +234,19 @@ class MappingType(FieldType):
         self.nested = item.nested
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
         return f"a mapping of names to values that are each {self.item.describe()}"
 
     def parts(self) -> tuple[FieldType, ...]:
-        """See `FieldType.parts`."""
         return (self.item,)
 
-    def is_container(self) -> bool:
-        """See `FieldType.is_container`."""
-        return True
+    def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
+        return ((key, item, self.item) for key, item in value.items())
+
+    def item_type(self, key: str | int) -> FieldType | None:
+        return self.item
+
+    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
+        return super().sections(dict(sorted(value.items())))  # the order of keys means nothing
 
     def check_key(self, key: object) -> str:
         """Refuse a key that cannot be written in a file, or that makes a path ambiguous.
@@ -287,7 +266,6 @@ class MappingType(FieldType):
         return str(key)
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         if isinstance(value, PlainScalar):
             value = parse_flow(value)
         if not isinstance(value, Mapping):
@@ -309,29 +287,17 @@ class MappingType(FieldType):
         return CheckedDict(result, self)
 
     def read_one(self, item: object, origin: Origin) -> Any:
-        """See `ItemType.read_one`."""
+        """Read what is put into a draft's value."""
         return read_item(self.item, item, origin)
 
     def own(self, value: Any) -> Any:
-        """See `FieldType.own`."""
         return CheckedDict(value, self)
 
-    def dump(self, value: Any) -> dict[str, Any]:
-        """See `FieldType.dump`."""
-        return {key: dump_item(self.item, item) for key, item in value.items()}
+    def plain(self, items: Iterable[tuple[Any, Any]]) -> Any:
+        return dict(items)
 
-    def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.replace_sections`."""
-        items = {key: replace_in_item(self.item, v, function, frozen) for key, v in value.items()}
-        return FrozenDict(items, self.title) if frozen else CheckedDict(items, self)
-
-    def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
-        """See `FieldType.sections`."""
-        for key in sorted(value):  # so that the order of keys means nothing
-            item = value[key]
-            if not isinstance(item, Reference):
-                for path, section in self.item.sections(item):
-                    yield (key, *path), section
+    def made(self, items: Any, frozen: bool) -> Any:
+        return FrozenDict(items, self.title) if frozen else self.own(items)
 
 
 def name_containers(kind: FieldType, title: str) -> None:
@@ -374,37 +340,12 @@ def each(items: Iterable[tuple[K, object]], read: Callable[[K, object], Any]) ->
     return result
 
 
-def items_of(kind: FieldType, value: Any) -> Iterator[tuple[str | int, Any, FieldType]]:
-    """The items of a list, tuple or mapping with their types."""
-    while isinstance(kind, OptionalType):
-        kind = kind.inner
-    if isinstance(kind, MappingType):
-        for key, item in value.items():
-            yield key, item, kind.item
-    elif isinstance(kind, TupleType):
-        for index, (item, part) in enumerate(zip(value, kind.items, strict=True)):
-            yield index, item, part
-    elif isinstance(kind, SequenceType):
-        for index, item in enumerate(value):
-            yield index, item, kind.item
-
-
-def kind_at(kind: FieldType, inside: tuple[str | int, ...]) -> FieldType | None:
-    """The type of an item, at any depth.
-
-    Returns:
-        the type; None where it depends on the value.
-    """
-    for part in inside:
-        while isinstance(kind, OptionalType):
-            kind = kind.inner
-        if isinstance(kind, SequenceType | MappingType):
-            kind = kind.item
-        elif isinstance(kind, TupleType) and isinstance(part, int):
-            kind = kind.items[part]
-        else:
-            return None
-    return kind
+def kind_at(kind: FieldType, inside: Path) -> FieldType | None:
+    """The type of an item, at any depth; None where it depends on the value."""
+    found: FieldType | None = kind
+    for key in inside:
+        found = None if found is None else found.item_type(key)
+    return found
 
 
 def unwrapped(kind: FieldType) -> FieldType:

@@ -36,13 +36,9 @@ class IntType(FieldType):
     """Whole numbers; a float is refused, also an integral one, since it may be a slip."""
 
     __slots__ = ()
-
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "an int"
+    words = "an int"
 
     def read(self, value: object, origin: Origin) -> int:
-        """See `FieldType.read`."""
         if isinstance(value, PlainScalar):
             return self._parse(value)
         if not isinstance(value, int):
@@ -64,7 +60,6 @@ class IntType(FieldType):
         return number
 
     def refuse(self, value: object) -> Invalid:
-        """See `FieldType.refuse`."""
         error = super().refuse(value)
         if isinstance(value, float) and value.is_integer():
             error.hint = "A quotient of whole numbers is written with //."
@@ -82,13 +77,9 @@ class FloatType(FieldType):
     """Numbers; whole ones are taken as floats, "not a number" is refused."""
 
     __slots__ = ()
-
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "a float"
+    words = "a float"
 
     def read(self, value: object, origin: Origin) -> float:
-        """See `FieldType.read`."""
         if not isinstance(value, int | float | str):
             value = plain_number(value)
         if isinstance(value, str):
@@ -122,17 +113,12 @@ class BoolType(FieldType):
     """True or false, and nothing that merely looks like it."""
 
     __slots__ = ()
-
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "a bool"
+    words = "a bool"
 
     def candidates(self) -> tuple[str, ...]:
-        """See `FieldType.candidates`."""
         return ("true", "false")
 
     def read(self, value: object, origin: Origin) -> bool:
-        """See `FieldType.read`."""
         if isinstance(value, bool):
             return value
         if isinstance(plain_number(value), bool):
@@ -150,14 +136,10 @@ class StrType(FieldType):
     """Texts; a number is not taken for one."""
 
     __slots__ = ()
+    words = "a str"
     takes_text = True
 
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "a str"
-
     def read(self, value: object, origin: Origin) -> str:
-        """See `FieldType.read`."""
         if isinstance(value, str) and not isinstance(value, enum.Enum):
             if not is_text(value):
                 raise Invalid(NOT_TEXT)
@@ -168,7 +150,6 @@ class StrType(FieldType):
         raise self.refuse(value)
 
     def dump(self, value: str) -> str:
-        """See `FieldType.dump`."""
         return escaped(value)
 
 
@@ -176,14 +157,10 @@ class PathType(FieldType):
     """Paths of files and folders, kept as they were given."""
 
     __slots__ = ()
+    words = "a path"
     takes_text = True
 
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "a path"
-
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         from pathlib import Path, PurePath
 
         if isinstance(value, PurePath):
@@ -199,7 +176,6 @@ class PathType(FieldType):
         return Path(str(value))
 
     def dump(self, value: Any) -> str:
-        """See `FieldType.dump`."""
         text = escaped(value.as_posix())
         # Bare, it would be read back as no path at all.
         return f"./{text}" if text == "null" else text
@@ -213,16 +189,10 @@ class LiteralType(FieldType):
     def __init__(self, choices: tuple[Any, ...]) -> None:
         self.choices = choices
 
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "one of: " + ", ".join(self.candidates())
-
     def candidates(self) -> tuple[str, ...]:
-        """See `FieldType.candidates`."""
         return tuple(plain_text(choice) for choice in self.choices)
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         value = str(value) if isinstance(value, LiteralText) else plain_number(value)
         for choice in self.choices:
             if isinstance(value, PlainScalar):
@@ -233,7 +203,6 @@ class LiteralType(FieldType):
         raise refuse_choice(value, self.candidates())
 
     def dump(self, value: Any) -> Any:
-        """See `FieldType.dump`."""
         return escaped(value) if isinstance(value, str) else value
 
 
@@ -245,16 +214,10 @@ class EnumType(FieldType):
     def __init__(self, cls: type[enum.Enum]) -> None:
         self.cls = cls
 
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "one of: " + ", ".join(self.candidates())
-
     def candidates(self) -> tuple[str, ...]:
-        """See `FieldType.candidates`."""
         return tuple(member.name for member in self.cls)
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         if isinstance(value, self.cls):
             return value
         for member in self.cls:
@@ -263,7 +226,6 @@ class EnumType(FieldType):
         raise refuse_choice(value, self.candidates())
 
     def dump(self, value: Any) -> str:
-        """See `FieldType.dump`."""
         return value.name
 
 

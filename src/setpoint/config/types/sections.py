@@ -45,14 +45,12 @@ class SectionType(FieldType):
         return found
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
         tags = self.candidates()
         if tags:
             return "a section with type = " + " or ".join(tags)
         return f"a section ({self.classes[0].__name__})"
 
     def candidates(self) -> tuple[str, ...]:
-        """See `FieldType.candidates`."""
         return tuple(self.variants())
 
     def find(self, tag: object) -> type[Node]:
@@ -103,7 +101,6 @@ class SectionType(FieldType):
         return None if tagged or any(_package(one) == home for one in others) else cls
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         if isinstance(value, self.classes):
             tagged = type(value).__setpoint__.tag
             if tagged is None and type(value) is not self.only():
@@ -149,11 +146,9 @@ class SectionType(FieldType):
         return section
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
-        """See `FieldType.replace_sections`."""
         return function(value)
 
     def sections(self, value: Any) -> Iterator[tuple[Path, Node]]:
-        """See `FieldType.sections`."""
         yield (), value
 
 

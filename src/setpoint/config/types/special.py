@@ -42,23 +42,18 @@ class ScalarType(FieldType):
         self.cls = cls
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
         return self.cls.__setpoint_scalar__
 
     def is_secret(self) -> bool:
-        """See `FieldType.is_secret`."""
         return getattr(self.cls, "__setpoint_secret__", False)
 
     def candidates(self) -> tuple[str, ...]:
-        """See `FieldType.candidates`."""
         return getattr(self.cls, "__setpoint_candidates__", ())
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         return self.cls.read(value)
 
     def dump(self, value: Scalar) -> Any:
-        """See `FieldType.dump`."""
         return value.dump()
 
 
@@ -66,21 +61,15 @@ class FreeType(FieldType):
     """The user's own area: any keys, any plain values."""
 
     __slots__ = ()
-
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "any keys with plain values"
+    words = "any keys with plain values"
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         return Free.read(value, origin)
 
     def dump(self, value: Any) -> Any:
-        """See `FieldType.dump`."""
         return value.dump()
 
     def replace_sections(self, value: Any, function: object, frozen: bool) -> Any:
-        """See `FieldType.replace_sections`."""
         return value.copy(frozen)
 
 
@@ -88,18 +77,13 @@ class AnyType(FieldType):
     """Plain data of any kind, where a field is declared as `Any` or `object`."""
 
     __slots__ = ()
-
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "plain data"
+    words = "plain data"
 
     def read(self, value: object, origin: Origin) -> Any:
-        """See `FieldType.read`."""
         plain = plain_value(value)
         return literal(plain) if isinstance(plain, str) else plain
 
     def dump(self, value: Any) -> Any:
-        """See `FieldType.dump`."""
         # Texts inside a list or mapping are taken as they are.
         return escaped(value) if isinstance(value, str) else listed(value)
 
@@ -119,13 +103,11 @@ class ImportPathType(FieldType):
         self.trusted = trusted
 
     def describe(self) -> str:
-        """See `FieldType.describe`."""
         if self.base is None:
             return "an import path such as 'package.module.name'"
         return f"the import path of a class that is a {self.base.__name__}"
 
     def read(self, value: object, origin: Origin) -> ImportPath:
-        """See `FieldType.read`."""
         wanted = self.base
         if isinstance(value, str | ImportPath):
             return ImportPath.read(value).trusting(self.trusted, wanted)
@@ -136,7 +118,6 @@ class ImportPathType(FieldType):
         return ImportPath.read(value).trusting(self.trusted, wanted)
 
     def dump(self, value: ImportPath) -> str:
-        """See `FieldType.dump`."""
         return value.text
 
 
@@ -144,13 +125,9 @@ class PatternType(FieldType):
     """A regular expression of Python's `re`; flags are part of its text, as in `(?i)warmup`."""
 
     __slots__ = ()
-
-    def describe(self) -> str:
-        """See `FieldType.describe`."""
-        return "a regular expression"
+    words = "a regular expression"
 
     def read(self, value: object, origin: Origin) -> re.Pattern[str]:
-        """See `FieldType.read`."""
         if isinstance(value, re.Pattern):
             return _from_python(cast(re.Pattern[Any], value))
         if not isinstance(value, str):
@@ -158,7 +135,6 @@ class PatternType(FieldType):
         return _compiled(str(value))
 
     def dump(self, value: re.Pattern[str]) -> str:
-        """See `FieldType.dump`."""
         return escaped(value.pattern)
 
 

@@ -11,13 +11,17 @@ from .origin import Origin, outside_origin
 
 
 class ItemType(Protocol):
-    """What a draft's list or mapping asks its type for."""
+    """What a draft's list asks its type for."""
 
     title: str
 
     def read_one(self, item: object, origin: Origin) -> Any:
         """Read one item, or raise `Invalid`."""
         ...
+
+
+class KeyType(ItemType, Protocol):
+    """What a draft's mapping asks its type for."""
 
     def check_key(self, key: object) -> str:
         """Refuse a key that a mapping cannot have with `Invalid`."""
@@ -111,7 +115,7 @@ class CheckedDict(dict[str, Any]):
 
     __slots__ = ("before", "changed", "kind")
 
-    def __init__(self, items: Mapping[str, Any], kind: ItemType) -> None:
+    def __init__(self, items: Mapping[str, Any], kind: KeyType) -> None:
         super().__init__(items)
         self.kind = kind
         self.changed: Origin | None = None

@@ -138,11 +138,9 @@ class Recorded(Origin):
         self.text = text
 
     def describe(self, path: Path) -> str:
-        """See `Origin.describe`."""
         return self.text
 
     def fixed(self, name: str) -> Origin:
-        """See `Origin.fixed`."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, items_of, json_value, resolve, same
+from setpoint.config import RUNTIME, Caution, Config, Problem, json_value, resolve, same
 from setpoint.optim.config import Plateau
 from setpoint.track.console import short_count
 from setpoint.train.evaluation.config import BACKWARD, HELD_OUT, LONG_EVALUATION, METRICS, Best
@@ -180,7 +180,7 @@ def _dumped(kind: FieldType, value: object) -> object:
         return _plain(value)
     if value is None or not kind.nested:
         return kind.dump(value)
-    items = [(key, _dumped(inner, item)) for key, item, inner in items_of(kind, value)]
+    items = [(key, _dumped(inner, item)) for key, item, inner in kind.items(value)]
     return dict(items) if isinstance(value, dict) else [item for _, item in items]
 
 
