@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -99,3 +100,7 @@ def test_only_fp16_is_scaled() -> None:
     assert not build_scaler(section(compute="bf16"), cpu).is_enabled()
     scaled = build_scaler(section(compute="fp16", loss_scale=LossScale(initial=32.0)), cpu)
     assert scaled.metrics()["loss_scale"] == 32.0
+
+
+def test_bf16_is_one_model_sharded_or_not(run_module: Callable[[str], None]) -> None:
+    run_module("tests.precision.sharded_compute")

@@ -13,6 +13,8 @@ from setpoint.precision.weights import MasterWeights, OwnWeights, cast_parameter
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
     from setpoint.precision.config import Precision
 
 
@@ -75,6 +77,19 @@ def convert_state(
             ):
                 continue
             state[name] = value.to(wanted or parameter.dtype)
+
+
+def sharding_policy(config: Precision) -> MixedPrecisionPolicy:
+    """What FSDP2 is given, so that sharded weights compute as whole ones do.
+
+    Autocast stays what computes in another dtype: weights are gathered as they are stored, and
+    nothing that modules hand on is cast. Gradients are reduced in the dtype of the section.
+    """
+    # Imported here: it takes a good part of a second, and one process needs none of it.
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    reduce = None if config.reduce is None else DType(config.reduce).torch()
+    return MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
 
 
 def build_scaler(config: Precision, device: torch.device) -> LossScaler:

@@ -1,0 +1,74 @@
+"""Run by test_build.py in a process of its own: compute = bf16 is one model, sharded or not."""
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from setpoint.config import resolve
+from setpoint.model.transformer import Transformer
+from setpoint.precision.autocast import compute_in
+from setpoint.precision.build import sharding_policy
+from setpoint.precision.config import Precision
+
+from ..model.families import FAMILIES
+from ..model.small import VOCAB, small_model
+from ..ranks import fork
+
+WORLD, CPU = 2, torch.device("cpu")
+
+
+def shard(model: Transformer, policy: MixedPrecisionPolicy) -> Transformer:
+    for layer in model.layers.values():
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model
+
+
+def passed(model: Transformer, precision: Any) -> tuple[Tensor, dict[str, Tensor], list[str]]:
+    """The logits, the gradients, and the dtypes of what the layers hand on."""
+    tokens = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(0))
+    dtypes: list[str] = []
+    for layer in model.layers.values():
+        layer.register_forward_hook(lambda _, __, out: dtypes.append(str(out[0].dtype)))
+    with compute_in(precision.compute, precision.params, CPU):
+        logits = model(tokens)
+        logits.float().square().sum().backward()
+    found: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        grad = parameter.grad
+        assert grad is not None
+        found[name] = grad.full_tensor() if isinstance(grad, DTensor) else grad
+    return logits.detach(), found, dtypes
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    for name, changes in FAMILIES.items():
+        for fields in ({"compute": "bf16"}, {"compute": "bf16", "params": "bf16"}):
+            precision = resolve(Precision(**fields))
+            dtype = getattr(torch, {"fp32": "float32", "bf16": "bfloat16"}[precision.params])
+            whole = passed(small_model(seed=3, **changes).to(dtype), precision)
+            sharded = small_model(seed=3, **changes).to(dtype)
+            # Every rank sees the same data, so that their mean is what one process has.
+            found = passed(shard(sharded, sharding_policy(precision)), precision)
+            assert torch.equal(found[0], whole[0]), (name, fields)
+            assert found[2] == whole[2] == [str(dtype)] * len(whole[2]), (name, found[2])
+            for each, grad in whole[1].items():
+                assert torch.equal(found[1][each], grad), (name, fields, each)
+    # What the engine offers in place of autocast is another model: it rounds the residual stream.
+    mixed = resolve(Precision(compute="bf16"))
+    cast = shard(small_model(seed=3), MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    other = passed(cast, resolve(Precision()))
+    assert set(other[2]) == {"torch.bfloat16"}
+    assert not torch.equal(other[0].float(), passed(small_model(seed=3), mixed)[0].float())
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
