@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.memory import recompute
+from setpoint.memory import heap, recompute
 from setpoint.memory.host import PlainWay
 from setpoint.memory.optimizer_offload import StateOnHost
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
+from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.memory import EmptyCacheCallback
 from setpoint.train.config import Job
 from setpoint.train.run import train
@@ -102,6 +103,30 @@ def emptied(job: Job) -> list[int]:
     return steps
 
 
+class Library:
+    """A C library that notes what its allocator is set to."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def mallopt(self, name: int, value: int) -> None:
+        self.seen.append((name, value))
+
+    def malloc_trim(self, pad: int) -> None:
+        pass
+
+
+def kept(job: Job) -> list[tuple[int, int]]:
+    """What glibc is told to keep while the job runs."""
+    library = Library()
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in (*heap.VARIABLES, "GLIBC_TUNABLES"):
+            patch.delenv(variable, raising=False)
+        patch.setattr(heap, "_glibc", lambda: library)
+        with settings_of(job):
+            return [*library.seen]
+
+
 See = Callable[[Job], Any]
 BELOW = "memory.activation_checkpointing"
 TWO = ("model.layers=2",)
@@ -114,6 +139,7 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...]]] = {
     "Memory.activation_offload": (ACTIVATIONS[-1], moved, ()),
     "Memory.optimizer_offload": (STATE[0], at_once, ()),
     "Memory.empty_cache": ("memory.empty_cache=2 steps", emptied, ()),
+    "Memory.keep_freed": ("memory.keep_freed=false", kept, ()),
     "Full.every": (f"{BELOW}.every=2", computed, FULL),
     "Full.reentrant": (f"{BELOW}.reentrant=true", implementation, FULL),
     "Parts.every": (f"{BELOW}.every=2", computed, PARTS),

@@ -102,7 +102,7 @@ class OptimizerOffload(Config, role=RUNTIME):
 
 
 class Memory(Config, role=RUNTIME):
-    """Activation checkpointing, CPU offload and the allocator's cache."""
+    """Activation checkpointing, CPU offload and the allocators' caches."""
 
     activation_checkpointing: CheckpointingConfig | None = field(
         default=None,
@@ -130,6 +130,11 @@ class Memory(Config, role=RUNTIME):
         default=Period("never"), also_called=("empty_cache_steps", "torch_empty_cache_steps")
     )
     """How often torch.cuda.empty_cache() is called, which gives cached GPU memory back."""
+
+    keep_freed: bool = True
+    """Keep freed CPU memory in the process for reuse: fewer page faults in each step; false: the C
+    library returns it to the system (malloc trim and mmap thresholds of glibc; others: no
+    effect)."""
 
     @property
     def spares_device(self) -> bool:

@@ -61,7 +61,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
 class Job(
     Config,
-    schema=5,
+    schema=6,
     migrations="setpoint.train.migrations",
     presets="setpoint.presets",
     other_names="setpoint.train.other_names",

@@ -160,3 +160,9 @@ def first_week() -> Iterable[Operation]:
             for tag in ("constant", "inverse_sqrt", "plateau")
         ),
     ]
+
+
+@migration(to=6)
+def speed_of_a_step() -> Iterable[Operation]:
+    """Freed CPU memory stays in the process."""
+    return [Added("memory.keep_freed", False, role=RUNTIME)]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from setpoint.compile.settings import compiling
+from setpoint.memory.heap import keep_freed
 from setpoint.parallel.determinism import determinism
 
 if TYPE_CHECKING:
@@ -24,5 +25,6 @@ def settings_of(job: Job) -> Iterator[None]:
         SetpointError: the folder for compiled code cannot be made or written to.
         RunError: in place of what PyTorch raises at an operation that has no deterministic form.
     """
-    with determinism(job.deterministic), compiling(job.compile):
+    heap = keep_freed(job.memory.keep_freed)
+    with heap, determinism(job.deterministic), compiling(job.compile):
         yield

@@ -1,0 +1,77 @@
+"""Freed memory stays in the process while a job runs, where the C library can be told so."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from setpoint.memory import heap
+from setpoint.memory.heap import keep_freed
+
+# Prints the MiB that stay resident after 120 were taken and freed: within the context and after.
+PROGRAM = """
+import ctypes, os, sys
+from setpoint.memory.heap import keep_freed
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
+size, before = 30 * 2**20, resident()
+with keep_freed(sys.argv[1] == "true"):
+    blocks = [libc.malloc(size) for _ in range(4)]
+    for block in blocks:
+        libc.memset(block, 1, size)
+    for block in blocks:
+        libc.free(block)
+    print(resident() - before)
+print(resident() - before)
+"""
+
+
+def left_after(wanted: str, **variables: str) -> list[int]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
+    words = [sys.executable, "-c", PROGRAM, wanted]
+    done = subprocess.run(words, env=environment | variables, capture_output=True, check=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.mark.skipif(heap._glibc() is None, reason="the C library is not glibc")
+def test_freed_memory_stays_until_the_end_and_goes_back_then() -> None:
+    kept, after = left_after("true")
+    assert kept >= 119 and after < 10
+    assert max(left_after("false")) < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("MALLOC_TRIM_THRESHOLD_", "131072"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=99")],
+)
+def test_settings_of_the_user_hold(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(heap, "_glibc", lambda: pytest.fail("the C library was looked for"))
+    with keep_freed(True):
+        pass
+
+
+@pytest.mark.parametrize("names", [{}, {heap.GLIBC: 2}])
+def test_another_c_library_is_left_alone(
+    names: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any) -> Any:
+        raise OSError("there is none of that name")
+
+    for variable in (*heap.VARIABLES, "GLIBC_TUNABLES"):
+        monkeypatch.delenv(variable, raising=False)
+    # macOS and musl do not know the name, or have no value for it.
+    monkeypatch.setattr(os, "confstr_names", names)
+    monkeypatch.setattr(os, "confstr", lambda name: None)
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    with keep_freed(True):
+        pass
