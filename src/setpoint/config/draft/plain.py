@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from ..types.containers import REMOVE
@@ -45,7 +46,11 @@ def to_plain(
         plain data that reads back as an equal config; a section that stands in several places is
         written at the first, and as a reference to it at the others.
     """
-    places = first_places(config, path) if places is None else places
+    known = places = first_places(config, path) if places is None else places
+
+    def inside(section: Node, at: Path) -> dict[str, Any]:
+        return to_plain(section, at, known, None, replace_mappings)
+
     result: dict[str, Any] = {}
     same = default if type(default) is type(config) else None
     tag = type(config).__setpoint__.tag
@@ -62,7 +67,7 @@ def to_plain(
                 beside = _usual(info, same) if special else None
                 result[name] = to_plain(value, here, places, beside, replace_mappings)
                 continue
-            result[name] = _complete(info.type, value, here, places, replace_mappings)
+            result[name] = plain_items(info.type, value, here, places, inside)
             if isinstance(value, dict) and not replace_mappings:
                 gone = _removed(cast(dict[str, Any], value), _usual(info, same))
                 result[name] = {**gone, **result[name]}
@@ -82,20 +87,22 @@ def _removed(value: dict[str, Any], usual: Any) -> dict[str, list[str]]:
     return {REMOVE: gone} if gone else {}
 
 
-def _complete(
-    kind: FieldType, value: Any, path: Path, places: Places, replace_mappings: bool
+def plain_items(
+    kind: FieldType, value: Any, path: Path, places: Places, plain: Callable[[Node, Path], Any]
 ) -> Any:
+    """A value in plain data, with the sections inside as a function makes them.
+
+    A section that has stood before is written as a reference to its first place.
+    """
     if isinstance(value, Node):
         first = places.get(id(value), path)
-        if first != path:
-            return reference_to(first)
-        return to_plain(value, path, places, None, replace_mappings)
+        return plain(value, path) if first == path else reference_to(first)
     if isinstance(value, Reference):
         return value.text
     if value is None or not kind.nested:
         return kind.dump(value)
     items = (
-        (key, _complete(inner, item, (*path, key), places, replace_mappings))
+        (key, plain_items(inner, item, (*path, key), places, plain))
         for key, item, inner in kind.items(value)
     )
     return dict(items) if isinstance(value, dict) else [item for _, item in items]
@@ -188,13 +195,7 @@ def minimal_items(
     Arguments:
         path, places: as for `to_plain`.
     """
-    places = {} if places is None else places
-    if isinstance(value, Node):
-        first = places.get(id(value), path)
-        return to_minimal(value, None, path, places) if first == path else reference_to(first)
-    if isinstance(value, Reference):
-        return value.text
-    if value is None or not kind.nested:
-        return kind.dump(value)
-    items = ((k, minimal_items(inner, v, (*path, k), places)) for k, v, inner in kind.items(value))
-    return dict(items) if isinstance(value, dict) else [item for _, item in items]
+    known = {} if places is None else places
+    return plain_items(
+        kind, value, path, known, lambda section, at: to_minimal(section, None, at, known)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import reduce
 from typing import Any, cast
 
 from ..schema.field import FieldInfo
@@ -12,7 +13,7 @@ from ..values.node import Chain, Node, chain_of, is_frozen, origins_of, touched,
 from ..values.reference import Reference, from_environment, may_refer
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
-from ..words.shown import children, nested, rebuild, same
+from ..words.shown import MISSING, children, nested, rebuild, same
 from ..words.texts import LiteralText, escaped
 from .unknown_keys import place_of
 from .walk import UNTOUCHED, Leaf, leaves, sections
@@ -20,29 +21,19 @@ from .walk import UNTOUCHED, Leaf, leaves, sections
 PLACES = 10_000  # sections of one tree, each counted in every place where it stands
 
 
-class Nothing:
-    """The type of `NOTHING`, which stands for an item that is not there, since None is a value."""
-
-    __slots__ = ()
-
-
-NOTHING = Nothing()
-
-
-def item_at(node: Any, part: str | int) -> Any:
-    """One item of a list, a mapping or a free area.
-
-    Returns:
-        the item, or `NOTHING`.
-    """
+def value_at(node: Any, part: str | int) -> Any:
+    """The value of a field, or an item of a list, a mapping or a free area, or MISSING."""
+    if isinstance(node, Node):
+        known = part in type(node).__setpoint__.fields
+        return value_or_missing(node, str(part)) if known else MISSING
     if isinstance(node, Free):
-        return next((item for key, item in node.items() if key == part), NOTHING)
+        return cast(dict[str | int, Any], dict(node.items())).get(part, MISSING)
     if isinstance(node, dict):
-        return cast(dict[str | int, Any], node).get(part, NOTHING)
+        return cast(dict[str | int, Any], node).get(part, MISSING)
     if isinstance(node, tuple | list) and isinstance(part, int):
         items = cast(Sequence[Any], node)
-        return items[part] if 0 <= part < len(items) else NOTHING
-    return NOTHING
+        return items[part] if 0 <= part < len(items) else MISSING
+    return MISSING
 
 
 def missing_place(root: Node, path: Path) -> Invalid:
@@ -133,13 +124,7 @@ def _bind(root: Node, section: Node, name: str) -> bool:
 
 def _target(root: Node, reference: Reference) -> Any:
     """What a reference names, as far as it is known without computing anything."""
-    node: Any = root
-    for part in reference.path or ():
-        if isinstance(node, Node) and part in type(node).__setpoint__.fields:
-            node = value_or_missing(node, str(part))
-        else:
-            node = item_at(node, part)
-    return node if reference.path else NOTHING
+    return reduce(value_at, reference.path, root) if reference.path else MISSING
 
 
 def references(value: Any) -> Iterator[tuple[Path, Reference]]:
@@ -293,9 +278,7 @@ def field_at(root: Node, path: Path) -> FieldInfo | None:
     Returns:
         the field; None for an item of a list or mapping, and in the user area.
     """
-    node: Any = root
-    for part in path[:-1]:
-        node = getattr(node, str(part)) if isinstance(node, Node) else item_at(node, part)
+    node = reduce(value_at, path[:-1], root)
     return type(node).__setpoint__.fields.get(str(path[-1])) if isinstance(node, Node) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any, cast
 
-from ..draft.shared_sections import NOTHING, contains, item_at, missing_place, references
+from ..draft.shared_sections import contains, missing_place, references, value_at
 from ..draft.walk import PLAIN, sections
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
@@ -24,7 +24,7 @@ from ..values.reference import Reference, may_refer
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
-from ..words.shown import count_values, rebuild, shown_part
+from ..words.shown import MISSING, count_values, rebuild, shown_part
 from ..words.texts import MAX_COPIED
 from .checks import title
 
@@ -289,13 +289,13 @@ class Determination:
                 else:
                     node = pending.value
             else:
-                item = item_at(node, part)
-                if item is NOTHING:
+                item = value_at(node, part)
+                if item is MISSING:
                     raise missing_place(self.root, path[: index + 1])
                 inside = (*inside, part)
                 if isinstance(item, Reference) and pending is not None:
                     self._compute(pending, inside)
-                    item = item_at(node, part)
+                    item = value_at(node, part)
                 node = item
             if pending is not None and pending.failed:
                 raise _Failed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..draft.argument_errors import need_config
 from ..draft.copying import frozen_value, working_copy
-from ..draft.shared_sections import bind, check_size, item_at
+from ..draft.shared_sections import bind, check_size, value_at
 from ..draft.walk import PLAIN, sections
 from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
 from ..values.origin import Origin
@@ -156,19 +156,15 @@ def _field_at(root: Node, path: str) -> tuple[Node | None, str, Path]:
     """The innermost field that a path leads through, with the section that has it and its path."""
     node: Any = root
     found: tuple[Node | None, str, Path] = None, "", ()
-    parts = path.split(".")
+    parts: list[str | int] = [*path.split(".")]
     for depth, part in enumerate(parts):
         if isinstance(node, Node):
-            name = part.replace("-", "_")
-            if name not in type(node).__setpoint__.fields:
-                break
-            parts[depth] = name
-            found = node, name, tuple(parts[: depth + 1])
-            node = value_or_missing(node, name)
-        else:
-            node = item_at(
-                node, int(part) if isinstance(node, tuple | list) and part.isdecimal() else part
-            )
+            part = parts[depth] = str(part).replace("-", "_")
+            if part in type(node).__setpoint__.fields:
+                found = node, part, tuple(map(str, parts[: depth + 1]))
+        elif isinstance(node, tuple | list) and str(part).isdecimal():
+            part = int(part)
+        node = value_at(cast(object, node), part)
     return found
 
 

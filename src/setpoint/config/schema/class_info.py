@@ -178,23 +178,25 @@ class ConfigMeta(type):
         if owner is None:
             owner = next((o for base in inherited if (o := base.__setpoint__.owner)), None)
         info = ClassInfo(cls, type, owner, role)
-        if inherited:
-            info.schema = inherited[0].__setpoint__.schema
-            info.migrations = inherited[0].__setpoint__.migrations
-            info.presets = inherited[0].__setpoint__.presets
-            info.environment_prefix = inherited[0].__setpoint__.environment_prefix
-            info.other_names = inherited[0].__setpoint__.other_names
-        info.schema = info.schema if schema is None else schema
-        info.migrations = migrations or info.migrations
-        info.presets = presets or info.presets
         if environment_prefix is not None:
             if not _is_variable(environment_prefix) or not environment_prefix.strip("_"):
                 raise DeclarationError(
                     f"{name}: environment_prefix={environment_prefix!r} cannot begin a variable; "
                     f"give a name such as 'MYAPP', for MYAPP__SEED"
                 )
-            info.environment_prefix = environment_prefix.rstrip("_").upper()
-        info.other_names = other_names or info.other_names
+            environment_prefix = environment_prefix.rstrip("_").upper()
+        of_root = {
+            "schema": schema,
+            "migrations": migrations,
+            "presets": presets,
+            "other_names": other_names,
+            "environment_prefix": environment_prefix,
+        }
+        for word, given in of_root.items():
+            if given is not None:
+                setattr(info, word, given)
+            elif inherited:
+                setattr(info, word, getattr(inherited[0].__setpoint__, word))
         if migrations is not None:
             versioned.append(cls)
         cls.__setpoint__ = info

@@ -201,6 +201,15 @@ def traceback_of(error: BaseException) -> str:
     Returns:
         lines as Python prints them, without the last line break.
     """
+    return _shortened(
+        error, lambda frames: [f for f in frames if not f.filename.startswith(ENGINE)]
+    )
+
+
+def _shortened(
+    error: BaseException, kept: Callable[[Sequence[FrameSummary]], Sequence[FrameSummary]]
+) -> str:
+    """A traceback with some of the frames of the exception and of what caused it."""
     import traceback
 
     whole = traceback.TracebackException.from_exception(error)
@@ -208,8 +217,7 @@ def traceback_of(error: BaseException) -> str:
     while waiting:
         one = waiting.pop()
         if one is not None:
-            frames = [f for f in one.stack if not f.filename.startswith(ENGINE)]
-            one.stack = traceback.StackSummary.from_list(frames)
+            one.stack = traceback.StackSummary.from_list(kept(one.stack))
             waiting += [one.__cause__, one.__context__]
     return "".join(whole.format()).rstrip()
 
@@ -278,22 +286,20 @@ def users_traceback(error: BaseException, program: bool = False) -> str:
     """
     import traceback
 
-    whole = traceback.TracebackException.from_exception(error)
-    if _users(whole.stack, program) is None:
+    if _users(traceback.extract_tb(error.__traceback__), program) is None:
         return ""
-    waiting: list[traceback.TracebackException | None] = [whole]
-    while waiting:
-        one = waiting.pop()
-        if one is not None:
-            last = _users(one.stack, program)
-            if last is not None:
-                one.stack = traceback.StackSummary.from_list(
-                    frame
-                    for at, frame in enumerate(one.stack)
-                    if at >= last or _is_users(frame.filename, one.stack, at, program)
-                )
-            waiting += [one.__cause__, one.__context__]
-    return printable(hide_secrets("".join(whole.format()).rstrip()))
+
+    def kept(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
+        last = _users(frames, program)
+        if last is None:
+            return frames
+        return [
+            frame
+            for at, frame in enumerate(frames)
+            if at >= last or _is_users(frame.filename, frames, at, program)
+        ]
+
+    return printable(hide_secrets(_shortened(error, kept)))
 
 
 def _users(frames: Sequence[FrameSummary], program: bool) -> int | None:
