@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from setpoint.config import Partial as Partial
     from setpoint.config import Problem as Problem
     from setpoint.config import Role as Role
+    from setpoint.config import Rule as Rule
     from setpoint.config import Secret as Secret
     from setpoint.config import SetpointError as SetpointError
     from setpoint.config import add_section as add_section
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 # The words of the kernel, and where the others lie.
 _OF_CONFIG = (
     "BUDGET", "IDENTITY", "RUNTIME", "Builds", "Caution", "Component", "Config", "ConfigError",
-    "Foreign", "Free", "ImportPath", "Invalid", "Partial", "Problem", "Role", "Secret",
+    "Foreign", "Free", "ImportPath", "Invalid", "Partial", "Problem", "Role", "Rule", "Secret",
     "SetpointError", "add_section", "allow_imports", "building", "cautions_of", "check",
     "component", "compose", "dead", "derive", "derived", "differences", "field", "fingerprint",
     "is_set", "modifier", "partial", "preset", "record_files", "ref", "resolve", "verify",

@@ -206,7 +206,10 @@ def test_ng_13_30_39_checks_stand_beside_the_fields_and_span_sections(cli: Comma
     assert "2 heads cannot be shared evenly by 3 key-value heads" in text
     assert "is not one of the known values: got fp8" in text  # a Literal
     assert "7 sequences cannot be divided by 2" in text
-    for cls, name in ((Transformer, "_check_shapes"), (Job, "_check_batch_sum")):
+    for cls, name in (
+        (Transformer, "_check_shapes"),
+        (Job, "setpoint.train.rules.batch:sum_problems "),
+    ):
         assert name in vars(cls)
 
 

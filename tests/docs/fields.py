@@ -1,4 +1,4 @@
-"""The tables of fields and variants in the pages, written from the classes.
+"""The tables of fields, variants and checks in the pages, written from the classes.
 
 A page marks where one belongs, and `python -m tests.docs.make` fills it in:
 
@@ -6,6 +6,8 @@ A page marks where one belongs, and `python -m tests.docs.make` fills it in:
     <!-- fields: model except model.moe -->     without some
     <!-- fields: inference: generation -->      of the inference job
     <!-- variants: optimizer -->                the types of a section
+    <!-- rules: job -->                         the checks that span sections of the job
+    <!-- conflicts: job -->                     the settings that do not go together
     <!-- end -->
 """
 
@@ -15,6 +17,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from setpoint.cli.list import field_rows
@@ -22,10 +25,14 @@ from setpoint.config import Config, all_fields, class_help, section_classes
 from setpoint.config.schema.tree import first_places
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job
+from setpoint.train.rules.support import CONFLICTS
+from setpoint.train.rules.table import RULES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-TABLE = re.compile(r"(<!-- (fields|variants): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(
+    r"(<!-- (fields|variants|rules|conflicts): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 ROOTS: dict[str, type[Config]] = {"": Job, "inference": Inference}
 BAR = "\\|"  # what a cell holds in place of a bar
 # Long descriptions of types that the pages explain once.
@@ -118,9 +125,48 @@ def variants_table(wanted: str) -> str:
     return "\n".join([*lines, *rows]) + "\n"
 
 
+def rules_table(_: str) -> str:
+    """A table of the rules of a training job: the sections each looks at, and what it needs."""
+    lines = ["| sections | check | needs |", "|---|---|---|"]
+    for rule in RULES:
+        sections = ", ".join(f"`{name}`" for name in rule.sections) or "all"
+        what = rule.what[:1].lower() + rule.what[1:]
+        if rule.dead:
+            what += f"; else `{rule.dead[0]}` has no effect"
+        lines.append(f"| {sections} | {what} | {', '.join(rule.needs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def conflicts_table(_: str) -> str:
+    """A table of the settings that do not go together, each with its reason."""
+    lines = ["| setting | does not go with | why |", "|---|---|---|"]
+    for each in sorted(CONFLICTS, key=lambda each: each.setting):
+        others = " and ".join(map(_setting, each.others))
+        if each.on_cpu:
+            others += ", or auto without a GPU"
+        lines.append(f"| {_setting(each.setting)} | {others} | {_sentence(each.why)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _setting(text: str) -> str:
+    path, equals, values = text.partition(" = ")
+    return f"`{path}` = {values}" if equals else text
+
+
+def _sentence(template: str) -> str:
+    """A message with the names of fields in place of values."""
+    parts = Formatter().parse(template.replace("{device}", "there is no GPU"))
+    return "".join(text + (f"`{field}`" if field else "") for text, field, _, _ in parts)
+
+
 def filled(text: str) -> str:
     """A page with its tables as the classes have them today."""
-    make = {"fields": fields_table, "variants": variants_table}
+    make = {
+        "fields": fields_table,
+        "variants": variants_table,
+        "rules": rules_table,
+        "conflicts": conflicts_table,
+    }
 
     def table(found: re.Match[str]) -> str:
         return f"{found[1]}{make[found[2]](found[3])}{found[4]}"

@@ -13,8 +13,9 @@ from setpoint.plan.groups import planned_groups
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.build.parameter_groups import rows_of
+from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
-from setpoint.train.optimizer_fit import built_pattern_problems, trained
+from setpoint.train.rules.optimizer import built_pattern_problems
 
 from ..train.small import small_job
 

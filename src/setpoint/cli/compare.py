@@ -11,9 +11,9 @@ from setpoint.cli.sources.table import open_table
 from setpoint.cli.style import table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import ABSENT, SetpointError
-from setpoint.report.fit import fitted
 from setpoint.report.series import Plot, Series
 from setpoint.report.table import Table
+from setpoint.report.width import fitted
 from setpoint.sweep.compare import Entry, cell_of, comparison, differing, entries, read_metrics
 from setpoint.sweep.metrics import MetricPath, require
 

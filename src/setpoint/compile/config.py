@@ -61,7 +61,7 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     @check(needs="torch")
     def _check_names(self) -> Iterator[Problem]:
         """Whether PyTorch has the backend and its options."""
-        from setpoint.compile.known import name_problems
+        from setpoint.compile.checks import name_problems
 
         yield from name_problems(self)
 

@@ -159,6 +159,7 @@ if TYPE_CHECKING:
     from .schema.help import field_help as field_help
     from .schema.hooks import NEEDS as NEEDS
     from .schema.hooks import Need as Need
+    from .schema.hooks import Rule as Rule
     from .schema.hooks import check as check
     from .schema.hooks import dead as dead
     from .schema.hooks import derive as derive
@@ -334,6 +335,7 @@ _HOMES = {
     "Retired": "migrations.moving",
     "Role": "schema.bounds",
     "Row": "record.compare",
+    "Rule": "schema.hooks",
     "RunError": "words.errors",
     "SHORT": "record.fingerprint",
     "SUFFIXES": "composition",

@@ -8,8 +8,9 @@ from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, check, dead, derive, derived, field
 from setpoint.data.config import Bytes, Data, TokenizerConfig
+from setpoint.infer.rules import RULES
 from setpoint.infer.tasks import Evaluation, Export, Generation, Harness
-from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
+from setpoint.model.config import ModelConfig, Transformer
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import NAMES_16
 from setpoint.profile.config import Profiling
@@ -69,7 +70,11 @@ class Batch(Config):
 
 
 class Inference(
-    Config, schema=3, migrations="setpoint.infer.migrations", presets="setpoint.presets"
+    Config,
+    schema=3,
+    migrations="setpoint.infer.migrations",
+    presets="setpoint.presets",
+    rules=RULES,
 ):
     """An inference job: what to do with trained weights."""
 
@@ -178,67 +183,6 @@ class Inference(
                 "this version of Setpoint infers in one process",
                 valid=("1",),
             )
-
-    @check
-    def _check_fp16(self) -> Iterator[Problem]:
-        from setpoint.precision.fp16_fit import fp16_problems
-
-        for path, value in (
-            ("precision.compute", self.precision.compute),
-            ("weights.dtype", self.weights.dtype),
-        ):
-            yield from fp16_problems(path, value, self.parallel.device)
-
-    @check
-    def _check_passes(self) -> Iterator[Problem]:
-        if self.profiling is not None or self.resilience.gc is not None:
-            from setpoint.infer.passes_fit import pass_problems
-
-            yield from pass_problems(self)
-
-    @check(needs="torch", when=lambda job: job.profiling is not None and job.profiling.snapshot)
-    def _check_snapshot(self) -> Iterator[Problem]:
-        """Whether there is a GPU to take snapshots of."""
-        from setpoint.parallel.device import choose_device
-        from setpoint.profile.fit import snapshot_problems
-
-        yield from snapshot_problems(self.profiling, self.parallel, choose_device)
-
-    @check
-    def _check_attention_device(self) -> Iterator[Problem]:
-        if isinstance(self.model, Transformer) and self.model.attention_backend != "auto":
-            from setpoint.model.attention.support import determinism_problems, placement_problems
-
-            device = self.parallel.device
-            yield from placement_problems(self.model, device, self._compute(), training=False)
-            if self.deterministic:
-                yield from determinism_problems(self.model)
-
-    @check(needs="torch", when=lambda job: names_attention_backend(job.model))
-    def _check_attention_backend(self) -> Iterator[Problem]:
-        """Whether the attention backend runs on the device."""
-        from setpoint.model.attention.probe import device_problems
-
-        yield from device_problems(
-            self.model, self.parallel.device, self._compute(), training=False
-        )
-
-    def _compute(self) -> str:
-        """The number format of queries, keys and values."""
-        compute = self.precision.compute
-        return self.weights.dtype if compute == "fp32" else compute
-
-    @check(needs="files")
-    def _check_vocabulary(self) -> Iterator[Problem]:
-        """Whether the tokenizer's vocabulary fits the model."""
-        from setpoint.data.vocabulary import vocabulary_size
-        from setpoint.model.vocabulary import misfit
-
-        tokens = vocabulary_size(self.tokenizer)
-        if isinstance(self.model, Transformer) and tokens is not None:
-            reason = misfit(self.model, tokens)
-            if reason:
-                yield Problem("model.vocab_size", reason, also=("tokenizer",))
 
     @dead("seed")
     def _seed_is_dead(self) -> str | None:

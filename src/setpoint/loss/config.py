@@ -196,3 +196,13 @@ class ImportedLoss(LossConfig, Foreign, type="import", owner="setpoint.loss.impo
 
     trusts = ("torch.nn",)
     handed = ("reduction", "ignore_index")
+
+
+def tokens_named(loss: LossConfig) -> Iterator[tuple[str, int]]:
+    """List the tokens that a loss names, each with the path of the field."""
+    if isinstance(loss, Ignoring) and loss.ignore_index is not None:
+        yield "loss.ignore_index", loss.ignore_index
+    if isinstance(loss, Weighing):
+        for name in loss.token_weights or ():
+            if name.isdecimal():
+                yield f"loss.token_weights.{name}", int(name)

@@ -135,9 +135,3 @@ class Memory(Config, role=RUNTIME):
     """Keep freed CPU memory in the process for reuse: fewer page faults in each step; false: the C
     library returns it to the system (malloc trim and mmap thresholds of glibc; others: no
     effect)."""
-
-    @property
-    def spares_device(self) -> bool:
-        """Whether it asks for something that only a device with memory of its own can have."""
-        offload = self.activation_offload is not None or self.optimizer_offload is not None
-        return offload or self.empty_cache.unit != "never"

@@ -6,9 +6,9 @@ from setpoint.config import SetpointError
 from setpoint.model.config import Transformer
 from setpoint.optim.grouping import gather
 from setpoint.optim.report import GroupRow, group_rows
+from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
-from setpoint.train.optimizer_fit import trained
-from setpoint.train.vocabulary_fit import known_vocabulary
+from setpoint.train.rules.vocabulary import known_vocabulary
 
 
 def planned_groups(job: Job) -> list[GroupRow]:

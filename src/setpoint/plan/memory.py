@@ -20,8 +20,8 @@ from setpoint.optim.config import (
 )
 from setpoint.plan.activations import BYTES, Activations, activations
 from setpoint.shapes.parameter import Parameter
+from setpoint.train.build.parameters import trained_and_frozen
 from setpoint.train.config import Job
-from setpoint.train.optimizer_fit import trained_and_frozen
 
 STEP = 4
 """Bytes of the count of updates that some optimizers keep for each parameter, in fp32."""

@@ -11,7 +11,7 @@ from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
-from setpoint.train.vocabulary_fit import known_vocabulary
+from setpoint.train.rules.vocabulary import known_vocabulary
 
 UNNAMED = "named after the seed, which is null here and drawn at the start"
 

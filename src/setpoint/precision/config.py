@@ -18,6 +18,10 @@ NAMES_16 = {**NAMES, "fp16": ("float16", "half", "16", "16-mixed", "16-true")}
 
 
 SKIP = (r"^output$", r"lm_head$", r"router")
+FP16_ON_CPU = (
+    "fp16 needs a GPU: on a CPU its matrix products are hundreds of times slower than those of fp32"
+)
+ON_A_GPU = "On a GPU, say so with --parallel.device cuda."
 
 
 class LossScale(Config):
@@ -111,9 +115,9 @@ class Precision(Config):
     """Dynamic loss scaling for fp16 (GradScaler); null: PyTorch's defaults."""
 
     @property
-    def depends_on_others(self) -> bool:
-        """Whether it asks for something that the device, the optimizer or the model must have."""
-        return self.compute == "fp16" or self.float8 is not None or self.optimizer_state is not None
+    def updated(self) -> Stored:
+        """The dtype of the weights that the optimizer updates: the masters, or the model's own."""
+        return self.master or self.params
 
     @check
     def _check_formats(self) -> Iterator[Problem]:

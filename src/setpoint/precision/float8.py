@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from setpoint.config import SetpointError
-from setpoint.precision.float8_fit import converted, layer_problems
+from setpoint.precision.checks import converted, layer_problems
 
 if TYPE_CHECKING:
     from setpoint.precision.config import Float8

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from setpoint.config import RUNTIME, Config, Problem, check, field
 
+SNAPSHOT_ON_CPU = "is of a GPU's memory, and {device}; profiling.memory records allocations on both"
+
 
 class Profiling(Config, role=RUNTIME):
     """Cycles of updates that are left alone, warmed up with, and recorded by torch.profiler."""

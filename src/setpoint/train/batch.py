@@ -84,6 +84,10 @@ class Batch(Config):
     )
     """Sequence length (context length) in tokens."""
 
+    def adds_up(self, ranks: int) -> bool:
+        """Whether the global size is the product of the others."""
+        return self.micro_size * self.accumulation * ranks == self.global_size
+
 
 def solve_batch(
     global_size: int | None, micro_size: int | None, accumulation: int | None, ranks: int

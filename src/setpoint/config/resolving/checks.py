@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, cast
 
 from ..schema.field import FieldInfo
-from ..schema.hooks import CHECK, CheckMark, Need
+from ..schema.hooks import CHECK, RULE, CheckMark, Need
 from ..values.free import Free
 from ..values.node import Node, chain_of, is_frozen, is_invalid, origins_of, value_or_missing
 from ..values.origin import short_name
@@ -83,11 +83,10 @@ class Checker:
                     continue
                 if "files" in mark.needs and path and path[0] in unread:
                     continue
-                if mark.when is None or mark.when(section):
-                    self._one(path, section, name)
+                self._one(path, section, name)
 
     def _one(self, path: Path, section: Node, name: str) -> None:
-        for found in findings_of(section, name, mark_of(section, name).cautions):
+        for found in findings_of(section, name, mark_of(section, name)):
             problem = whole_problem(path, section, found)
             if isinstance(problem, Caution):
                 self.cautions.append(problem)
@@ -174,8 +173,8 @@ def mark_of(section: Node | type[Node], name: str) -> CheckMark:
     return getattr(getattr(section, name), CHECK)
 
 
-def findings_of(section: Node, name: str, cautions: Collection[str]) -> Iterator[Problem]:
-    """Run one check.
+def findings_of(section: Node, name: str, mark: CheckMark) -> Iterator[Problem]:
+    """Run one check, if there is anything to look at.
 
     Returns:
         what it found, relative to the section; a problem of the section itself where the method
@@ -183,12 +182,14 @@ def findings_of(section: Node, name: str, cautions: Collection[str]) -> Iterator
     """
     method: Any = getattr(section, name)
     try:
+        if mark.when is not None and not mark.when(section):
+            return
         found: Any = method()
         if not isinstance(found, Iterable) or isinstance(found, str | Node | dict):
             yield _mistake(method, f"returned {_kind(cast(object, found))}; {WANTED}")
             return
         for one in cast(Iterable[object], found):
-            yield _held(section, method, one, cautions)
+            yield _held(section, method, one, mark.cautions)
     except UnresolvedError:
         # It reads a value that is itself reported as missing or wrong.
         return
@@ -239,8 +240,11 @@ def title(method: Any) -> str:
     """A method by its class, name and place, for errors.
 
     Returns:
-        for instance `Net._check_heads (shop.py:30)`.
+        for instance `Net._check_heads (shop.py:30)`, or `shop.rules:check_heads`.
     """
+    rule: str | None = getattr(method, RULE, None)
+    if rule is not None:
+        return rule
     code = getattr(method, "__code__", None)
     place = f" ({short_name(code.co_filename)}:{code.co_firstlineno})" if code else ""
     return f"{getattr(method, '__qualname__', method)}{place}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, dataclass_transform
 
 from ..words.errors import DeclarationError, Invalid
@@ -14,7 +14,7 @@ from .bounds import IDENTITY, Role
 from .declaration_errors import class_fault, field_fault, mark_fault, refuse_clashes
 from .declare import component, field
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
-from .hooks import CHECK, DEAD, DERIVE
+from .hooks import CHECK, DEAD, DERIVE, Rule
 
 # The roots that have migrations; whoever meets an unknown key may have to ask theirs.
 versioned: list[Any] = []
@@ -143,6 +143,7 @@ class ConfigMeta(type):
         presets: str | None = None,
         other_names: str | None = None,
         environment_prefix: str | None = None,
+        rules: Sequence[Rule] = (),
     ) -> Any:
         """Make a config class.
 
@@ -157,6 +158,7 @@ class ConfigMeta(type):
             other_names: the module with the table `OTHER_NAMES`, see that module; inherited.
             environment_prefix: what the variables of a root begin with: `"MYAPP"` for
                 `MYAPP__SEED`; SETPOINT if not given; inherited.
+            rules: checks that stand in modules of their own, run in this order; inherited.
 
         Raises:
             TypeError: for a declaration that cannot work, with the class and the field named.
@@ -167,6 +169,7 @@ class ConfigMeta(type):
             raise DeclarationError(f"{name}{class_fault(namespace, type, role, owner)}")
         # Values stand in the dictionary of the instance, so that any two classes can be mixed.
         namespace.setdefault("__slots__", ())
+        namespace.update(rule.method() for rule in rules)
         cls: Any = super().__new__(mcls, name, bases, namespace)
         qualified: str = namespace["__qualname__"]
         if owner is None and name == "Config" and "." in qualified and inherited:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Any, Literal, TypeVar, cast, get_args, overload
 
 from ..words.errors import Problem
@@ -11,6 +12,7 @@ from ..words.errors import Problem
 DERIVE = "__setpoint_derive__"
 CHECK = "__setpoint_check__"
 DEAD = "__setpoint_dead__"
+RULE = "__setpoint_rule__"
 
 Need = Literal["files", "network", "import", "torch"]
 NEEDS: tuple[Need, ...] = get_args(Need)
@@ -126,3 +128,65 @@ def dead(*names: str) -> Callable[[F], F]:
         return function
 
     return mark
+
+
+class Rule:
+    """A row of the table `rules` of a class: a check that stands in a module of its own.
+
+    The class runs it as it runs its methods marked `@check` or `@dead`. The module is imported when
+    a config has something to look at.
+
+    Arguments:
+        target: `"module:function"`; the function takes the config, and yields and returns what a
+            marked method does.
+        sections: the fields that the function reads, for documentation; empty for all.
+        when: whether there is anything to look at in a config; None: always.
+        needs: see `check`.
+        what: one sentence that says what it verifies.
+        cautions: see `check`.
+        dead: the fields, as for `dead`, that have no effect where the function returns a reason.
+    """
+
+    __slots__ = ("cautions", "dead", "needs", "sections", "target", "what", "when")
+
+    def __init__(
+        self,
+        target: str,
+        sections: tuple[str, ...],
+        what: str,
+        *,
+        when: Callable[[Any], bool] | None = None,
+        needs: Need | tuple[Need, ...] = (),
+        cautions: Mapping[str, str] | None = None,
+        dead: tuple[str, ...] = (),
+    ) -> None:
+        self.target = target
+        self.sections = sections
+        self.what = what
+        self.when = when
+        self.needs = (needs,) if isinstance(needs, str) else needs
+        self.cautions = cautions
+        self.dead = dead
+
+    def method(self) -> tuple[str, Callable[[Any], Any]]:
+        """The rule as a marked method.
+
+        Returns:
+            its name, which no attribute that is written down can have, and the method.
+        """
+        target, when = self.target, self.when
+
+        def run(config: Any) -> Any:
+            if self.dead and when is not None and not when(config):
+                return None
+            module, _, name = target.partition(":")
+            return getattr(import_module(module), name)(config)
+
+        run.__doc__ = self.what
+        setattr(run, RULE, target)
+        mark = (
+            dead(*self.dead)
+            if self.dead
+            else check(needs=self.needs, cautions=self.cautions, when=when)
+        )
+        return f"{target} {' '.join(self.needs)}", mark(run)

@@ -6,11 +6,22 @@ from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
-from setpoint.config import RUNTIME, Config, Problem, check, derive, derived, field
+from setpoint.config import (
+    RUNTIME,
+    Config,
+    Problem,
+    check,
+    derive,
+    derived,
+    field,
+    json_value,
+    same,
+)
 from setpoint.data.config import NAME, SourceConfig
 from setpoint.units import Period
 
 if TYPE_CHECKING:
+    from setpoint.config import FieldType
     from setpoint.train.batch import Batch
 
 HELD_OUT = "held_out"
@@ -150,6 +161,23 @@ class Evaluation(Config, role=RUNTIME):
         given = self.dataset(data)
         return self.sequences if given is None else given.sequences
 
+    def basis_of(self, data: str) -> str:
+        """Describe on what and when a data set is evaluated.
+
+        Returns:
+            text that differs where the metrics would. What is held out follows from the section
+            data, and is not part of it.
+        """
+        import json  # for plateaus only
+
+        given, sequences = self.dataset(data), self.sequences_of(data)
+        when = f"every {self.every}" + (" and before training" if self.before_training else "")
+        what = "all sequences" if sequences is None else f"the first {sequences} sequences"
+        if given is not None:
+            sources = [_plain(source) for source in given.sources]
+            what += f" of {json.dumps(sources, ensure_ascii=False, sort_keys=True)}"
+        return f"{data} {when}, {what}"
+
     def computes(self, data: str, metric: str) -> bool:
         """Whether an evaluation gives a metric."""
         known = metric in METRICS and (self.accuracy or metric != "accuracy")
@@ -197,3 +225,24 @@ class Evaluation(Config, role=RUNTIME):
                 also=("accuracy",),
                 hint="Set evaluation.accuracy = true.",
             )
+
+
+def _plain(section: Config) -> dict[str, object]:
+    """The values of a section that decide its text, as plain data; the section may be a view."""
+    cls = section.__setpoint__
+    found: dict[str, object] = {"type": cls.tag}
+    for name, info in cls.fields.items():
+        value = json_value(_dumped(info.type, getattr(section, name)))
+        # What was added later and says what was before leaves the text as it was.
+        if info.role is not RUNTIME and not same(value, info.before):
+            found[name] = value
+    return found
+
+
+def _dumped(kind: FieldType, value: object) -> object:
+    if isinstance(value, Config):
+        return _plain(value)
+    if value is None or not kind.nested:
+        return kind.dump(value)
+    items = [(key, _dumped(inner, item)) for key, item, inner in kind.items(value)]
+    return dict(items) if isinstance(value, dict) else [item for _, item in items]

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.loss.accuracy import right_in_hidden, right_in_logits
-from setpoint.loss.config import LossConfig
+from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.forms import FromHidden, Weighs
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Outcome, Routing, supports_head
-from setpoint.train.loss_fit import tokens_named
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Batch

@@ -11,8 +11,8 @@ import torch
 from setpoint.config import RunError
 from setpoint.memory.config import Operators
 from setpoint.model.config import Transformer
+from setpoint.train.build.parameters import least_weights
 from setpoint.train.config import Job
-from setpoint.train.suspicious import least_weights
 
 
 @contextmanager

@@ -1,0 +1,142 @@
+"""The checks that span sections of an inference job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem, Rule
+from setpoint.model.attention.support import determinism_problems, placement_problems
+from setpoint.model.config import Transformer, names_attention_backend
+from setpoint.model.vocabulary import misfit
+from setpoint.precision.checks import fp16_problems
+from setpoint.profile.checks import rank_problems, snapshot_problem
+
+if TYPE_CHECKING:
+    from setpoint.infer.config import Inference
+
+HERE = "setpoint.infer.rules:"
+FORWARD = ("generation", "evaluation", "harness")
+"""The tasks that run the model."""
+
+RULES = (
+    Rule(
+        f"{HERE}precision_problems",
+        ("precision", "weights", "parallel"),
+        "Whether fp16 has the GPU that it needs",
+    ),
+    Rule(
+        f"{HERE}pass_problems",
+        ("profiling", "resilience", "parallel", "output", *FORWARD),
+        "Whether there are forward passes between which profiles and garbage collection run",
+        when=lambda job: job.profiling is not None or job.resilience.gc is not None,
+    ),
+    Rule(
+        f"{HERE}snapshot_problems",
+        ("profiling", "parallel"),
+        "Whether there is a GPU to take snapshots of",
+        needs="torch",
+        when=lambda job: (
+            job.profiling is not None and job.profiling.snapshot and job.parallel.device == "auto"
+        ),
+    ),
+    Rule(
+        f"{HERE}attention_problems",
+        ("model", "parallel", "precision", "weights", "deterministic"),
+        "Whether the attention backend goes with the device and the dtype",
+        when=lambda job: names_attention_backend(job.model),
+    ),
+    Rule(
+        f"{HERE}attention_device_problems",
+        ("model", "parallel", "precision", "weights"),
+        "Whether the attention backend runs on the device",
+        needs="torch",
+        when=lambda job: names_attention_backend(job.model),
+    ),
+    Rule(
+        f"{HERE}vocabulary_problems",
+        ("model", "tokenizer"),
+        "Whether the tokenizer's vocabulary fits the model",
+        needs="files",
+        when=lambda job: isinstance(job.model, Transformer),
+    ),
+)
+
+
+def precision_problems(job: Inference) -> Iterator[Problem]:
+    """Find fp16 without a GPU."""
+    yield from fp16_problems("precision.compute", job.precision.compute, job.parallel.device)
+    yield from fp16_problems("weights.dtype", job.weights.dtype, job.parallel.device)
+
+
+def pass_problems(job: Inference) -> Iterator[Problem]:
+    """Find what is to run between forward passes, and cannot."""
+    profiling, gc = job.profiling, job.resilience.gc
+    asked = {"profiling": profiling, "resilience.gc": gc}
+    if all(getattr(job, name) is None for name in FORWARD):
+        for path in [path for path, section in asked.items() if section is not None]:
+            yield Problem(
+                path,
+                "has no effect: nothing goes through the model",
+                also=FORWARD,
+                hint="Remove it.",
+            )
+        return
+    if profiling is not None:
+        yield from rank_problems(profiling, job.parallel)
+        if profiling.snapshot and job.parallel.device == "cpu":
+            yield snapshot_problem("the device is cpu")
+        if job.output is None and not os.path.isabs(os.path.expanduser(profiling.directory)):
+            yield Problem(
+                "profiling.directory",
+                "is a folder in the directory of the results, and none is given",
+                also=("output",),
+                hint="Set output, or give an absolute folder.",
+            )
+    if gc is not None and gc.every.unit not in ("steps", "seconds", "never"):
+        yield Problem(
+            "resilience.gc.every",
+            "counts what only training does; a step is a pass through the model here",
+            valid=("100 steps", "10 min"),
+        )
+
+
+def snapshot_problems(job: Inference) -> Iterator[Problem]:
+    """Find a snapshot of a GPU on a machine without one."""
+    from torch import cuda
+
+    if not cuda.is_available():
+        yield snapshot_problem("PyTorch sees no GPU on this machine")
+
+
+def attention_problems(job: Inference) -> Iterator[Problem]:
+    """Find what the attention backend cannot do on the kind of device."""
+    assert isinstance(job.model, Transformer)
+    yield from placement_problems(job.model, job.parallel.device, _compute(job), training=False)
+    if job.deterministic:
+        yield from determinism_problems(job.model)
+
+
+def attention_device_problems(job: Inference) -> Iterator[Problem]:
+    """Find why the attention backend does not run on the device that is here."""
+    from setpoint.model.attention.probe import device_problems
+
+    yield from device_problems(job.model, job.parallel.device, _compute(job), training=False)
+
+
+def _compute(job: Inference) -> str:
+    """The dtype of queries, keys and values."""
+    compute = job.precision.compute
+    return job.weights.dtype if compute == "fp32" else compute
+
+
+def vocabulary_problems(job: Inference) -> Iterator[Problem]:
+    """Hold the rows of the embedding against the tokens of the tokenizer."""
+    from setpoint.data.vocabulary import vocabulary_size
+
+    assert isinstance(job.model, Transformer)
+    tokens = vocabulary_size(job.tokenizer)
+    reason = None if tokens is None else misfit(job.model, tokens)
+    if reason is not None:
+        yield Problem("model.vocab_size", reason, also=("tokenizer",))

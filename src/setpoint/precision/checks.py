@@ -1,0 +1,84 @@
+"""Checks of `[precision]`: fp16 on a device, and which linear layers float8 takes; no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem
+from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU, SKIP
+
+if TYPE_CHECKING:
+    from setpoint.precision.config import Float8
+
+MULTIPLE = 16
+"""Both sides of a product in float8 are a multiple of this, in elements."""
+
+
+def fp16_problems(path: str, chosen: str, device: str) -> Iterator[Problem]:
+    """Look whether fp16 is asked of something else than a GPU.
+
+    Arguments:
+        device: `parallel.device`.
+    """
+    if chosen == "fp16" and device != "cuda":
+        yield Problem(
+            path, FP16_ON_CPU, valid=("bf16", "fp32"), also=("parallel.device",), hint=ON_A_GPU
+        )
+
+
+def converted(config: Float8, names: Iterable[str]) -> list[str]:
+    """Choose the layers that are computed in float8.
+
+    Returns:
+        those that no pattern of `skip` matches.
+    """
+    return [name for name in names if not any(_found(p, name) for p in config.skip)]
+
+
+def layer_problems(config: Float8, layers: Mapping[str, tuple[int, int]]) -> Iterator[Problem]:
+    """Find what of the section does not fit the linear layers of a model.
+
+    Returns:
+        problems of `skip` or of the section as a whole; paths are relative to it.
+    """
+    if config.skip != SKIP:  # which are for several kinds of model
+        for index, pattern in enumerate(config.skip):
+            if _compiles(pattern) and not any(_found(pattern, name) for name in layers):
+                yield Problem(
+                    f"skip.{index}",
+                    "matches none of the model's linear layers",
+                    valid=_some(list(layers)),
+                )
+    wanted = converted(config, layers)
+    if not wanted:
+        yield Problem("", "finds no linear layer: the model has none that skip does not match")
+    wrong = [name for name in wanted if any(size % MULTIPLE for size in layers[name])]
+    if wrong:
+        rows, columns = layers[wrong[0]]
+        others = f", and of {len(wrong) - 1} other layers" if len(wrong) > 1 else ""
+        yield Problem(
+            "",
+            f"multiplies matrices whose sides are a multiple of {MULTIPLE}, and {wrong[0]} is "
+            f"{rows} x {columns}{others}",
+            hint="Change the sizes of the model, or put these layers into float8.skip.",
+        )
+
+
+def _compiles(pattern: str) -> bool:
+    """Whether it is a regular expression; the section itself tells of those that are none."""
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+def _found(pattern: str, name: str) -> bool:
+    return _compiles(pattern) and re.search(pattern, name) is not None
+
+
+def _some(names: list[str]) -> tuple[str, ...]:
+    """The last parts of names, as they say most in few words."""
+    return tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))[:8]

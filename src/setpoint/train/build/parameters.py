@@ -1,0 +1,70 @@
+"""The parameters that a job will train, without their values, and what they take at least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from setpoint.config import SetpointError
+from setpoint.data.config import BYTES_VOCABULARY
+from setpoint.model.config import Transformer
+from setpoint.model.parameters import parameters_of
+from setpoint.model.size import estimate_size, unknown_size
+
+if TYPE_CHECKING:
+    from setpoint.model.config import ModelConfig
+    from setpoint.shapes.parameter import Parameter
+    from setpoint.train.config import Job
+
+
+def is_listed(model: ModelConfig) -> bool:
+    """Say whether the parameters of a model are known without building it."""
+    return isinstance(model, Transformer) and unknown_size(model) is None
+
+
+def trained(job: Job, vocabulary: int) -> Sequence[Parameter]:
+    """List the parameters that a job will train, as `trained_and_frozen` does."""
+    return trained_and_frozen(job, vocabulary)[0]
+
+
+def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
+    """List the parameters that a job will train, and count the numbers in its others.
+
+    Those of models that are not Setpoint's own are found by building the model on the meta device.
+
+    Arguments:
+        vocabulary: how many tokens there are.
+
+    Raises:
+        SetpointError: the model cannot be built.
+    """
+    model = job.model
+    if isinstance(model, Transformer) and is_listed(model):
+        return list(parameters_of(model, vocabulary)), 0
+    try:
+        from setpoint.model.build import build_outline
+        from setpoint.train.build.parameter_groups import trained_parameters
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"only the model itself knows its parameters, and building it needs the package "
+            f"{error.name!r}: install PyTorch"
+        ) from None
+    built = build_outline(model, vocabulary)
+    frozen = sum(each.numel() for each in built.parameters() if not each.requires_grad)
+    return trained_parameters(built), frozen
+
+
+def least_weights(job: Job) -> int | None:
+    """Count what a job keeps for its weights from step to step, at least.
+
+    Returns:
+        bytes of parameters, gradients and, of optimizers that keep any, one number of state for
+        each parameter; None where only the model knows its parameters.
+    """
+    model = job.model
+    if not isinstance(model, Transformer) or not is_listed(model):
+        return None
+    words, length = model.vocab_size or BYTES_VOCABULARY, job.batch.sequence_length
+    count = estimate_size(model, vocab_size=words, sequence_length=length).parameters
+    width = 4 if job.precision.params == "fp32" else 2
+    return count * width * (3 if job.optimizer.keeps_state else 2)

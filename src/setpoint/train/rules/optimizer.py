@@ -1,0 +1,50 @@
+"""Cross-section checks of `[optimizer]`: its patterns on the names of the model's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem, SetpointError
+from setpoint.optim.grouping import unmatched
+from setpoint.optim.section import pattern_problems
+from setpoint.train.build.parameters import is_listed, trained
+from setpoint.train.rules.vocabulary import known_vocabulary
+
+if TYPE_CHECKING:
+    from setpoint.optim.section import OptimizerConfig
+    from setpoint.train.config import Job
+
+
+def listed_pattern_problems(job: Job) -> Iterator[Problem]:
+    """Find patterns that match no parameter of a model whose parameters are known."""
+    if is_listed(job.model) and _can_be_searched(job.optimizer):
+        yield from _unmatched(job, vocabulary=1)
+
+
+def built_pattern_problems(job: Job) -> Iterator[Problem]:
+    """Find patterns that match no parameter of a model that only building it tells."""
+    try:
+        yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
+    except SetpointError as error:
+        yield Problem("model", str(error))
+
+
+def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
+    # Which names there are does not depend on the vocabulary.
+    for problem in unmatched(job.optimizer, trained(job, vocabulary)):
+        yield Problem(
+            f"optimizer.{problem.path}",
+            problem.message,
+            valid=problem.valid,
+            also=[f"optimizer.{path}" for path in problem.also],
+            hint=problem.hint,
+        )
+
+
+def _can_be_searched(config: OptimizerConfig) -> bool:
+    """Whether all patterns are regular expressions, which the section itself sees to."""
+    patterns = [group.pattern for group in config.groups]
+    for field in config.patterns:
+        patterns.extend(getattr(config, field))
+    return not any(True for each in patterns for _ in pattern_problems("", each))

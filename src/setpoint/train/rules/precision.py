@@ -1,0 +1,143 @@
+"""Cross-section checks of `[precision]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem
+from setpoint.model.config import Transformer
+from setpoint.optim.config import ImportedOptimizer
+from setpoint.precision.checks import MULTIPLE, converted, layer_problems
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+
+
+def idle_rounding(job: Job) -> str | None:
+    """Why it does not matter how an optimizer rounds.
+
+    Returns:
+        the reason; None if it does.
+    """
+    state = job.precision.optimizer_state or job.precision.updated
+    if "bf16" in (state, job.precision.updated):
+        return None
+    return "the weights that it updates and its state are in fp32, and nothing is rounded"
+
+
+def idle_reduction(job: Job) -> str | None:
+    """Why it does not matter in which format gradients are added up.
+
+    Returns:
+        the reason; None if it does.
+    """
+    if job.precision.reduce == job.precision.params:
+        return f"null is the same: the format of precision.params, {job.precision.params}"
+    widened = (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
+    if widened and job.batch.accumulation == job.parallel.world_size == 1:
+        return "gradients of one micro-batch on one rank are not added up"
+    return None
+
+
+def idle_state(job: Job) -> str | None:
+    """Why it does not matter that the format of the optimizer's state is given.
+
+    Returns:
+        the reason; None if it does, or if the optimizer has no such state at all.
+    """
+    held = job.precision.updated
+    if job.precision.optimizer_state != held or _state_in_doubt(job):
+        return None
+    return f"null is the same: the format of the weights that the optimizer updates, {held}"
+
+
+def _state_in_doubt(job: Job) -> bool:
+    """Whether the optimizer keeps nothing, or what it likes."""
+    return isinstance(job.optimizer, ImportedOptimizer) or not job.optimizer.keeps_state
+
+
+def state_problems(job: Job) -> Iterator[Problem]:
+    """Find a dtype that the optimizer's state cannot have."""
+    optimizer, held = job.optimizer, job.precision.updated
+    has_choice = _state_in_doubt(job) or optimizer.state_formats
+    if not has_choice and job.precision.optimizer_state != held:
+        tag = type(optimizer).__setpoint__.tag
+        yield Problem(
+            "precision.optimizer_state",
+            f"{tag} keeps its state in the format of the weights that it updates, {held}",
+            valid=("null",),
+            also=("optimizer", "precision.params", "precision.master"),
+            hint="Another format is for anyprecision_adamw, lion and muon.",
+        )
+
+
+def float8_problems(job: Job) -> Iterator[Problem]:
+    """Find sizes and layers that products in float8 cannot have."""
+    float8, model, path = job.precision.float8, job.model, "precision.float8"
+    assert float8 is not None
+    tokens = job.batch.micro_size * job.batch.sequence_length
+    if tokens % MULTIPLE and float8.recipe != "rowwise_with_gw_hp":
+        yield Problem(
+            path,
+            f"multiplies matrices whose sides are a multiple of {MULTIPLE}, and a micro-batch of "
+            f"{job.batch.micro_size} x {job.batch.sequence_length} has {tokens} tokens",
+            also=("batch.micro_size", "batch.sequence_length"),
+        )
+    layers = linear_layers(model) if isinstance(model, Transformer) else {}
+    if not layers:
+        return  # looked at when the model is there
+    for problem in layer_problems(float8, layers):
+        below = f"{path}.{problem.path}" if problem.path else path
+        yield Problem(below, problem.message, valid=problem.valid, hint=problem.hint)
+    wanted = converted(float8, layers)
+    if "output" in wanted:
+        yield Problem(
+            f"{path}.skip",
+            "must match output: losses multiply with its matrix themselves, in bf16",
+            hint="Add '^output$'.",
+        )
+    if any(".experts." in name for name in wanted):
+        yield Problem(
+            f"{path}.skip",
+            f"must match the experts: each has its own number of rows, which float8 wants to be a "
+            f"multiple of {MULTIPLE}",
+            also=("model.moe.packed",),
+            hint="Add 'experts', or pack them, which leaves them in bf16.",
+        )
+
+
+def float8_device_problems(job: Job) -> Iterator[Problem]:
+    """Look whether the device that is here computes in float8.
+
+    Returns:
+        a problem, or none; none either where the device is missing, which is one of its own.
+    """
+    import torch
+
+    from setpoint.precision.float8 import why_not
+
+    if job.parallel.device != "cuda" or not torch.cuda.is_available():
+        return
+    if reason := why_not(torch.device("cuda")):
+        yield Problem("precision.float8", reason, valid=("null",), also=("parallel.device",))
+
+
+def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
+    """List the linear layers of a transformer without building it.
+
+    Returns:
+        (out, in) features by qualified name; none where only an imported norm itself knows what
+        parameters it has.
+    """
+    from setpoint.model.parameters import parameters_of
+    from setpoint.model.size import unknown_size
+
+    if unknown_size(model):
+        return {}
+    # The output, which is to be left out, has the size of a vocabulary that is not known here.
+    return {
+        each.name.removesuffix(".weight"): (each.shape[0], each.shape[1])
+        for each in parameters_of(model, MULTIPLE)
+        if each.kind in ("matrix", "output") and len(each.shape) == 2
+    }

@@ -1,0 +1,137 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import cautions_of, known_codes
+from setpoint.train.config import Job
+from setpoint.train.rules.cautions import (
+    CAUTIONS,
+    DECAYS_ANYWAY,
+    HIGH_LION_RATE,
+    HIGH_RATE,
+    HOPELESS_PATIENCE,
+    HOPELESS_PLATEAU,
+    HORIZON,
+    JUDGED_UNSAVED,
+    LOW_MUON_RATE,
+    MUON_RATE_FOR_ADAMW,
+    MUP_WITHOUT_ADAM,
+    NEVER_SAVED,
+    TOO_LARGE,
+    UNTRAINED_POSITIONS,
+    WARMUP,
+    WORST_IS_BEST,
+)
+from setpoint.train.run import train
+
+from ..small import events, small_job
+
+LEARNED = ("model.positions=learned",)
+ACCURACY = ("evaluation.accuracy=true", "evaluation.best.metric=accuracy")
+MUP = ("model.mup.base_dim=64",)
+PIECEWISE = "schedule.type=piecewise"
+FREE = "optimizer=schedule_free_adamw"
+LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "codes"),
+    [
+        ((), []),
+        (("optimizer.lr=3",), [HIGH_RATE]),
+        (("model.dim=1000000", "model.heads=8"), [TOO_LARGE]),
+        (("model.dim=65536", "model.heads=8"), []),
+        (("batch.global_size=9999999999",), [TOO_LARGE]),
+        (("optimizer.lr=0.1",), []),
+        (("schedule=constant", "schedule.warmup=300"), [WARMUP]),
+        (("schedule=constant", "schedule.warmup=299"), []),
+        (("schedule.horizon=100",), [HORIZON]),
+        (("schedule.horizon=400",), [HORIZON]),
+        (("schedule=none",), []),
+        (("schedule=inverse_sqrt", "schedule.warmup=300"), [WARMUP]),
+        (("schedule=wsd", "schedule.horizon=200"), [HORIZON]),
+        ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}, {target: 0}]"), []),
+        ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}]"), []),
+        ((PIECEWISE, "schedule.phases=[{length: 301, target: 1}]"), [HORIZON]),
+        ((PIECEWISE, "schedule.start=1", "schedule.phases=[{length: 20, target: 0}]"), [HORIZON]),
+        ((PIECEWISE, "schedule.horizon=400", "schedule.phases=[{target: 1}]"), [HORIZON]),
+        (("schedule=plateau", "evaluation.every=50 steps"), []),
+        (("schedule=plateau",), [HOPELESS_PLATEAU]),
+        ((*LONG, "checkpoint.every=last_step"), [NEVER_SAVED]),
+        ((*LONG, "checkpoint.every=2000 steps"), [NEVER_SAVED]),
+        ((*LONG, "checkpoint.every=1999 steps"), [JUDGED_UNSAVED]),
+        (("checkpoint.every=last_step",), []),
+        (("duration=1 h", "schedule=constant"), []),
+        (("evaluation.early_stopping.patience=2",), [HOPELESS_PATIENCE]),
+        (("evaluation.early_stopping.patience=1",), []),
+        (("evaluation.best.direction=max",), [WORST_IS_BEST]),
+        (("evaluation.best.direction=min",), []),
+        ((*ACCURACY, "evaluation.best.direction=min"), [WORST_IS_BEST]),
+        ((*ACCURACY, "evaluation.best.direction=max"), []),
+        (LEARNED, []),
+        ((*LEARNED, "model.max_sequence_length=512"), [UNTRAINED_POSITIONS]),
+        ((*LEARNED, "model.max_sequence_length=512", "model.pretrained=x"), []),
+        (("model.max_sequence_length=512",), []),
+        (MUP, []),
+        ((*MUP, "optimizer={type=import, target=torch.optim.NAdam}"), []),
+        ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), [MUP_WITHOUT_ADAM]),
+        (("optimizer={type=import, target=torch.optim.SGD}",), []),
+        ((FREE,), [DECAYS_ANYWAY]),
+        ((FREE, "schedule={type=inverse_sqrt, warmup=9}"), [DECAYS_ANYWAY]),
+        ((FREE, "schedule=constant"), []),
+        ((FREE, "schedule=none"), []),
+        (("optimizer=muon",), [MUON_RATE_FOR_ADAMW]),
+        (("optimizer=muon", "optimizer.lr=5e-3"), []),
+        (("optimizer=muon", "optimizer.adamw_lr=2e-3"), []),
+        (("optimizer=muon", "optimizer.adjust_lr=match_rms_adamw"), []),
+        (("optimizer=lion",), []),
+        (("optimizer=lion", "optimizer.lr=1e-3"), []),
+        (("optimizer=lion", "optimizer.lr=3e-3"), [HIGH_LION_RATE]),
+        (("evaluation.every=40 steps", "checkpoint.every=50 steps"), [JUDGED_UNSAVED]),
+        (("evaluation.every=50 steps", "checkpoint.every=70 steps"), [JUDGED_UNSAVED]),
+        (("duration=1e18 steps", "checkpoint.every=70 steps"), [JUDGED_UNSAVED]),
+        (("evaluation.every=40 steps", "checkpoint.every=20 steps"), []),
+        (("evaluation.every=20 steps", "checkpoint.every=40 steps"), []),
+        (("evaluation.every=60 steps", "checkpoint.every=40 steps"), []),
+        (("evaluation.every=290 steps", "checkpoint.every=last_step"), []),
+        (
+            (
+                "evaluation.every=40 steps",
+                "checkpoint.every=50 steps",
+                "checkpoint.keep_best=false",
+            ),
+            [],
+        ),
+        (("optimizer=muon", "optimizer.lr=3e-4"), [LOW_MUON_RATE]),
+        (("optimizer=muon", "optimizer.lr=3e-4", "optimizer.adjust_lr=match_rms_adamw"), []),
+    ],
+)
+def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
+    job = compose(Job, flags=flags).resolve()
+    assert [caution.code for caution in cautions_of(job)] == codes
+
+
+def test_every_code_is_known() -> None:
+    assert set(CAUTIONS) <= set(known_codes(Job))
+
+
+def test_a_run_says_and_records_them(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=2 steps", "optimizer.lr=0.5")
+    run = train(job).directory
+    (caution,) = events(run)[0]["cautions"]
+    assert caution["code"] == HIGH_RATE and caution["path"] == "optimizer.lr"
+    assert json.dumps(caution["origin"]) == '"command line optimizer.lr"'
+    assert "caution: optimizer.lr = 0.5" in (run / "logs" / "rank-0.log").read_text()
+
+
+def test_the_caution_about_muon_names_both_rates() -> None:
+    flags = ("optimizer=muon", "optimizer.lr=3e-3")
+    (low,) = cautions_of(compose(Job, flags=flags).resolve())
+    assert low.hint == "Set lr to 0.02 and adamw_lr to 0.003, or adjust_lr to match_rms_adamw."
+    (given,) = cautions_of(compose(Job, flags=(*flags, "optimizer.adamw_lr=1e-3")).resolve())
+    assert given.hint == "Set lr to 0.02, or adjust_lr to match_rms_adamw."
+    # What it advises is no reason for another one.
+    advised = ("optimizer=muon", "optimizer.lr=0.02", "optimizer.adamw_lr=0.003")
+    assert cautions_of(compose(Job, flags=advised).resolve()) == ()

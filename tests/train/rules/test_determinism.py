@@ -1,0 +1,52 @@
+"""What cannot be deterministic is said before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import ConfigError
+from setpoint.config.resolving.verify import verify
+from setpoint.model.attention.support import BACKENDS
+from setpoint.parallel.workspace import VARIABLE
+from setpoint.train.rules.determinism import workspace_problems
+
+from ...snapshots import compare
+from ..small import small_job
+
+GPU = ("deterministic=true", "parallel.device=cuda")
+
+
+def message(folder: Path, *flags: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        small_job(folder, *flags)
+    return str(caught.value).replace(str(folder), "")
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, ":0:0")
+    kernel = message(tmp_path, *GPU, "model.attention_backend=sdpa_cudnn")
+    monkeypatch.setenv(VARIABLE, ":16:8")
+    compiled = message(tmp_path, *GPU, "compile={mode: max-autotune}")
+    compare("train/determinism", f"{kernel}\n\n{compiled}")
+
+
+@pytest.mark.parametrize("name", sorted(set(BACKENDS) - {"sdpa_cudnn"}))
+def test_backends_with_a_deterministic_backward_pass(tmp_path: Path, name: str) -> None:
+    assert small_job(tmp_path, *GPU, f"model.attention_backend={name}", "precision.compute=bf16")
+
+
+def test_a_workspace_matters_on_a_gpu_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, ":0:0")
+    job = small_job(tmp_path, "deterministic=true")
+    assert small_job(tmp_path, "parallel.device=cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert verify(job, {"torch"}).problems == []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = [problem.message for problem in verify(job, {"torch"}).problems]
+    assert any(f"{VARIABLE} = :0:0" in text for text in found)
+    assert len(list(workspace_problems(job))) == 1
+    monkeypatch.delenv(VARIABLE)
+    assert list(workspace_problems(job)) == []

@@ -1,0 +1,219 @@
+"""Whether a run is long enough for the patience it is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import ConfigError, resolve
+from setpoint.config.record.fingerprint import fingerprint
+from setpoint.config.resolving.verify import verify
+from setpoint.train.rules.cautions import hopeless_patience, hopeless_plateau
+from setpoint.train.run import train
+
+from ..small import rows, small_job
+
+STOP = "evaluation.early_stopping.patience"
+
+
+@pytest.mark.parametrize(
+    ("flags", "evaluations"),
+    [
+        ((), 9),
+        (("duration=29 steps",), 9),
+        (("evaluation.before_training=true",), 10),
+        (("duration=10 steps", "evaluation.every=1 steps"), 9),
+        (("evaluation.every=130 tokens", "duration=10 steps"), 4),
+        (("evaluation.every=400 steps",), 0),
+    ],
+)
+def test_how_many_evaluations_count(
+    tmp_path: Path, flags: tuple[str, ...], evaluations: int
+) -> None:
+    """The first one is the best so far, so that patience needs one more."""
+    if evaluations > 1:
+        enough = small_job(tmp_path, *flags, f"{STOP}={evaluations - 1}")
+        assert hopeless_patience(enough) is None
+    beyond = small_job(tmp_path, *flags, f"{STOP}={max(evaluations, 1)}")
+    assert str(hopeless_patience(beyond)).endswith(
+        f" and {evaluations} are made before the last update"
+    )
+
+
+def test_a_run_does_count_so_many(tmp_path: Path) -> None:
+    still = ("optimizer.lr=1e-30", "duration=10 steps", "evaluation.every=130 tokens", "name=q")
+    assert train(small_job(tmp_path, *still, f"{STOP}=3")).reason is not None
+    assert train(small_job(tmp_path / "b", *still, f"{STOP}=4")).reason is None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("duration=1 epochs", "schedule=constant", f"{STOP}=99"),
+        ("evaluation.every=10 min", f"{STOP}=99"),
+        ("evaluation=null",),
+        (),
+    ],
+)
+def test_where_nobody_can_tell(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    assert hopeless_patience(small_job(tmp_path, *flags)) is None
+
+
+PLATEAU = ("schedule=plateau", "duration=30 steps", "evaluation.every=3 steps")
+
+
+@pytest.mark.parametrize(
+    ("flags", "before_the_end"),
+    [((), 9), (("duration=31 steps",), 10), (("evaluation.before_training=true",), 10)],
+)
+def test_how_many_evaluations_a_plateau_sees_in_time(
+    tmp_path: Path, flags: tuple[str, ...], before_the_end: int
+) -> None:
+    patience = before_the_end - 2
+    enough = small_job(tmp_path, *PLATEAU, *flags, f"schedule.patience={patience}")
+    assert hopeless_plateau(enough) is None
+    beyond = small_job(tmp_path, *PLATEAU, *flags, f"schedule.patience={patience + 1}")
+    assert f"and {before_the_end} are made before the last update" in str(hopeless_plateau(beyond))
+
+
+def test_a_run_lowers_the_rate_just_in_time(tmp_path: Path) -> None:
+    """At a rate at which nothing is learnt, so that no evaluation after the first is a gain."""
+    still = (*PLATEAU, "optimizer.lr=1e-30")
+    for patience, fallen in ((7, True), (8, False)):
+        job = small_job(tmp_path / str(patience), *still, f"schedule.patience={patience}")
+        rates = [row["lr"] for row in rows(train(job).directory) if row["kind"] == "train"]
+        assert set(rates[:-3]) == {1e-30} and (rates[-1] < 1e-30) is fallen
+
+
+def test_other_schedules_have_no_patience(tmp_path: Path) -> None:
+    assert hopeless_plateau(small_job(tmp_path)) is None
+    job = small_job(tmp_path, "schedule=plateau", "duration=1 epochs", "schedule.patience=99")
+    assert hopeless_plateau(job) is None
+
+
+WEB = "evaluation.datasets=[{name: web.1, sources: [{type: random}]}]"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("evaluation=null",), "is never computed: nothing is evaluated"),
+        (("schedule.monitor=web.loss",), "web is no data set of the evaluation"),
+        (("schedule.monitor=held_out.los",), "los is no metric of the evaluation"),
+        (("schedule.monitor=held_out.accuracy",), "Set evaluation.accuracy = true."),
+        (
+            ("schedule.monitor=held_out.accuracy", "evaluation.every=last_step"),
+            "there is one evaluation, after the last update",
+        ),
+        (
+            ("schedule.monitor=web.loss", WEB, "evaluation.accuracy=true"),
+            "valid: held_out.loss, held_out.perplexity, held_out.bits_per_byte, held_out.accuracy, "
+            "web.1.loss",
+        ),
+    ],
+)
+def test_a_metric_that_nobody_computes(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        small_job(tmp_path, "schedule=plateau", *flags)
+    assert said in " ".join(str(caught.value).split())
+
+
+def test_metrics_that_are_computed(tmp_path: Path) -> None:
+    flags = ("schedule=plateau", WEB, "evaluation.accuracy=true")
+    for name in ("held_out.accuracy", "web.1.perplexity"):
+        small_job(tmp_path, *flags, f"schedule.monitor={name}")
+
+
+MORE = "evaluation.datasets=[{name: web, sources: [{type: random, documents: %s}], sequences: %s}]"
+ON_WEB = ("schedule=plateau", "schedule.monitor=web.loss")
+
+
+@pytest.mark.parametrize(
+    ("flags", "change", "words"),
+    [
+        (("schedule=plateau",), "evaluation.every=5 steps", "held_out every 5 steps, the first 12"),
+        (("schedule=plateau",), "evaluation.sequences=3", "every 3 steps, the first 3 sequences"),
+        (("schedule=plateau",), "evaluation.sequences=null", "every 3 steps, all sequences"),
+        (("schedule=plateau",), "evaluation.before_training=true", "3 steps and before training"),
+        ((*ON_WEB, MORE % (9, 4)), MORE % (8, 4), "web every 3 steps, the first 4 sequences of [{"),
+        ((*ON_WEB, MORE % (9, 4)), MORE % (9, 5), "the first 5 sequences of"),
+        ((*ON_WEB, MORE % (9, 4)), MORE % (9, "null"), "all sequences of"),
+    ],
+)
+def test_what_moves_a_plateau_is_learned(
+    tmp_path: Path, flags: tuple[str, ...], change: str, words: str
+) -> None:
+    one, other = small_job(tmp_path, *flags), small_job(tmp_path, *flags, change)
+    assert fingerprint(one) != fingerprint(other)
+    assert words in str(other.plateau_basis()) and other.plateau_basis() != one.plateau_basis()
+
+
+@pytest.mark.parametrize(
+    ("flags", "change"),
+    [
+        # Of evaluations, only those of the data set that is looked at, and no more than that.
+        (("schedule=plateau",), MORE % (9, 4)),
+        (("schedule=plateau",), "evaluation.early_stopping.patience=3"),
+        ((*ON_WEB, MORE % (9, 4)), "evaluation.sequences=3"),
+        ((), "evaluation.every=5 steps"),
+        ((), "evaluation=null"),
+        (("schedule=constant",), "evaluation.sequences=3"),
+    ],
+)
+def test_other_evaluations_are_not(tmp_path: Path, flags: tuple[str, ...], change: str) -> None:
+    one, other = small_job(tmp_path, *flags), small_job(tmp_path, *flags, change)
+    assert fingerprint(one) == fingerprint(other)
+    assert one.plateau_basis() == other.plateau_basis()
+
+
+def test_what_moves_a_plateau_is_not_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"judged_on = 'x'(.|\n)*contradicts the section"):
+        small_job(tmp_path, "schedule=plateau", "schedule.judged_on=x")
+    whole = small_job(tmp_path, "schedule=plateau")
+    again = small_job(tmp_path, "schedule=plateau", f"schedule.judged_on={whole.plateau_basis()}")
+    assert fingerprint(again) == fingerprint(whole)
+
+
+def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
+    """All values of the text, as plain data, whatever they are."""
+    text = "{type: text, paths: [a.txt, 'b/*.md'], separator: null}"
+    data = f"evaluation.datasets=[{{name: web, sources: [{text}]}}]"
+    found = str(small_job(tmp_path, *ON_WEB, data).plateau_basis())
+    assert found == (
+        'web every 3 steps, the first 64 sequences of [{"name": "text", '
+        '"paths": ["a.txt", "b/*.md"], "separator": null, "type": "text"}]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), None),
+        # 40 documents of 200 bytes, a fifth held out; 4 sequences of 16 tokens an update
+        (("evaluation.sequences=null", "evaluation.every=1 steps"), "up to 1.60k tokens"),
+        (("evaluation.sequences=null", "evaluation.every=9 steps"), None),
+        (("evaluation.sequences=90", "evaluation.every=1 steps"), "up to 1.44k tokens, and 64 "),
+        (("evaluation.sequences=90", "evaluation.every=64 tokens"), "takes 7.5 times as long"),
+        (("evaluation.sequences=90", "evaluation.every=1 min"), None),
+        (("evaluation.sequences=90", "evaluation.every=1 steps", "data.held_out=0.01"), None),
+    ],
+)
+def test_an_evaluation_that_takes_longer_than_the_training(
+    tmp_path: Path, flags: tuple[str, ...], words: str | None
+) -> None:
+    found = verify(small_job(tmp_path, *flags), ("files",)).cautions
+    texts = [each.message for each in found if each.code == "evaluation-longer-than-training"]
+    assert len(texts) == (words is not None)
+    assert words is None or words in texts[0]
+
+
+def test_the_size_of_files_is_known_and_that_of_others_is_not(tmp_path: Path) -> None:
+    from setpoint.data.config import Random, Stdlib, Text
+    from setpoint.data.size import source_bytes
+
+    (tmp_path / "a.txt").write_text("a" * 99)
+    assert source_bytes(resolve(Text(paths=(str(tmp_path / "*.txt"),)))) == 99
+    assert source_bytes(resolve(Text(paths=("missing.txt",)))) is None
+    assert source_bytes(resolve(Random(documents=3, length=5))) == 15
+    assert (source_bytes(resolve(Stdlib())) or 0) > 1_000_000

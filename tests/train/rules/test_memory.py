@@ -1,0 +1,88 @@
+"""What the section `memory` needs of others, said before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import ConfigError, SetpointError
+from setpoint.config.resolving.verify import verify
+from setpoint.train.build.components import build_components
+
+from ...snapshots import compare
+from ..small import small_job
+
+FULL, PARTS, OPERATORS = (
+    f"memory.activation_checkpointing={name}" for name in ("full", "parts", "operators")
+)
+BELOW = "memory.activation_checkpointing"
+ACTIVATIONS = "memory.activation_offload.limit=0"
+STATE = "memory.optimizer_offload.limit=1 GiB"
+REFUSED: dict[str, tuple[str, ...]] = {
+    "activations on a CPU": (ACTIVATIONS, "parallel.device=cpu"),
+    "state on a CPU": (STATE, "parallel.device=cpu"),
+    "a cache on a CPU": ("memory.empty_cache=10 steps", "parallel.device=cpu"),
+    "no state": (STATE, "optimizer=sgd", "optimizer.momentum=0"),
+    "no parameter by itself": (STATE, "optimizer=schedule_free_adamw", "schedule=constant"),
+    "somebody's optimizer": (STATE, "optimizer={type=import, target=torch.optim.Adam}"),
+    "reentrant and compiled": (FULL, f"{BELOW}.reentrant=true", "compile.scope=block"),
+    "reentrant parts": (PARTS, f"{BELOW}.reentrant=true", "compile.scope=model"),
+    "operators and offload": (OPERATORS, ACTIVATIONS),
+    "offload within a compiled model": (ACTIVATIONS, "compile.scope=model"),
+    "attention with dropout": (
+        OPERATORS, f"{BELOW}.save=[attention]", "model.attention_dropout=0.1"
+    ),
+    "composed attention": (
+        OPERATORS, f"{BELOW}.save=[attention]", "model.attention_backend=eager"
+    ),
+    "no parts": (PARTS, f"{BELOW}.parts=[]"),
+    "an unknown part": (PARTS, f"{BELOW}.parts=[head]"),
+    "nothing saved": (OPERATORS, f"{BELOW}.save=[]"),
+    "no products to count": (OPERATORS, f"{BELOW}.save=[attention]", f"{BELOW}.matmul_every=2"),
+    "no layers": (FULL, f"{BELOW}.every=0"),
+    "reentrant operators": (OPERATORS, f"{BELOW}.reentrant=true"),
+    "another system's name": ("memory.recompute_granularity=full", "memory.gpu_limit=1"),
+}  # fmt: skip
+TAKEN: tuple[tuple[str, ...], ...] = (
+    (FULL, f"{BELOW}.reentrant=true", f"{BELOW}.every=2"),
+    (FULL, ACTIVATIONS, STATE, "compile.scope=block"),
+    (OPERATORS, "model.attention_dropout=0.1"),
+    (STATE, "optimizer=sgd"),
+    (STATE, "optimizer=muon"),
+    (PARTS, ACTIVATIONS, "memory.empty_cache=10 steps", "parallel.device=cuda"),
+)
+
+
+def message(folder: Path, flags: tuple[str, ...]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        small_job(folder, *flags)
+    return str(caught.value).replace(str(folder), "")
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    text = [f"{name}:\n{message(tmp_path, flags)}" for name, flags in REFUSED.items()]
+    compare("train/memory", "\n\n".join(text))
+
+
+@pytest.mark.parametrize("flags", TAKEN)
+def test_what_is_taken(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    assert small_job(tmp_path, *flags)
+
+
+def test_a_machine_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = small_job(tmp_path, ACTIVATIONS, STATE, "memory.empty_cache=10 steps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    paths = [problem.path for problem in verify(job, {"torch"}).problems]
+    fields = ("activation_offload", "optimizer_offload", "empty_cache")
+    assert paths == [f"memory.{field}" for field in fields]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert verify(job, {"torch"}).problems == []
+
+
+def test_models_without_layers_or_parts_are_refused_when_they_are_built(tmp_path: Path) -> None:
+    table = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
+    flags = (*table, "model.embedding_dim=257", "data.held_out=0.2")
+    with pytest.raises(SetpointError, match="no layers that repeat"):
+        build_components(small_job(tmp_path, *flags, FULL))

@@ -1,0 +1,158 @@
+"""What number formats cannot do with the rest of a job is told before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config.resolving.verify import verify
+from setpoint.parallel.config import Parallel
+from setpoint.parallel.device import choose_device
+from setpoint.train.build.components import build_components
+from setpoint.train.rules.precision import (
+    float8_device_problems,
+    idle_reduction,
+    idle_rounding,
+    idle_state,
+    linear_layers,
+)
+
+from ...model.families import FAMILIES
+from ...model.small import VOCAB, small_config
+from ...snapshots import compare
+from ..small import small_job
+
+SHORT = ("precision.params=bf16", "precision.compute=bf16")
+FLOAT8 = ("precision.compute=bf16", "precision.float8={}")
+GPU = "parallel.device=cuda"
+
+
+def refused(folder: Path, *flags: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        small_job(folder, *flags)
+    return str(caught.value).replace(str(folder), "FOLDER")
+
+
+def paths(folder: Path, *flags: str) -> list[str]:
+    try:
+        small_job(folder, *flags)
+    except ConfigError as error:
+        return [problem.path for problem in error.problems]
+    return []
+
+
+def test_words(tmp_path: Path) -> None:
+    cases = {
+        "fp16 where the device is open": ("precision.compute=fp16",),
+        "short weights in a long format": ("precision.params=bf16",),
+        "a master of itself": ("precision.master=fp32",),
+        "a scale of nothing": ("precision.loss_scale.initial=2",),
+        "a state that the optimizer cannot have": ("precision.optimizer_state=bf16",),
+        "a state of nothing": (
+            "optimizer=sgd", "optimizer.momentum=0", "precision.optimizer_state=fp32"),
+        "a state of somebody's": (
+            "optimizer={type=import, target=torch.optim.SGD}", "precision.optimizer_state=fp32"),
+        "rounding of nothing": ("optimizer=anyprecision_adamw", "optimizer.rounding=nearest"),
+        "a sum in the weights' format": ("precision.reduce=fp32",),
+        "a state in the weights' format": (*SHORT, "precision.master=fp32", "optimizer=lion",
+            "precision.optimizer_state=fp32"),
+        "a sum of one": (*SHORT, "precision.reduce=fp32", "batch.accumulation=1"),
+        "float8 without a GPU": FLOAT8,
+        "float8 of fp32": (GPU, "precision.float8={}"),
+        "float8 of odd sizes": (
+            *FLOAT8, GPU, "model.ffn_dim=40", "batch.sequence_length=11",
+            r'precision.float8.skip=["nothing", "^output$", "["]'),
+        "float8 of the output": (*FLOAT8, GPU, "precision.float8.skip=[]"),
+        "float8 of experts": (*FLOAT8, GPU, "model.moe={experts=4, packed=false}"),
+    }  # fmt: skip
+    told = [f"# {name}\n{refused(tmp_path, *flags)}" for name, flags in cases.items()]
+    compare("train/precision", "\n\n".join(told))
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_fp16_needs_a_gpu_that_is_asked_for(device: str, tmp_path: Path) -> None:
+    flags = ("precision.compute=fp16", f"parallel.device={device}")
+    assert paths(tmp_path, *flags) == ["precision.compute"]
+    assert "hundreds of times slower" in refused(tmp_path, *flags)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_fp16_does_not_start_without_a_gpu(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "precision.compute=fp16", GPU)
+    with pytest.raises(SetpointError, match="parallel.device = cuda: PyTorch sees no GPU"):
+        build_components(job)
+    with pytest.raises(SetpointError, match="sees no GPU"):
+        choose_device(resolve(Parallel(device="cuda")))
+
+
+def test_what_is_updated(tmp_path: Path) -> None:
+    for flags, held in (
+        ((), "fp32"), (SHORT, "bf16"), ((*SHORT, "precision.master=fp32"), "fp32"),
+    ):  # fmt: skip
+        assert small_job(tmp_path, *flags).precision.updated == held
+
+
+def test_what_has_no_effect(tmp_path: Path) -> None:
+    any_precision = "optimizer=anyprecision_adamw"
+    assert idle_rounding(small_job(tmp_path, any_precision)) is not None
+    for flags in (SHORT, ("precision.optimizer_state=bf16",)):
+        assert idle_rounding(small_job(tmp_path, any_precision, *flags)) is None
+    wide = (*SHORT, "precision.reduce=fp32")
+    assert idle_reduction(small_job(tmp_path, *wide)) is None
+    ranks = ("parallel.world_size=2", "batch.accumulation=1")
+    assert idle_reduction(small_job(tmp_path, *wide, *ranks)) is None
+    held = (*SHORT, "precision.reduce=bf16"), ("precision.optimizer_state=fp32",)
+    assert paths(tmp_path, *held[0]) == ["precision.reduce"]
+    assert paths(tmp_path, *held[1]) == ["precision.optimizer_state"]
+    assert idle_state(small_job(tmp_path, *SHORT)) is None
+    # Gradients of fp32 weights are rounded even where there is nothing to add.
+    assert paths(tmp_path, "precision.reduce=bf16", "batch.accumulation=1") == []
+
+
+def test_float8_where_all_fits(tmp_path: Path) -> None:
+    assert paths(tmp_path, *FLOAT8, GPU) == []
+    skip = r'precision.float8.skip=["^output$", "experts"]'
+    assert paths(tmp_path, *FLOAT8, GPU, skip, "model.moe={experts=4, packed=false}") == []
+    # Gradients of the weights are products over all tokens, but not in this recipe.
+    odd = (*FLOAT8, GPU, "batch.sequence_length=11", "batch.micro_size=1")
+    assert paths(tmp_path, *odd) == ["precision.float8"]
+    assert paths(tmp_path, *odd, "precision.float8.recipe=rowwise_with_gw_hp") == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_linear_layers_are_those_of_the_model(family: str) -> None:
+    changes = FAMILIES[family]
+    for packed in (True, False) if changes.get("moe") else (True,):
+        config = small_config(**changes)
+        if not packed:
+            config = small_config(**{**changes, "moe": changes["moe"].evolve(packed=False)})
+        model = config.build(vocab_size=VOCAB)
+        found = {
+            name: (part.out_features, part.in_features)
+            for name, part in model.named_modules()
+            if isinstance(part, torch.nn.Linear)
+        }
+        known = linear_layers(config)
+        assert {n: size for n, size in known.items() if n != "output"} == {
+            n: size for n, size in found.items() if n != "output"
+        }
+        assert ("output" in known) == ("output" in found)
+
+
+def test_float8_asks_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = small_job(tmp_path, *FLOAT8, GPU)
+    assert list(float8_device_problems(job)) == []  # without a GPU that is what is told
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    pytest.importorskip("torchao")
+    (problem,) = float8_device_problems(job)
+    assert "needs a GPU of compute capability 8.9 or more, and this NVIDIA A100 has 8.0" in str(
+        problem.message
+    )
+    assert any(p.path == "precision.float8" for p in verify(job, {"torch"}).problems)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    assert list(float8_device_problems(job)) == []

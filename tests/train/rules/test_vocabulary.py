@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from setpoint.config import ConfigError
+from setpoint.config.composition import compose
+from setpoint.config.resolving.verify import cautions_of, verify
+from setpoint.data.config import BYTES_VOCABULARY, Bytes, HuggingFace
+from setpoint.train.config import Job
+from setpoint.train.rules.cautions import UNUSED_ROWS
+from setpoint.train.rules.vocabulary import known_vocabulary
+
+from ...snapshots import compare
+
+TOKENIZER = '{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "<end>": 7}, "merges": []}}'
+
+
+def job(*flags: str) -> Job:
+    return compose(Job, flags=flags).resolve()
+
+
+def test_bytes() -> None:
+    assert known_vocabulary(Bytes()) == Bytes().build().vocab_size == BYTES_VOCABULARY
+
+
+def test_files_are_read_where_they_are(tmp_path: Path) -> None:
+    assert known_vocabulary(HuggingFace(path="some/where")) is None
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert known_vocabulary(HuggingFace(path=str(tmp_path))) is None
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER)
+    assert known_vocabulary(HuggingFace(path=str(tmp_path))) == 8
+
+
+def test_too_few_rows() -> None:
+    with pytest.raises(ConfigError) as caught:
+        job("model.vocab_size=256")
+    compare("train/vocabulary", str(caught.value))
+    assert job("model.vocab_size=257").model
+
+
+def test_too_few_rows_for_a_tokenizer_in_files(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER)
+    tokenizer = (f"tokenizer={{type=huggingface, path={tmp_path}}}", "tokenizer.separator=<end>")
+    resolved = job(*tokenizer, "model.vocab_size=7")
+    assert not [p for p in verify(resolved, ()).problems if p.path == "model.vocab_size"]
+    (problem,) = verify(resolved, ("files",)).problems
+    assert problem.path == "model.vocab_size"
+    assert "7 rows do not hold the 8 tokens" in problem.message
+    assert problem.valid == ("8", "null")
+
+
+@pytest.mark.parametrize(
+    ("flag", "codes"),
+    [
+        ("model.vocab_size=1028", []),
+        ("model.vocab_size=1029", [UNUSED_ROWS]),
+        ("model.vocab_multiple_of=512", []),
+        ("model.vocab_multiple_of=1500", [UNUSED_ROWS]),
+    ],
+)
+def test_a_vocabulary_that_is_hardly_used(flag: str, codes: list[str]) -> None:
+    assert [caution.code for caution in cautions_of(job(flag))] == codes
