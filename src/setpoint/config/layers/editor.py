@@ -28,7 +28,7 @@ from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar
 from .editor_base import EXTENDS, EditorBase, fields_in
 from .fragment import put_fragments, with_fragments
 from .hints import explained
-from .list_edits import Items, single
+from .list_edits import edit_items, set_item, single
 from .presets import remember_replaced, section_of_preset
 
 # Fields of these types hold one value, so that nothing can be set inside it.
@@ -45,7 +45,6 @@ class Editor(EditorBase):
 
     def __init__(self, root: Node, replace_mappings: bool = False) -> None:
         super().__init__(root, replace_mappings)
-        self.items = Items(self)
         # By what path a layer has set a field; a section may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
         self.written: dict[tuple[int, str, int], tuple[Path, Node, Origin]] = {}
@@ -192,11 +191,11 @@ class Editor(EditorBase):
         listed = isinstance(kind, SequenceType | TupleType) and not kind.is_secret()
         if listed and isinstance(value, Mapping):
             edits = cast(Mapping[str, object], value)
-            self.items.edit(section, info, edits, origin, path)
+            edit_items(self, section, info, edits, origin, path)
             return
         if isinstance(kind, MappingType) and isinstance(value, Mapping) and REMOVE in value:
             edits = cast(Mapping[str, object], value)
-            self.items.set(section, info, (REMOVE,), path, edits[REMOVE], origin)
+            set_item(self, section, info, (REMOVE,), path, edits[REMOVE], origin)
             value = {key: item for key, item in edits.items() if key != REMOVE}
             if not value:
                 return
@@ -387,7 +386,7 @@ class Editor(EditorBase):
                 return
             self.descend(inner, rest[1:], here, value, origin)
         elif kind.is_container():
-            self.items.set(node, info, rest[1:], here, value, origin)
+            set_item(self, node, info, rest[1:], here, value, origin)
         elif isinstance(kind, FreeType):
             self.descend(self.current(node, info), rest[1:], here, value, origin)
         else:

@@ -25,55 +25,66 @@ APPEND, EXTEND, INSERT = "append", "extend", "insert"
 EDITS = (APPEND, EXTEND, INSERT, REMOVE)
 
 
-class Items:
-    """Changes what a list or mapping holds; what does not fit is reported to the editor.
+def edit_items(
+    editor: EditorBase,
+    node: Node,
+    info: FieldInfo,
+    edits: Mapping[str, object],
+    origin: Origin,
+    done: Path,
+) -> None:
+    """Apply a mapping of edits in the order in which it is written, as files give it.
 
     Arguments:
-        editor: the layer that is being put onto the draft.
+        edits: `append`, `extend`, `insert`, `remove`, or an item's index or name, with values.
     """
+    for key, value in edits.items():
+        if key == INSERT and isinstance(value, Mapping):
+            for place, item in cast(Mapping[str, object], value).items():
+                set_item(editor, node, info, (INSERT, str(place)), done, item, origin)
+        else:
+            set_item(editor, node, info, (str(key),), done, value, origin)
 
-    def __init__(self, editor: EditorBase) -> None:
+
+def set_item(
+    editor: EditorBase,
+    node: Node,
+    info: FieldInfo,
+    rest: Path,
+    done: Path,
+    value: object,
+    origin: Origin,
+) -> None:
+    """Make one edit of a list or mapping, or of something inside an item.
+
+    Arguments:
+        editor: the layer that is being put onto the draft; gets what does not fit.
+        rest: the path from the field on: a word of `EDITS`, an index, a key or a name.
+        done: the path of the field.
+    """
+    held: Any = editor.current(node, info)
+    try:
+        changed = _Edit(editor, value, origin).changed(info.type, held, rest, done)
+        if changed is not held:
+            node.store(info.name, info.read(changed, origin), origin)
+    except Invalid as error:
+        # The error's own path leads through the items; the value is what was to go there.
+        for part in error.parts:
+            inside = part.at[len(rest) :]
+            found = Invalid(part.message, part.valid, inside, part.hint, part.secret)
+            place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
+            editor.report((*done, *place), value, origin, found)
+
+
+class _Edit:
+    """One value that a layer gives for something inside a list or mapping."""
+
+    def __init__(self, editor: EditorBase, value: object, origin: Origin) -> None:
         self.editor = editor
+        self.value = value
+        self.origin = origin
 
-    def edit(
-        self, node: Node, info: FieldInfo, edits: Mapping[str, object], origin: Origin, done: Path
-    ) -> None:
-        """Apply a mapping of edits in the order in which it is written, as files give it.
-
-        Arguments:
-            edits: `append`, `extend`, `insert`, `remove`, or an item's index or name, with values.
-        """
-        for key, value in edits.items():
-            if key == INSERT and isinstance(value, Mapping):
-                for place, item in cast(Mapping[str, object], value).items():
-                    self.set(node, info, (INSERT, str(place)), done, item, origin)
-            else:
-                self.set(node, info, (str(key),), done, value, origin)
-
-    def set(
-        self, node: Node, info: FieldInfo, rest: Path, done: Path, value: object, origin: Origin
-    ) -> None:
-        """Make one edit of a list or mapping, or of something inside an item.
-
-        Arguments:
-            rest: the path from the field on: a word of `EDITS`, an index, a key or a name.
-        """
-        held: Any = self.editor.current(node, info)
-        try:
-            changed = self.changed(info.type, held, rest, done, value, origin)
-            if changed is not held:
-                node.store(info.name, info.read(changed, origin), origin)
-        except Invalid as error:
-            # The error's own path leads through the items; the value is what was to go there.
-            for part in error.parts:
-                inside = part.at[len(rest) :]
-                found = Invalid(part.message, part.valid, inside, part.hint, part.secret)
-                place = part.at[: len(rest)] if len(part.at) >= len(rest) else rest
-                self.editor.report((*done, *place), value, origin, found)
-
-    def changed(
-        self, kind: FieldType, held: Any, rest: Path, done: Path, value: object, origin: Origin
-    ) -> Any:
+    def changed(self, kind: FieldType, held: Any, rest: Path, done: Path) -> Any:
         """What a value becomes when something inside it is set.
 
         Returns:
@@ -83,43 +94,36 @@ class Items:
             Invalid: whose path leads to what is wrong from outside.
         """
         kind = unwrapped(kind)
+        editor, value, origin = self.editor, self.value, self.origin
         if isinstance(held, Node):
             if rest == ("extends",):
-                return self.editor.replaced(held, kind, {"extends": value}, origin, done)
-            if rest and rest != ("type",):
-                self.editor.descend(held, rest, done, value, origin)
+                value = {"extends": value}
+            elif rest and rest != ("type",):
+                editor.descend(held, rest, done, value, origin)
                 return held
-            return self.editor.replaced(held, kind, value, origin, done)
+            return editor.replaced(held, kind, value, origin, done)
         if not rest:
-            value = self._with_fragments(kind, value, origin, done)
-            return read_item(kind, value, origin)
+            return read_item(kind, self.with_fragments(kind, done), origin)
         if isinstance(held, Reference):
             reason = f"is the reference {held.text}, whose items are not known yet"
             raise Invalid(f"{dotted(done)} {reason}")
         if isinstance(kind, MappingType):
-            return self._in_mapping(kind, dict(held or {}), rest, done, value, origin, held)
+            return self.in_mapping(kind, held or {}, rest, done)
         if isinstance(kind, SequenceType | TupleType):
-            return self._in_list(kind, list(held or ()), rest, done, value, origin, held)
+            return self.in_list(kind, held or (), rest, done)
         raise Invalid(single(done, str(rest[0])))
 
-    def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
+    def with_fragments(self, kind: FieldType, path: Path) -> object:
+        """The value with each new section that extends files made."""
         if not kind.nested:
-            return value
+            return self.value
+        return with_fragments(self.editor, kind, self.value, self.origin, path)
 
-        return with_fragments(self.editor, kind, value, origin, path)
-
-    def _in_mapping(
-        self,
-        kind: MappingType,
-        items: dict[str, Any],
-        rest: Path,
-        done: Path,
-        value: object,
-        origin: Origin,
-        held: Any,
-    ) -> Any:
+    def in_mapping(self, kind: MappingType, held: dict[str, Any], rest: Path, done: Path) -> Any:
+        """A mapping with keys taken out of it, or with another value of one."""
         if rest == (REMOVE,):
-            for key in _words(value):
+            items = dict(held)
+            for key in _words(self.value):
                 if key not in items:
                     raise Invalid(
                         f"{dotted(done)} has no item {key!r}",
@@ -129,48 +133,34 @@ class Items:
                 del items[key]
             return items
         key = kind.check_key(str(rest[0]))
-        if len(rest) > 1 and key not in items:
-            raise Invalid(f"{dotted(done)} has no item {key!r}", tuple(items))
-        return self._replace(items, key, items.get(key), kind.item, rest, done, value, origin, held)
+        if len(rest) > 1 and key not in held:
+            raise Invalid(f"{dotted(done)} has no item {key!r}", tuple(held))
+        return self.replace(held, dict(held), key, held.get(key), kind.item, rest, done)
 
-    def _in_list(
-        self,
-        kind: SequenceType | TupleType,
-        items: list[Any],
-        rest: Path,
-        done: Path,
-        value: object,
-        origin: Origin,
-        held: Any,
+    def in_list(
+        self, kind: SequenceType | TupleType, held: Sequence[Any], rest: Path, done: Path
     ) -> Any:
-        word = str(rest[0])
-        if word in EDITS:
-            if isinstance(kind, TupleType):
-                raise Invalid(f"{dotted(done)} has {len(items)} items, neither more nor less")
-            try:
-                new = kind.item if word in (APPEND, INSERT) else kind
-                value = self._with_fragments(new, value, origin, (*done, word))
-                return _edited(kind, items, rest, dotted(done), value, origin)
-            except Invalid as error:
-                raise error.inside(word) from None
-        index = item_index(items, word, dotted(done))
-        item = kind.kinds[index] if isinstance(kind, TupleType) else kind.item
-        return self._replace(items, index, items[index], item, rest, done, value, origin, held)
-
-    def _replace(
-        self,
-        items: Any,
-        key: Any,
-        before: Any,
-        kind: FieldType,
-        rest: Path,
-        done: Path,
-        value: object,
-        origin: Origin,
-        held: Any,
-    ) -> Any:
+        """A list with items put in or taken out, or with another value of one."""
+        word, name = str(rest[0]), dotted(done)
+        if word not in EDITS:
+            index = item_index(held, word, name)
+            item = kind.kinds[index] if isinstance(kind, TupleType) else kind.item
+            return self.replace(held, list(held), index, held[index], item, rest, done)
+        if isinstance(kind, TupleType):
+            raise Invalid(f"{name} has {len(held)} items, neither more nor less")
         try:
-            items[key] = self.changed(kind, before, rest[1:], (*done, key), value, origin)
+            new = kind.item if word in (APPEND, INSERT) else kind
+            value = self.with_fragments(new, (*done, word))
+            return _edited(kind, list(held), rest, name, value, self.origin)
+        except Invalid as error:
+            raise error.inside(word) from None
+
+    def replace(
+        self, held: Any, items: Any, key: Any, before: Any, kind: FieldType, rest: Path, done: Path
+    ) -> Any:
+        """What holds an item, with the item changed."""
+        try:
+            items[key] = self.changed(kind, before, rest[1:], (*done, key))
         except Invalid as error:
             raise error.inside(key) from None
         # A section is changed in place; the list that holds it stays the same.
@@ -195,7 +185,8 @@ def _edited(
             return [*items[:at], read_item(kind.item, value, origin), *items[at:]]
         except Invalid as error:
             raise error.inside(rest[1]) from None
-    gone = [_which(kind, items, which, name, origin) for which in read_items(kind, _listed(value))]
+    listed = cast(object, value) if isinstance(value, str | list | tuple) else [value]
+    gone = [_which(kind, items, which, name, origin) for which in read_items(kind, listed)]
     return [item for index, item in enumerate(items) if index not in gone]
 
 
@@ -207,10 +198,6 @@ def _which(kind: SequenceType, items: list[Any], which: object, name: str, origi
     if value not in items:
         raise Invalid(f"{name} does not hold {shown(which)}", tuple(map(shown_plain, items)))
     return items.index(value)
-
-
-def _listed(value: object) -> object:
-    return cast(object, value) if isinstance(value, str | list | tuple) else [value]
 
 
 def _words(value: object) -> list[str]:

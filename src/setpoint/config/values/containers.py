@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol, SupportsIndex, cast
 
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError
@@ -28,6 +28,17 @@ class KeyType(ItemType, Protocol):
         ...
 
 
+def _noting(change: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of `list` or `dict` that takes things out, and notes where it was called."""
+
+    def method(self: CheckedList | CheckedDict, *args: Any, **options: Any) -> Any:
+        self.note_change()
+        return change(self, *args, **options)
+
+    method.__name__, method.__doc__ = change.__name__, change.__doc__
+    return method
+
+
 class CheckedList(list[Any]):
     """A draft's list: each item is checked when it is put in."""
 
@@ -39,51 +50,27 @@ class CheckedList(list[Any]):
         # Where the last change in place was made, since the section does not see it.
         self.changed: Origin | None = None
 
+    def note_change(self) -> Origin:
+        """Remember the line of the user's that changes the list."""
+        self.changed = origin = outside_origin()
+        return origin
+
     def _read(self, *values: object, first: int = 0) -> list[Any]:
         """What is put in, checked; the index of the first of it is for errors."""
-        self.changed = origin = outside_origin()
-        title = self.kind.title
+        origin, title = self.note_change(), self.kind.title
         return [
             _checked(self.kind, value, origin, f"{title}.{index}")
             for index, value in enumerate(values, start=first)
         ]
 
     def append(self, value: object) -> None:
-        """Add an item, checked."""
         super().extend(self._read(value, first=len(self)))
 
     def insert(self, index: SupportsIndex, value: object) -> None:
-        """Insert an item, checked."""
         super().insert(index, *self._read(value, first=slice(index, None).indices(len(self))[0]))
 
     def extend(self, values: Iterable[object]) -> None:
-        """Add items, each checked."""
         super().extend(self._read(*values, first=len(self)))
-
-    def pop(self, index: SupportsIndex = -1) -> Any:
-        """Take an item out."""
-        self._read()
-        return super().pop(index)
-
-    def remove(self, value: Any) -> None:
-        """Take out the first item that equals a value."""
-        self._read()
-        super().remove(value)
-
-    def clear(self) -> None:
-        """Take out all items."""
-        self._read()
-        super().clear()
-
-    def reverse(self) -> None:
-        """Turn the order round."""
-        self._read()
-        super().reverse()
-
-    def sort(self, **options: Any) -> None:
-        """Sort the items, with the options of `list.sort`."""
-        self._read()
-        super().sort(**options)
 
     def __iadd__(self, values: Iterable[object]) -> CheckedList:
         self.extend(values)
@@ -101,9 +88,12 @@ class CheckedList(list[Any]):
             items = self._read(value, first=int(index) % max(len(self), 1))[0]
         super().__setitem__(cast(Any, index), items)
 
-    def __delitem__(self, index: Any) -> None:
-        self._read()
-        super().__delitem__(index)
+    pop = _noting(list[Any].pop)
+    remove = _noting(list[Any].remove)
+    clear = _noting(list[Any].clear)
+    reverse = _noting(list[Any].reverse)
+    sort = _noting(list[Any].sort)
+    __delitem__ = _noting(list[Any].__delitem__)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         # A copy outside a configuration is an ordinary list.
@@ -122,14 +112,15 @@ class CheckedDict(dict[str, Any]):
         # What the layer that gave the mapping had in it, once it has been changed in place.
         self.before: dict[str, Any] | None = None
 
-    def _touch(self) -> Origin:
+    def note_change(self) -> Origin:
+        """Remember the line of the user's that changes the mapping."""
         if self.changed is None:
             self.before = dict(self)
         self.changed = origin = outside_origin()
         return origin
 
     def __setitem__(self, key: str, value: object) -> None:
-        origin = self._touch()
+        origin = self.note_change()
         try:
             name = self.kind.check_key(key)
         except Invalid as error:
@@ -138,7 +129,6 @@ class CheckedDict(dict[str, Any]):
         super().__setitem__(name, _checked(self.kind, value, origin, place))
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set several values, each checked."""
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
@@ -147,29 +137,14 @@ class CheckedDict(dict[str, Any]):
         return self
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of a key, set and checked first if it is missing."""
         if key not in self:
             self[key] = default
         return self[key]
 
-    def __delitem__(self, key: str) -> None:
-        self._touch()
-        super().__delitem__(key)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        """Take a key out, with the arguments of `dict.pop`."""
-        self._touch()
-        return super().pop(key, *default)
-
-    def popitem(self) -> tuple[str, Any]:
-        """Take the last key out."""
-        self._touch()
-        return super().popitem()
-
-    def clear(self) -> None:
-        """Take all keys out."""
-        self._touch()
-        super().clear()
+    pop = _noting(dict[str, Any].pop)
+    popitem = _noting(dict[str, Any].popitem)
+    clear = _noting(dict[str, Any].clear)
+    __delitem__ = _noting(dict[str, Any].__delitem__)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return dict, (dict(self),)
