@@ -10,7 +10,7 @@ from typing import Any
 from setpoint.cli.command import IMPORT, JSON, Arguments, Command
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.source import prepare
-from setpoint.cli.style import bold, dim, table, wrapped
+from setpoint.cli.style import bold, styles, table
 from setpoint.cli.value import plain
 from setpoint.config import (
     Config,
@@ -166,14 +166,12 @@ def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]
         section: a section or field to stay within; empty for all.
     """
     wanted = section.replace("-", "_")
-    seen: set[tuple[str, int]] = set()
-    for path, info in all_fields(root):
-        # Variants share the fields of their family.
-        if (path, id(info)) in seen:
-            continue
-        seen.add((path, id(info)))
+    # Variants share the fields of their family.
+    fields = dict.fromkeys(all_fields(root))
+    variants: dict[type, list[str]] = {}
+    for path, info in fields:
         if not wanted or path == wanted or path.startswith(f"{wanted}."):
-            yield _field(path, info)
+            yield _field(path, info, variants)
 
 
 def _matcher(word: str) -> Callable[[str], bool]:
@@ -200,7 +198,7 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
         if id(info) in seen:  # of a section in several places the first counts
             continue
         seen.add(id(info))
-        row = _field(path, info)
+        row = _field(path, info, {})
         places = (path, " ".join(info.also_called), row["help"])
         if not all(any(map(matches, places)) for matches in matchers):
             continue
@@ -215,26 +213,31 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def _field(path: str, info: FieldInfo) -> dict[str, Any]:
-    row: dict[str, Any] = {"path": path, "type": info.type.describe()}
-    owner = info.owner.__setpoint__
-    if owner.tag is not None:
-        row["variant"] = owner.tag
-    elif some := _some_variants(info.owner):
-        row["variants"] = some
+def _field(path: str, info: FieldInfo, variants: dict[type, list[str]]) -> dict[str, Any]:
+    """What is to be known of a field; `variants` keeps what was found for its class."""
+    kind = info.type
+    row: dict[str, Any] = {"path": path, "type": kind.describe()}
+    owner = info.owner
+    if owner.__setpoint__.tag is not None:
+        row["variant"] = owner.__setpoint__.tag
+    else:
+        if owner not in variants:
+            variants[owner] = _some_variants(owner)
+        if variants[owner]:
+            row["variants"] = variants[owner]
     if info.derived:
         row["derived"] = True
     elif info.required:
         row["required"] = True
-    elif not info.type.nested:
-        row["default"] = plain(info.type.dump(info.initial()))
+    elif not kind.nested:
+        row["default"] = plain(kind.dump(info.initial()))
     for bounds in (info.bounds, info.item_bounds):
         if bounds:
             row["range"] = bounds.describe() + (" each" if bounds is info.item_bounds else "")
     if info.environment is not None:
         row["environment"] = info.environment
     row["role"] = info.role.name if info.role else "identity"
-    row["help"] = field_help(info.owner, info.name)
+    row["help"] = field_help(owner, info.name)
     return row
 
 
@@ -262,10 +265,10 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
     Returns:
         two or three lines for each, and one more with names of other systems that were found.
     """
+    bold, dim, wrapped = styles()
     blocks: list[str] = []
     for row in rows:
         of = [row["variant"]] if "variant" in row else row.get("variants", [])
-        title = bold(row["path"]) + (f"  ({', '.join(of)})" if of else "")
         facts = [row["type"], *(word for word in ("required", "derived") if word in row)]
         if "range" in row:
             facts.append(row["range"])
@@ -274,10 +277,10 @@ def fields_text(rows: Sequence[dict[str, Any]]) -> str:
         if "default" in row:
             facts.append(f"default {_default(row['default'])}")
         facts.append(row["role"])
-        lines = [title, f"    {'; '.join(facts)}"]
+        blocks.append(bold(row["path"]) + (f"  ({', '.join(of)})" if of else ""))
+        blocks.append(f"    {'; '.join(facts)}")
         if row["help"]:
-            lines.append(dim(wrapped(row["help"], "    ")))
+            blocks.append(dim(wrapped(row["help"], "    ")))
         if "also_called" in row:
-            lines.append(dim(wrapped(f"also called {', '.join(row['also_called'])}", "    ")))
-        blocks.append("\n".join(lines))
+            blocks.append(dim(wrapped(f"also called {', '.join(row['also_called'])}", "    ")))
     return "\n".join(blocks)

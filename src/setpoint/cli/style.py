@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 
@@ -44,6 +44,13 @@ def wrapped(text: str, indent: str) -> str:
 
     width = max(40, shutil.get_terminal_size().columns)
     return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
+def styles() -> tuple[Callable[[str], str], Callable[[str], str], Callable[[str, str], str]]:
+    """`bold`, `dim` and `wrapped` for a long page, which asks once what standard output is."""
+    if sys.stdout.isatty():
+        return bold, dim, wrapped
+    return str, str, lambda text, indent: indent + text
 
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from setpoint.config import Config
 
+PLAIN = frozenset((bool, int, str))
+
 
 def plain(value: object) -> Any:
     """A stored value in plain data that JSON can hold.
@@ -14,6 +16,8 @@ def plain(value: object) -> Any:
     Returns:
         None, bool, int, float, str, list or dict; infinities as texts.
     """
+    if value is None or value.__class__ in PLAIN:
+        return value
     if isinstance(value, Config):
         from setpoint.config import to_plain
 
@@ -27,7 +31,7 @@ def plain(value: object) -> Any:
     dump = getattr(value, "dump", None)
     if callable(dump):  # also of a size, which is a number
         return plain(dump())
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, bool | int | float | str):
         return value
     return getattr(value, "pattern", None) or str(value)
 

@@ -73,7 +73,8 @@ class Bounds:
             for instance `> 0, < 1`.
         """
         signs = ((">", self.gt), (">=", self.ge), ("<", self.lt), ("<=", self.le))
-        parts = [f"{sign} {limit:g}" for sign, limit in signs if limit not in (None, *INFINITIES)]
+        limits = [(sign, limit) for sign, limit in signs if limit is not None]
+        parts = [f"{sign} {limit:g}" for sign, limit in limits if limit not in INFINITIES]
         if self.lt == float("inf") or self.gt == float("-inf"):
             parts.append("finite")
         if self.pattern is not None:

@@ -10,7 +10,7 @@ from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..types.base import read_item
-from ..types.compiler import compile_annotation
+from ..types.compiler import SIMPLE, compile_annotation
 from ..types.containers import ContainerType, MappingType, SequenceType, each, name_containers
 from ..types.scalars import FloatType, IntType, LiteralType, StrType
 from ..types.sections import section_classes
@@ -230,7 +230,11 @@ def compile_field(info: FieldInfo) -> FieldType:
         TypeError: if the annotation is not one a config can have, with class and field named.
     """
     annotation = info.annotation
-    if isinstance(annotation, str):
+    if not isinstance(annotation, str):
+        common = _common_type(annotation, info)
+        if common is not None:
+            return _completed(info, common, False)
+    else:
         known = _TEXTS[annotation] if annotation in _TEXTS else _plain_annotation(annotation)
         if known is not None and known.holds_for(info):
             return known.type_of(info)
@@ -321,6 +325,31 @@ def _plain_annotation(text: str) -> _PlainAnnotation | None:
         return None  # the error is told for the field, by who finds it again
     _TEXTS[text] = found
     return found
+
+
+_PARTS = frozenset((int, float, bool, str, type(None), ...))
+_KINDS = (type, type(...))  # of such parts; others need not have a hash
+_OBJECTS: dict[object, FieldType] = {}
+
+
+def _common_type(annotation: Any, info: FieldInfo) -> FieldType | None:
+    """The type of an annotation of a few builtins, which fields share; None for any other."""
+    cls: type = annotation.__class__
+    if cls is type:
+        return SIMPLE.get(annotation)
+    key = annotation
+    if cls is UnionType or (cls is GenericAlias and annotation.__origin__ is tuple):
+        if not all(part.__class__ in _KINDS and part in _PARTS for part in annotation.__args__):
+            return None
+    elif getattr(annotation, "__origin__", None) is Literal:
+        key = annotation.__args__  # in their order, which `Literal` does not compare
+        if not all(word.__class__ is str for word in key):
+            return None
+    else:
+        return None
+    if key not in _OBJECTS:
+        _OBJECTS[key] = compile_annotation(annotation, info.full_name)
+    return _OBJECTS[key]
 
 
 def _has_containers(kind: FieldType) -> bool:

@@ -22,14 +22,19 @@ _STATEMENT = re.compile(
     \n(?P<indent>\ +)(?P<field>(?!(?:else|try|finally|lambda)\b)[^\W\d]\w*)\ *:
       [^\n;]* (?: (?<=[(\[{])\n (?: (?:(?P=indent)\ [^\n]*)?\n )*+ (?P=indent)[)\]}][^\n;]* )*
       (?: \n\ *(?:\#[^\n]*)? )*
-      \n(?P=indent)\"{3}(?P<doc>(?:[^"\\]|"(?!""))*)\"{3}[ ]*(?:\#[^\n]*)?(?=\n)
+      \n(?P=indent)\"{3}(?P<doc>(?:[^"\\]++|"(?!""))*+)\"{3}[ ]*(?:\#[^\n]*)?(?=\n)
   | \n(?P<head>\ *)(?:async\ +)?(?P<kind>class|def)\ +(?P<name>\w+)[^\n]*
-  | \n(?P<before>[^"'\#\n]*)\"{3}(?:[^"\\]|"(?!""))*\"{3}
+  | \n(?P<before>[^"'\#\n]*)\"{3}(?:[^"\\]++|"(?!""))*+\"{3}
   | \n(?P<block>\ *)[^\s"'\#][^\n]*:\ *(?:\#[^\n]*)?(?=\n)
     """,
     re.VERBOSE,
 )
-_UNSURE = re.compile(r"\\\n|'''|[\t\f\r]")  # lines that go on, other quotes, and tabs
+# A field and its docstring, each on lines of their own at a known indent.
+_FIELD = (
+    r"\n+INDENT((?!(?:else|try|finally|lambda)\b)[^\W\d]\w*)\ *:[^\n;]*(?<![(\[{])"
+    r'\nINDENT"""((?:[^"\\]++|"(?!""))*+)"""(?=\n)'
+)
+_UNSURE = ("\\\n", "'''", "\t", "\f", "\r")  # lines that go on, other quotes, and tabs
 # A docstring in single quotes, in brackets or with a letter before it; or a text in a list.
 _QUOTED = re.compile(
     r"""\n\ +(?:[A-Za-z]{1,2}|\()?(?:"(?!"")|')[^\n]*["')]\ *(?:\#[^\n]*)?(?=\n)"""
@@ -41,28 +46,36 @@ _PREFIX = re.compile(r"[A-Za-z]{1,2}|\(")
 def _quickly(text: str) -> dict[str, dict[str, str]] | None:
     """Field docstrings as `_classes` gives them; None for a file in which they cannot be told."""
     text = f"\n{text}\n"
-    if _UNSURE.search(text) or _quotes_a_docstring(text):
+    if any(sign in text for sign in _UNSURE) or _quotes_a_docstring(text):
         return None
     found: dict[str, dict[str, str]] = {}
-    docs = 0
+    docs = end = 0
+    plain: dict[str, re.Pattern[str]] = {}
     # The open blocks: indent, qualified name, and the docstrings of a class.
     blocks: list[tuple[int, str, dict[str, str] | None]] = []
-    for match in _STATEMENT.finditer(text):
+    while match := _STATEMENT.search(text, end):
+        end = match.end()
         indent, field, doc, head, kind, name, before, block = match.groups()
         if field is not None:
             docs += 1
             while blocks and blocks[-1][0] >= len(indent):
                 blocks.pop()
-            if blocks and blocks[-1][2] is not None:
-                blocks[-1][2][field] = " ".join(doc.split())
+            own = blocks[-1][2] if blocks else None
+            if own is None:
+                continue
+            own[field] = " ".join(doc.split())
+            if indent not in plain:
+                plain[indent] = re.compile(_FIELD.replace("INDENT", indent))
+            while row := plain[indent].match(text, end):
+                own[row[1]] = " ".join(row[2].split())
+                docs, end = docs + 1, row.end()
         elif name is not None:
             while blocks and blocks[-1][0] >= len(head):
                 blocks.pop()
             prefix = blocks[-1][1] if blocks else ""
             if kind == "class":
-                own: dict[str, str] = {}
-                found[prefix + name] = own
-                blocks.append((len(head), f"{prefix}{name}.", own))
+                found[prefix + name] = {}
+                blocks.append((len(head), f"{prefix}{name}.", found[prefix + name]))
             else:
                 blocks.append((len(head), f"{prefix}{name}.<locals>.", None))
         elif before is not None:
