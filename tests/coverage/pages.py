@@ -48,7 +48,7 @@ def pages() -> dict[str, str]:
     begun = {name: keys for name, keys in capabilities().items() if file_of(name).exists()}
     found = {f"{slug(name)}.md": page(name, keys) for name, keys in begun.items()}
     found["weaknesses.md"] = ABOUT_WEAKNESSES + "".join(
-        _row(f"`{a.name}`", _said(a.about), _said(a.how or a.refused), _tests(a))
+        _row(f"`{a.name}`", _said(a.about), _said(a.how or a.refused), "<br>".join(_tests(a)))
         for a in answers(WEAKNESSES).values()
     )
     return {"README.md": index(), **found}
@@ -91,7 +91,7 @@ def index() -> str:
 
 
 def page(capability: str, keys: list[Key]) -> str:
-    """The page of a capability.
+    """The page of a capability: a row for each answer, with the keys of all systems.
 
     Arguments:
         capability: as the inventory calls it.
@@ -101,32 +101,54 @@ def page(capability: str, keys: list[Key]) -> str:
         its text.
     """
     said = answers(capability)
+    rows: dict[tuple[str, str], list[tuple[Key, Answer | None]]] = {}
+    for key in keys:
+        if key.in_source or key.name in said:
+            answer = said.get(key.name)
+            # Keys with the same fields share a row; a reason has one of its own.
+            reason = answer.how + answer.refused + answer.later if answer is not None else ""
+            own = reason if answer is not None and not answer.fields else ""
+            rows.setdefault((_does(answer), own), []).append((key, answer))
     lines = [BEFORE.format(capability=capability)]
-    for system in dict.fromkeys(key.system for key in keys):
-        rows = [key for key in keys if key.system == system]
-        shown = [key for key in rows if key.in_source or key.name in said]
-        if not shown:
-            continue
-        lines.append(f"\n## {system}\n\n| key | Setpoint | note | shown by |\n")
-        lines.append("| --- | --- | --- | --- |\n")
-        lines += [_key_row(key, said.get(key.name)) for key in shown]
+    lines.append("\n| Setpoint | keys | note | shown by |\n| --- | --- | --- | --- |\n")
+    for (does, _), found in rows.items():
+        given = [(key, answer) for key, answer in found if answer is not None]
+        several = len({key.system for key, _ in found}) > 1
+        notes = [
+            (f"{key.system}: " if several and text == answer.note else "") + _said(text)
+            for key, answer in given
+            for text in (answer.how, answer.refused, answer.later, answer.note)
+            if text
+        ]
+        tests = _joined([test for _, answer in given for test in _tests(answer)], "<br>")
+        lines.append(_row(does, _names([key for key, _ in found]), _joined(notes, " "), tests))
     return "".join(lines)
 
 
-def _key_row(key: Key, answer: Answer | None) -> str:
-    name = f"`{key.key}`" + ("" if key.kind == "key" else f" ({key.kind})")
-    name += "" if key.in_source else "*"
+def _names(keys: list[Key]) -> str:
+    """Keys by system; a star where the documents of the system do not name it."""
+    by_system: dict[str, list[str]] = {}
+    for key in keys:
+        name = f"`{key.key}`" + ("" if key.kind == "key" else f" ({key.kind})")
+        by_system.setdefault(key.system, []).append(name + ("" if key.in_source else "*"))
+    return "; ".join(f"{system} {', '.join(names)}" for system, names in by_system.items())
+
+
+def _does(answer: Answer | None) -> str:
+    """What answers a key: fields, something else, or the state."""
     if answer is None:
-        return _row(name, "open", "", "")
+        return "open"
     if answer.state != "answered":
-        return _row(name, answer.state, _said(answer.refused or answer.later), "")
-    does = ", ".join(f"`{field}`" for field in answer.fields) or "no field"
-    notes = " ".join(_said(text) for text in (answer.how, answer.note) if text)
-    return _row(name, does, notes, _tests(answer))
+        return answer.state
+    return ", ".join(f"`{field}`" for field in answer.fields) or "no field"
 
 
-def _tests(answer: Answer) -> str:
-    return "<br>".join(f"`{test.removeprefix('tests/')}`" for test in answer.tests)
+def _tests(answer: Answer) -> list[str]:
+    return [f"`{test.removeprefix('tests/')}`" for test in answer.tests]
+
+
+def _joined(texts: list[str], between: str) -> str:
+    return between.join(dict.fromkeys(texts))
 
 
 def _said(text: str) -> str:

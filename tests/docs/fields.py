@@ -87,6 +87,8 @@ def fields_table(wanted: str) -> str:
     merged: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
     for row in chosen(wanted)[1]:
         kind = row["type"]
+        if kind.startswith("a section") and "null" not in kind and "." not in row["path"]:
+            continue  # the page itself
         for pattern, word in SHORT:
             kind = re.sub(pattern, word, kind)
         if limits := row.get("range"):
@@ -94,13 +96,14 @@ def fields_table(wanted: str) -> str:
         default = next((word for word in ("required", "derived") if word in row), "")
         if "default" in row:
             default = _default(row["default"])
+        of = [row["variant"]] if "variant" in row else row.get("variants", [])
         variants, defaults = merged.setdefault(
-            (row["path"], kind, row["role"], row["help"]), ([], [])
+            (row["path"], kind, row["role"], row["help"], "" if of else "all"), ([], [])
         )
-        variants.extend([row["variant"]] if "variant" in row else row.get("variants", []))
+        variants.extend(of)
         defaults.extend([default] if default not in defaults else [])
     lines = ["| field | type, range | default | role | meaning |", "|---|---|---|---|---|"]
-    for (path, kind, role, text), (variants, defaults) in merged.items():
+    for (path, kind, role, text, _), (variants, defaults) in merged.items():
         name = f"`{path}`" + (f" ({', '.join(variants)})" if variants else "")
         cells = (name, kind, "; ".join(defaults), role, text)
         lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
@@ -112,7 +115,9 @@ def _default(value: Any) -> str:
         return ", ".join(f"`{item}`" for item in value) or "`[]`"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:.7g}" if isinstance(value, float) else f"`{value}`"
+    if isinstance(value, (int, float)):
+        return str(value) if isinstance(value, int) else f"{value:.7g}"
+    return f"`{value}`"
 
 
 def variants_table(wanted: str) -> str:
