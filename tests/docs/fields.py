@@ -147,15 +147,13 @@ def conflicts_table(_: str) -> str:
     lines = ["| setting | does not go with | why |", "|---|---|---|"]
     for each in sorted(CONFLICTS, key=lambda each: each.setting):
         others = " and ".join(map(_setting, each.others))
-        if each.on_cpu:
-            others += ", or auto without a GPU"
         lines.append(f"| {_setting(each.setting)} | {others} | {_sentence(each.why)} |")
     return "\n".join(lines) + "\n"
 
 
-def _setting(text: str) -> str:
-    path, equals, values = text.partition(" = ")
-    return f"`{path}` = {values}" if equals else text
+def _setting(term: str) -> str:
+    path, _, words = term.partition(" ")
+    return f"`{path}` {words}"
 
 
 def _sentence(template: str) -> str:

@@ -19,49 +19,28 @@ if TYPE_CHECKING:
 HERE = "setpoint.infer.rules:"
 FORWARD = ("generation", "evaluation", "harness")
 """The tasks that run the model."""
+ATTENTION = ("model", "parallel", "precision", "weights")
 
 RULES = (
-    Rule(
-        f"{HERE}precision_problems",
-        ("precision", "weights", "parallel"),
-        "Whether fp16 has the GPU that it needs",
-    ),
-    Rule(
-        f"{HERE}pass_problems",
-        ("profiling", "resilience", "parallel", "output", *FORWARD),
-        "Whether there are forward passes between which profiles and garbage collection run",
-        when=lambda job: job.profiling is not None or job.resilience.gc is not None,
-    ),
-    Rule(
-        f"{HERE}snapshot_problems",
-        ("profiling", "parallel"),
-        "Whether there is a GPU to take snapshots of",
-        needs="torch",
-        when=lambda job: (
-            job.profiling is not None and job.profiling.snapshot and job.parallel.device == "auto"
-        ),
-    ),
-    Rule(
-        f"{HERE}attention_problems",
-        ("model", "parallel", "precision", "weights", "deterministic"),
-        "Whether the attention backend goes with the device and the dtype",
-        when=lambda job: names_attention_backend(job.model),
-    ),
-    Rule(
-        f"{HERE}attention_device_problems",
-        ("model", "parallel", "precision", "weights"),
-        "Whether the attention backend runs on the device",
-        needs="torch",
-        when=lambda job: names_attention_backend(job.model),
-    ),
-    Rule(
-        f"{HERE}vocabulary_problems",
-        ("model", "tokenizer"),
-        "Whether the tokenizer's vocabulary fits the model",
-        needs="files",
-        when=lambda job: isinstance(job.model, Transformer),
-    ),
-)
+    Rule(f"{HERE}precision_problems", ("precision", "weights", "parallel"),
+         "Whether fp16 has the GPU that it needs"),
+    Rule(f"{HERE}pass_problems", ("profiling", "resilience", "parallel", "output", *FORWARD),
+         "Whether there are forward passes between which profiles and garbage collection run",
+         when=lambda job: job.profiling is not None or job.resilience.gc is not None),
+    Rule(f"{HERE}snapshot_problems", ("profiling", "parallel"),
+         "Whether there is a GPU to take snapshots of", needs="torch",
+         when=lambda job: getattr(job.profiling, "snapshot", False)
+         and job.parallel.device == "auto"),
+    Rule(f"{HERE}attention_problems", (*ATTENTION, "deterministic"),
+         "Whether the attention backend goes with the device and the dtype",
+         when=lambda job: names_attention_backend(job.model)),
+    Rule(f"{HERE}attention_device_problems", ATTENTION,
+         "Whether the attention backend runs on the device",
+         needs="torch", when=lambda job: names_attention_backend(job.model)),
+    Rule(f"{HERE}vocabulary_problems", ("model", "tokenizer"),
+         "Whether the tokenizer's vocabulary fits the model",
+         needs="files", when=lambda job: isinstance(job.model, Transformer)),
+)  # fmt: skip
 
 
 def precision_problems(job: Inference) -> Iterator[Problem]:

@@ -18,191 +18,103 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 HERE = "setpoint.train.rules."
+ROWS = {UNUSED_ROWS: UNUSED_ROWS_MEANS}
 ATTENTION = ("model", "parallel", "precision", "deterministic")
 
 
-def _is_listed(job: Job) -> bool:
+def has_bytes(job: Job) -> bool:
+    """Whether the tokenizer is known without files."""
+    return isinstance(job.tokenizer, Bytes)
+
+
+def is_listed(job: Job) -> bool:
     """Whether the parameters are known without building the model."""
     model = job.model
     return isinstance(model, Transformer) and isinstance(model.norm, RMSNorm | LayerNorm)
 
 
-def _has_rows(job: Job) -> bool:
+def has_rows(job: Job) -> bool:
     """Whether the embedding may have another number of rows than there are tokens."""
     model = job.model
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
 
 
 RULES = (
-    Rule(
-        f"{HERE}evaluation:long_evaluation",
-        ("evaluation", "data", "batch"),
-        "Whether an evaluation takes longer than the training between two",
-        needs="files",
-        cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
-        when=lambda job: job.evaluation is not None and job.evaluation.may_be_long(job.batch),
-    ),
-    Rule(
-        f"{HERE}cautions:suspicious",
-        (),
-        "What is legal and seldom meant",
-        cautions=CAUTIONS,
-    ),
-    Rule(
-        f"{HERE}support:conflicts",
-        (),
-        "Whether settings go together: see the table of conflicts",
-    ),
-    Rule(
-        f"{HERE}support:conflicts_without_gpu",
-        (),
-        "Whether there is the GPU that some settings need",
-        needs="torch",
-        when=wants_gpu,
-    ),
-    Rule(
-        f"{HERE}batch:sum_problems",
-        ("batch", "parallel"),
-        "Whether the three sizes of the batch agree",
-        when=lambda job: not job.batch.adds_up(job.parallel.world_size),
-    ),
-    Rule(
-        f"{HERE}loss:unknown_tokens",
-        ("loss", "tokenizer"),
-        "Whether the tokenizer has the tokens that the loss names",
-        when=lambda job: isinstance(job.tokenizer, Bytes) and any(tokens_named(job.loss)),
-    ),
-    Rule(
-        f"{HERE}loss:unknown_tokens",
-        ("loss", "tokenizer"),
-        "Whether the files of the tokenizer have the tokens that the loss names",
-        needs="files",
-        when=lambda job: not isinstance(job.tokenizer, Bytes) and any(tokens_named(job.loss)),
-    ),
-    Rule(
-        f"{HERE}loss:baselines_are_dead",
-        ("loss",),
-        "Whether n-gram baselines count the tokens that the loss counts",
-        when=lambda job: bool(job.loss.left_out),
-        dead=("evaluation.baselines",),
-    ),
-    Rule(
-        f"{HERE}vocabulary:vocabulary_problems",
-        ("model", "tokenizer"),
-        "Whether the model's vocabulary holds the tokenizer's",
-        cautions={UNUSED_ROWS: UNUSED_ROWS_MEANS},
-        when=lambda job: isinstance(job.tokenizer, Bytes) and _has_rows(job),
-    ),
-    Rule(
-        f"{HERE}vocabulary:vocabulary_problems",
-        ("model", "tokenizer"),
-        "Whether the model's vocabulary holds that of the tokenizer's files",
-        needs="files",
-        cautions={UNUSED_ROWS: UNUSED_ROWS_MEANS},
-        when=lambda job: not isinstance(job.tokenizer, Bytes),
-    ),
-    Rule(
-        f"{HERE}precision:state_problems",
-        ("precision", "optimizer"),
-        "Whether the optimizer can keep its state in the dtype",
-        when=lambda job: job.precision.optimizer_state is not None,
-    ),
-    Rule(
-        f"{HERE}precision:idle_state",
-        ("precision", "optimizer"),
-        "Whether the dtype of the optimizer state is another than null would give",
-        when=lambda job: job.precision.optimizer_state is not None,
-        dead=("precision.optimizer_state",),
-    ),
-    Rule(
-        f"{HERE}precision:idle_reduction",
-        ("precision", "batch", "parallel"),
-        "Whether gradients are added up, and in another dtype than null would give",
-        when=lambda job: job.precision.reduce is not None,
-        dead=("precision.reduce",),
-    ),
-    Rule(
-        f"{HERE}precision:idle_rounding",
-        ("precision",),
-        "Whether the optimizer updates anything in bf16, which it would round",
-        when=lambda job: isinstance(job.optimizer, AnyPrecisionAdamW),
-        dead=("optimizer.rounding",),
-    ),
-    Rule(
-        f"{HERE}precision:float8_problems",
-        ("precision", "batch", "model"),
-        "Whether the model's linear layers can be computed in float8",
-        when=lambda job: job.precision.float8 is not None,
-    ),
-    Rule(
-        f"{HERE}precision:float8_device_problems",
-        ("precision", "parallel"),
-        "Whether the device computes in float8",
-        needs="torch",
-        when=lambda job: job.precision.float8 is not None,
-    ),
-    Rule(
-        f"{HERE}optimizer:listed_pattern_problems",
-        ("optimizer", "model"),
-        "Whether the optimizer's patterns match parameters of a transformer",
-        when=lambda job: job.optimizer.has_patterns,
-    ),
-    Rule(
-        f"{HERE}optimizer:built_pattern_problems",
-        ("optimizer", "model", "tokenizer"),
-        "Whether the optimizer's patterns match parameters of the model",
-        needs="torch",
-        when=lambda job: job.optimizer.has_patterns and not _is_listed(job),
-    ),
-    Rule(
-        f"{HERE}evaluation:plateau_problems",
-        ("schedule", "evaluation"),
-        "Whether the metric that the schedule follows is computed",
-        when=lambda job: isinstance(job.schedule, Plateau),
-    ),
-    Rule(
-        f"{HERE}evaluation:best_problems",
-        ("evaluation", "checkpoint"),
-        "Whether the metric of the best selects anything",
-        when=lambda job: not job.checkpoint.keep_best,
-    ),
-    Rule(
-        f"{HERE}profiling:profiling_problems",
-        ("profiling", "parallel", "duration", "batch"),
-        "Whether the run has the steps and the ranks that are profiled",
-        when=lambda job: job.profiling is not None,
-    ),
-    Rule(
-        f"{HERE}determinism:workspace_problems",
-        ("deterministic", "parallel"),
-        "Whether the environment lets matrix products on a GPU be deterministic",
-        when=lambda job: job.deterministic and job.parallel.device == "cuda",
-    ),
-    Rule(
-        f"{HERE}determinism:workspace_problems",
-        ("deterministic", "parallel"),
-        "Whether matrix products on the GPU can be deterministic",
-        needs="torch",
-        when=lambda job: job.deterministic and job.parallel.device == "auto",
-    ),
-    Rule(
-        f"{HERE}compile:compiler_problems",
-        ("compile", "parallel"),
-        "Whether what torch.compile needs is installed",
-        needs="torch",
-        when=lambda job: job.compile is not None,
-    ),
-    Rule(
-        f"{HERE}attention:backend_problems",
-        ATTENTION,
-        "Whether the attention backend goes with the device and the dtype",
-        when=lambda job: names_attention_backend(job.model),
-    ),
-    Rule(
-        f"{HERE}attention:device_problems",
-        ATTENTION,
-        "Whether the attention backend runs on the device",
-        needs="torch",
-        when=lambda job: names_attention_backend(job.model),
-    ),
-)
+    Rule(f"{HERE}evaluation:long_evaluation", ("evaluation", "data", "batch"),
+         "Whether an evaluation takes longer than the training between two",
+         needs="files", cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
+         when=lambda job: job.evaluation is not None and job.evaluation.may_be_long(job.batch)),
+    Rule(f"{HERE}cautions:suspicious", (), "Whether values are legal and seldom meant",
+         cautions=CAUTIONS),
+    Rule(f"{HERE}support:conflicts", (), "Whether settings go together: the table of conflicts"),
+    Rule(f"{HERE}support:conflicts_without_gpu", (),
+         "Whether there is the GPU that some settings need", needs="torch", when=wants_gpu),
+    Rule(f"{HERE}batch:sum_problems", ("batch", "parallel"),
+         "Whether the three sizes of the batch agree",
+         when=lambda job: not job.batch.adds_up(job.parallel.world_size)),
+    Rule(f"{HERE}loss:unknown_tokens", ("loss", "tokenizer"),
+         "Whether the tokenizer has the tokens that the loss names",
+         when=lambda job: has_bytes(job) and any(tokens_named(job.loss))),
+    Rule(f"{HERE}loss:unknown_tokens", ("loss", "tokenizer"),
+         "Whether the files of the tokenizer have the tokens that the loss names",
+         needs="files", when=lambda job: not has_bytes(job)),
+    Rule(f"{HERE}loss:baselines_are_dead", ("loss",),
+         "Whether n-gram baselines count the tokens that the loss counts",
+         dead=("evaluation.baselines",), when=lambda job: bool(job.loss.left_out)),
+    Rule(f"{HERE}vocabulary:vocabulary_problems", ("model", "tokenizer"),
+         "Whether the model's vocabulary holds the tokenizer's",
+         cautions=ROWS, when=lambda job: has_bytes(job) and has_rows(job)),
+    Rule(f"{HERE}vocabulary:vocabulary_problems", ("model", "tokenizer"),
+         "Whether the model's vocabulary holds that of the tokenizer's files",
+         needs="files", cautions=ROWS, when=lambda job: not has_bytes(job)),
+    Rule(f"{HERE}precision:state_problems", ("precision", "optimizer"),
+         "Whether the optimizer can keep its state in the dtype",
+         when=lambda job: job.precision.optimizer_state is not None),
+    Rule(f"{HERE}precision:idle_state", ("precision", "optimizer"),
+         "Whether the dtype of the optimizer state is another than null would give",
+         dead=("precision.optimizer_state",),
+         when=lambda job: job.precision.optimizer_state is not None),
+    Rule(f"{HERE}precision:idle_reduction", ("precision", "batch", "parallel"),
+         "Whether gradients are added up, and in another dtype than null would give",
+         dead=("precision.reduce",), when=lambda job: job.precision.reduce is not None),
+    Rule(f"{HERE}precision:idle_rounding", ("precision",),
+         "Whether the optimizer updates anything in bf16, which it would round",
+         dead=("optimizer.rounding",),
+         when=lambda job: isinstance(job.optimizer, AnyPrecisionAdamW)),
+    Rule(f"{HERE}precision:float8_problems", ("precision", "batch", "model"),
+         "Whether the model's linear layers can be computed in float8",
+         when=lambda job: job.precision.float8 is not None),
+    Rule(f"{HERE}precision:float8_device_problems", ("precision", "parallel"),
+         "Whether the device computes in float8",
+         needs="torch", when=lambda job: job.precision.float8 is not None),
+    Rule(f"{HERE}optimizer:listed_pattern_problems", ("optimizer", "model"),
+         "Whether the optimizer's patterns match parameters of a transformer",
+         when=lambda job: job.optimizer.has_patterns),
+    Rule(f"{HERE}optimizer:built_pattern_problems", ("optimizer", "model", "tokenizer"),
+         "Whether the optimizer's patterns match parameters of the model",
+         needs="torch", when=lambda job: job.optimizer.has_patterns and not is_listed(job)),
+    Rule(f"{HERE}evaluation:plateau_problems", ("schedule", "evaluation"),
+         "Whether the metric that the schedule follows is computed",
+         when=lambda job: isinstance(job.schedule, Plateau)),
+    Rule(f"{HERE}evaluation:best_problems", ("evaluation", "checkpoint"),
+         "Whether the metric of the best selects anything",
+         when=lambda job: not job.checkpoint.keep_best),
+    Rule(f"{HERE}profiling:profiling_problems", ("profiling", "parallel", "duration", "batch"),
+         "Whether the run has the steps and the ranks that are profiled",
+         when=lambda job: job.profiling is not None),
+    Rule(f"{HERE}determinism:workspace_problems", ("deterministic", "parallel"),
+         "Whether the environment lets matrix products on a GPU be deterministic",
+         when=lambda job: job.deterministic and job.parallel.device == "cuda"),
+    Rule(f"{HERE}determinism:workspace_problems", ("deterministic", "parallel"),
+         "Whether matrix products on the GPU can be deterministic",
+         needs="torch", when=lambda job: job.deterministic and job.parallel.device == "auto"),
+    Rule(f"{HERE}compile:compiler_problems", ("compile", "parallel"),
+         "Whether what torch.compile needs is installed",
+         needs="torch", when=lambda job: job.compile is not None),
+    Rule(f"{HERE}attention:backend_problems", ATTENTION,
+         "Whether the attention backend goes with the device and the dtype",
+         when=lambda job: names_attention_backend(job.model)),
+    Rule(f"{HERE}attention:device_problems", ATTENTION,
+         "Whether the attention backend runs on the device",
+         needs="torch", when=lambda job: names_attention_backend(job.model)),
+)  # fmt: skip

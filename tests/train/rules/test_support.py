@@ -1,0 +1,100 @@
+"""The table of settings that do not go together: terms are fields, rows can be met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import ConfigError, Problem, all_fields
+from setpoint.config.resolving.verify import verify
+from setpoint.train.config import Job
+from setpoint.train.rules.support import CONFLICTS, Conflict
+
+from ..small import small_job
+
+FULL, SAVE = "memory.activation_checkpointing=full", "memory.activation_checkpointing.save"
+OPERATORS = "memory.activation_checkpointing=operators"
+TABLE = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
+IMPORTED = "optimizer={type=import, target=torch.optim.Adam}"
+TRITON = "{autotune_pointwise: true, autotune_cublasLt: true, multi_kernel: true}"
+INDUCTOR = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise")
+TIMED = (
+    f"compile.options.triton={TRITON}",
+    "compile.options.coordinate_descent_tuning=true",
+    *(f"compile.options.{name}=true" for name in INDUCTOR),
+)
+MET: tuple[tuple[str, ...], ...] = (
+    ("batch.sequence_length=17", "model.max_sequence_length=16"),
+    ("loss=chunked_cross_entropy", *TABLE, "model.embedding_dim=257"),
+    ("loss=linear_cross_entropy", "model.logit_soft_cap=30"),
+    ("loss=liger_cross_entropy", "parallel.device=cpu"),
+    ("precision.compute=fp16",),
+    ("precision.compute=bf16", "precision.float8={}"),
+    ("precision.optimizer_state=fp32", IMPORTED),
+    ("precision.optimizer_state=fp32", "optimizer=sgd", "optimizer.momentum=0"),
+    (FULL, "memory.activation_checkpointing.reentrant=true", "compile.scope=model"),
+    (OPERATORS, "memory.activation_offload={}"),
+    ("memory.activation_offload={}", "compile.scope=model"),
+    (OPERATORS, f"{SAVE}=[attention]", "model.attention_dropout=0.1"),
+    (OPERATORS, f"{SAVE}=[attention]", "model.attention_backend=eager"),
+    ("memory.optimizer_offload={}", "optimizer=sgd", "optimizer.momentum=0"),
+    ("memory.optimizer_offload={}", IMPORTED),
+    ("compile.backend=eager", FULL, "model.dropout=0.1"),
+    ("compile.backend=eager", FULL, "model.dropout=0", "model.attention_dropout=0.1"),
+    ("compile.mode=max-autotune", "deterministic=true"),
+    (*TIMED, "deterministic=true"),
+    ("checkpoint.keep_best=false", "evaluation=null"),
+    ("data.held_out=0",),
+)
+# Refused on a CPU, and with device = auto where there is no GPU.
+WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
+    ("memory.activation_offload={}", "memory.optimizer_offload={}", "memory.empty_cache=9 steps"),
+    ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
+    ("optimizer=sgd", "optimizer.implementation=fused", "precision.params=bf16",
+     "precision.compute=bf16"),
+)  # fmt: skip
+
+
+def refused(folder: Path, flags: tuple[str, ...]) -> tuple[Problem, ...]:
+    with pytest.raises(ConfigError) as caught:
+        small_job(folder, *flags)
+    return caught.value.problems
+
+
+def is_of(row: Conflict, problem: Problem) -> bool:
+    """Whether a problem is what a row says."""
+    shown = [text.partition(" = ")[0] for text in problem.also]
+    begins = problem.message.startswith(row.why.partition("{")[0])
+    return problem.path == row.path and shown == list(row.also) and begins
+
+
+def test_every_row_refuses_a_job(tmp_path: Path) -> None:
+    found = [problem for flags in MET for problem in refused(tmp_path, flags)]
+    for flags in WITHOUT_GPU:
+        found += refused(tmp_path, (*flags, "parallel.device=cpu"))
+    never = [
+        (row.setting, row.others) for row in CONFLICTS if not any(is_of(row, p) for p in found)
+    ]
+    # Only an optimizer of a user's own may keep no state without momentum.
+    assert never == [("memory.optimizer_offload = set", ("optimizer that keeps no state",))]
+
+
+@pytest.mark.parametrize("flags", WITHOUT_GPU)
+def test_auto_is_refused_where_there_is_no_gpu(
+    tmp_path: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {problem.path for problem in refused(tmp_path, (*flags, "parallel.device=cpu"))}
+    job = small_job(tmp_path, *flags)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = verify(job, {"torch"}).problems
+    assert wanted <= {problem.path for problem in found}
+    assert all("parallel.device = 'auto' (default)" in problem.also for problem in found)
+
+
+def test_terms_are_of_fields() -> None:
+    known = {path for path, _ in all_fields(Job)}
+    for row in CONFLICTS:
+        for path in (row.path, *(".".join(path) for path, _ in row.terms)):
+            assert path in known or path.startswith("compile.options."), path
