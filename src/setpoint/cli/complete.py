@@ -11,7 +11,7 @@ from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
 from setpoint.cli.outcome import COMMANDS
 from setpoint.cli.sources.offer import files, offer, sweeps
-from setpoint.config import TAG, Config, all_fields, known_codes, known_tags, modifiers, presets
+from setpoint.config import TAG, Config, all_fields, known_cautions, known_tags, modifiers, presets
 
 BREAKS = ("=", ":")
 """At these, bash begins a word of its own."""
@@ -132,7 +132,7 @@ def values(path: str, root: type[Config]) -> list[str]:
     """
     name = path.replace("-", "_").removesuffix(".type")
     if name == "silence":
-        return known_codes(root)
+        return list(known_cautions(root))
     found: list[str] = []
     for known, info in all_fields(root):
         if known == name:

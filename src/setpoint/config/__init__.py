@@ -142,7 +142,6 @@ if TYPE_CHECKING:
     from .resolving.verify import Verification as Verification
     from .resolving.verify import cautions_of as cautions_of
     from .resolving.verify import known_cautions as known_cautions
-    from .resolving.verify import known_codes as known_codes
     from .resolving.verify import needs_of as needs_of
     from .resolving.verify import verify as verify
     from .schema.bounds import BUDGET as BUDGET
@@ -412,7 +411,6 @@ _HOMES = {
     "item_index": "layers.list_edits",
     "json_value": "words.shown",
     "known_cautions": "resolving.verify",
-    "known_codes": "resolving.verify",
     "known_elsewhere": "draft.unknown_keys",
     "known_tags": "schema.tree",
     "leaf_table": "record.compare",

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config.composition import compose
-from setpoint.config.resolving.verify import cautions_of, known_codes
+from setpoint.config.resolving.verify import cautions_of, known_cautions
 from setpoint.train.config import Job
 from setpoint.train.rules.cautions import (
     CAUTIONS,
@@ -114,7 +114,7 @@ def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
 
 
 def test_every_code_is_known() -> None:
-    assert set(CAUTIONS) <= set(known_codes(Job))
+    assert set(CAUTIONS) <= set(known_cautions(Job))
 
 
 def test_a_run_says_and_records_them(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..schema.class_info import versioned
-from ..schema.tree import classes_at, section_classes
+from ..schema.tree import classes_at, classes_below
 from ..values.node import Node
 from ..words.names import Path, dotted
 from .chain import Operation, Tree, chain, filled
@@ -51,7 +51,7 @@ def tombstone_in(cls: type[Node], key: str) -> str:
         the sentence; the empty string if no schema of any root that holds the section had the key.
     """
     for root in versioned:
-        if not _holds(root, cls):
+        if cls not in classes_below(root):
             continue
         for operation in chain(root):
             for old in operation.old_keys():
@@ -105,20 +105,6 @@ def _today(operations: list[Operation], first: Operation, old: str, path: str) -
     later = operations[operations.index(first) + 1 :]
     found = _match(later, here)
     return here if found is None else _today(later, *found, here)
-
-
-def _holds(root: type[Node], cls: type[Node]) -> bool:
-    """Whether a section of a class can stand anywhere below a root."""
-    seen, waiting = {root}, [root]
-    while waiting:
-        here = waiting.pop()
-        if here is cls:
-            return True
-        for info in here.__setpoint__.fields.values():
-            below = set(section_classes(info.type)) - seen
-            seen |= below
-            waiting.extend(below)
-    return False
 
 
 def _exists(root: type[Node], path: Path) -> bool:

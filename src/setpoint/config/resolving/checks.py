@@ -69,11 +69,7 @@ class Checker:
             able: what is at hand; without anything the checks that need nothing are run, and
                 else those that need something.
         """
-        seen: set[int] = set()
         for path, section in self.placed:
-            if id(section) in seen:
-                continue
-            seen.add(id(section))
             passed = id(section) in self.passed and not able
             for name in type(section).__setpoint__.checks:
                 mark = mark_of(section, name)
@@ -193,10 +189,10 @@ def findings_of(section: Node, name: str, mark: CheckMark) -> Iterator[Problem]:
     except UnresolvedError:
         # It reads a value that is itself reported as missing or wrong.
         return
-    except SetpointError as error:
-        yield _mistake(method, f"failed: {error}", error)
     except Exception as error:
-        yield _mistake(method, f"failed: {error_in_words(error)}; {WANTED}", error)
+        fault = failure(method, error)
+        fault.message += "" if isinstance(error, SetpointError) else f"; {WANTED}"
+        yield fault
 
 
 def _held(section: Node, method: Any, one: object, cautions: Collection[str]) -> Problem:
@@ -230,9 +226,17 @@ def _unknown(section: Node, path: str) -> str:
     return ""
 
 
-def _mistake(method: Any, what: str, error: Exception | None = None) -> Problem:
+def _mistake(method: Any, what: str) -> Problem:
     problem = Problem("", f"{title(method)} {what}")
-    problem.traceback = traceback_of(error) if error is not None else ""
+    problem.traceback = ""
+    return problem
+
+
+def failure(method: Any, error: Exception) -> Problem:
+    """The problem of a method that has raised what no problem of the configuration is."""
+    said = str(error) if isinstance(error, SetpointError) else error_in_words(error)
+    problem = _mistake(method, f"failed: {said}")
+    problem.traceback = traceback_of(error)
     return problem
 
 

@@ -21,12 +21,11 @@ from ..values.node import (
 )
 from ..values.origin import DERIVED, REFERENCE, Origin
 from ..values.reference import Reference, may_refer
-from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, count_values, rebuild, shown_part
 from ..words.texts import MAX_COPIED
-from .checks import title
+from .checks import failure
 
 # What a value is computed by: a reference, or the method of a section.
 Source = Reference | tuple[Node, str]
@@ -370,18 +369,13 @@ def _in_words(by: Source, error: Exception) -> Invalid:
     """
     said = isinstance(error, SetpointError | RecursionError)
     if isinstance(by, tuple) and (isinstance(error, ReadOnlyError) or not said):
-        return _mistake(by, error)
+        problem = failure(getattr(type(by[0]), by[1]), error)
+        fault = Invalid(problem.message)
+        fault.traceback = problem.traceback
+        return fault
     if not (said or isinstance(error, ArithmeticError)):
         raise error
     return error if isinstance(error, Invalid) else Invalid(_words(error))
-
-
-def _mistake(by: tuple[Node, str], error: Exception) -> Invalid:
-    """A fault of the method that derives a value, with its line."""
-    said = str(error) if isinstance(error, SetpointError) else error_in_words(error)
-    fault = Invalid(f"{title(getattr(type(by[0]), by[1]))} failed: {said}")
-    fault.traceback = traceback_of(error)
-    return fault
 
 
 def _refuse_nowhere(cls: type[Node], method: str, relative: str) -> None:

@@ -11,11 +11,10 @@ from ..schema.hooks import DEAD
 from ..types.base import replace_in_item
 from ..values.node import Chain, Node, chain_of, origins_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
-from ..values.user_code import error_in_words, traceback_of
-from ..words.errors import Problem, SetpointError
+from ..words.errors import Problem
 from ..words.names import Path
 from ..words.shown import same
-from .checks import title, whole_problem
+from .checks import failure, whole_problem
 from .computed import Determination
 
 Placed = list[tuple[Path, Node]]
@@ -85,13 +84,13 @@ def find_dead(
             try:
                 reason = determination.observe(section, name)
             except Exception as error:
-                problems.append(whole_problem(path, section, _mistake(method, error)))
+                problems.append(whole_problem(path, section, failure(method, error)))
                 continue
             if not reason:
                 continue
             if not isinstance(reason, str):
                 error = TypeError("a dead method returns a reason or None")
-                problems.append(whole_problem(path, section, _mistake(method, error)))
+                problems.append(whole_problem(path, section, failure(method, error)))
                 continue
             names: tuple[str, ...] = getattr(method, DEAD)
             for each in names:
@@ -159,10 +158,3 @@ def _is_dead(before: tuple[Placed, Determination], path: Path, name: str) -> boo
 
 def _later(origin: Origin, giver: Origin) -> bool:
     return origin.order > giver.order and not one_layer(origin, giver)
-
-
-def _mistake(method: Any, error: Exception) -> Problem:
-    said = str(error) if isinstance(error, SetpointError) else error_in_words(error)
-    problem = Problem("", f"{title(method)} failed: {said}")
-    problem.traceback = traceback_of(error)
-    return problem

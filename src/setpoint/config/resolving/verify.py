@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..draft.argument_errors import need_resolved
 from ..draft.walk import sections
 from ..schema.hooks import NEEDS, Need
-from ..schema.tree import section_classes
+from ..schema.tree import classes_below
 from ..values.node import Node, state_of, value_or_missing
 from ..words.errors import Caution, Problem, SetpointError
 from ..words.names import did_you_mean, dotted
@@ -121,35 +121,19 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
     return state_of(config).cautions
 
 
-def known_codes(root: type[Node]) -> list[str]:
-    """The codes of all cautions that the checks of a tree may yield."""
-    return list(known_cautions(root))
-
-
 def known_cautions(root: type[Node]) -> dict[str, str]:
     """All cautions that the checks of a tree may yield.
 
     Returns:
         what each means, by code, sorted.
     """
-    return dict(sorted(_declared(root, set())))
-
-
-def _declared(cls: type[Node], seen: set[type[Node]]) -> Iterator[tuple[str, str]]:
-    if cls in seen:
-        return
-    seen.add(cls)
-    info = cls.__setpoint__
-    for name in info.checks:
-        yield from mark_of(cls, name).cautions.items()
-    for described in info.fields.values():
-        for section in section_classes(described.type):
-            yield from _declared(section, seen)
+    marks = (mark_of(cls, name) for cls in classes_below(root) for name in cls.__setpoint__.checks)
+    return dict(sorted(item for mark in marks for item in mark.cautions.items()))
 
 
 def unknown_codes(root: Node, silenced: Sequence[str]) -> Iterator[Problem]:
     """Find codes in `silence` that no caution has."""
-    known = known_codes(type(root))
+    known = list(known_cautions(type(root)))
     for index, code in enumerate(silenced):
         if code not in known:
             path = f"silence.{index}"

@@ -11,7 +11,7 @@ from ..words.errors import DeclarationError, Invalid
 from ..words.names import nearest
 from ..words.shown import MISSING
 from .bounds import IDENTITY, Role
-from .declaration_errors import class_fault, field_fault, mark_fault, refuse_clashes
+from .declaration_errors import class_fault, field_fault, is_variable, mark_fault, refuse_clashes
 from .declare import component, field
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
 from .hooks import CHECK, DEAD, DERIVE, Rule
@@ -24,7 +24,6 @@ newer: set[str] = set()
 environmental: set[str] = set()
 # The names of the fields with another one in the fingerprint; see `field(formerly=...)`.
 renamed: set[str] = set()
-ROLES = (type(None), Role)
 RESERVED = frozenset(
     {"type", "extends", "setpoint", "build", "evolve", "set_field", "store", "to_dict"}
 )
@@ -165,8 +164,9 @@ class ConfigMeta(type):
         """
         inherited = [base for base in bases if isinstance(base, ConfigMeta)]
         fields = _own_fields(name, namespace, inherited)
-        if inherited and wrong_class(namespace, type, role, owner):
-            raise DeclarationError(f"{name}{class_fault(namespace, type, role, owner)}")
+        fault = class_fault(namespace, type, role, owner) if inherited else ""
+        if fault:
+            raise DeclarationError(f"{name}{fault}")
         # Values stand in the dictionary of the instance, so that any two classes can be mixed.
         namespace.setdefault("__slots__", ())
         namespace.update(rule.method() for rule in rules)
@@ -182,7 +182,7 @@ class ConfigMeta(type):
             owner = next((o for base in inherited if (o := base.__setpoint__.owner)), None)
         info = ClassInfo(cls, type, owner, role)
         if environment_prefix is not None:
-            if not _is_variable(environment_prefix) or not environment_prefix.strip("_"):
+            if not is_variable(environment_prefix) or not environment_prefix.strip("_"):
                 raise DeclarationError(
                     f"{name}: environment_prefix={environment_prefix!r} cannot begin a variable; "
                     f"give a name such as 'MYAPP', for MYAPP__SEED"
@@ -254,8 +254,9 @@ def _own_fields(
         default = namespace.pop(key, MISSING)
         if isinstance(default, FieldInfo):
             info = default
-            if wrong_field(info):
-                raise DeclarationError(f"{name}.{key}: {field_fault(info)}")
+            fault = field_fault(info)
+            if fault:
+                raise DeclarationError(f"{name}.{key}: {fault}")
             default = info.written
         else:
             info = FieldInfo(default)
@@ -292,46 +293,6 @@ def _is_class_var(annotation: Any) -> bool:
     if annotation.__class__ is type:
         return False
     return getattr(annotation, "__origin__", annotation) is ClassVar
-
-
-def wrong_field(info: FieldInfo) -> bool:
-    """Whether something about a declaration is wrong whatever the type is; quick, since most are.
-
-    Returns:
-        True if `field_fault` can say what it is.
-    """
-    factory, bounds, items = info.factory, info.bounds, info.item_bounds
-    return (
-        info.role.__class__ not in ROLES
-        or not (isinstance(info.tags, tuple) and isinstance(info.also_called, tuple))
-        or (factory is not None and (info.written is not MISSING or not callable(factory)))
-        or (bounds is not None and not bounds.possible)
-        or not (info.environment is None or _is_variable(info.environment))
-        or (items is not None and not items.possible)
-    )
-
-
-def wrong_class(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> bool:
-    """Whether something about a class statement is wrong; quick, since most are right.
-
-    Returns:
-        True if `class_fault` can say what it is.
-    """
-    return (
-        not (role is None or isinstance(role, Role))
-        or not (owner is None or (isinstance(owner, str) and ":" in owner))
-        or not (tag is None or (isinstance(tag, str) and _is_tag(tag)))
-        or "__init__" in namespace
-        or "__post_init__" in namespace
-    )
-
-
-def _is_variable(name: object) -> bool:
-    return isinstance(name, str) and name.isascii() and name.isidentifier()
-
-
-def _is_tag(tag: str) -> bool:
-    return tag not in ("", "null") and f"_{tag}".replace("-", "_").isidentifier()
 
 
 def _enclosing_locals(qualified: str) -> Mapping[str, object] | None:

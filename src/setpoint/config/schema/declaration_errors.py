@@ -10,10 +10,11 @@ from ..types.scalars import StrType
 from ..words.errors import DeclarationError
 from ..words.names import did_you_mean
 from ..words.shown import MISSING, shown
-from .bounds import Role
+from .bounds import Bounds, Role
 from .field import FieldInfo
 
-ROLES = "IDENTITY, BUDGET or RUNTIME, which setpoint.config exports"
+ROLES = (type(None), Role)
+WRITTEN_ROLES = "IDENTITY, BUDGET or RUNTIME, which setpoint.config exports"
 HELP = "write the text as a docstring under the field"
 LEAVE_OUT = "leave it out; every field is a keyword of the class, and is compared and shown"
 ELSEWHERE = {
@@ -60,40 +61,47 @@ def refuse_positional(given: tuple[object, ...]) -> None:
 
 
 def field_fault(info: FieldInfo) -> str:
-    """Why a field cannot be declared like this.
-
-    Arguments:
-        info: a field that `wrong_field` has found.
-    """
-    role: Any = info.role
-    if not (role is None or isinstance(role, Role)):
-        return f"role={role!r} is no role; write {ROLES}"
-    for word, value in (("tags", info.tags), ("also_called", info.also_called)):
-        if not isinstance(value, tuple):
-            example = value if isinstance(value, str) else "name"
-            return f"{word}={value!r} is no list of texts; write {word}=({example!r},)"
+    """Why a field cannot be declared like this, whatever its type; empty where nothing is wrong."""
+    if info.role.__class__ not in ROLES:
+        return f"role={info.role!r} is no role; write {WRITTEN_ROLES}"
+    if not (isinstance(info.tags, tuple) and isinstance(info.also_called, tuple)):
+        word = "also_called" if isinstance(info.tags, tuple) else "tags"
+        value: Any = getattr(info, word)
+        example = value if isinstance(value, str) else "name"
+        return f"{word}={value!r} is no list of texts; write {word}=({example!r},)"
     if info.factory is not None and info.written is not MISSING:
         return "has a default and a factory; give one of them"
     if info.factory is not None and not callable(info.factory):
         kind = type(info.factory).__name__
         return f"the factory is a {kind}, which cannot be called; give the class or a function"
-    for prefix, bounds in (("", info.bounds), ("item_", info.item_bounds)):
-        if bounds is not None and not bounds.possible:
-            given = [
-                f"{prefix}{word}={limit!r}"
-                for word in ("gt", "ge", "lt", "le", "pattern")
-                if (limit := getattr(bounds, word)) is not None
-            ]
-            return f"no value can be in the range {', '.join(given)}"
-    if not (isinstance(info.environment, str) and info.environment.isidentifier()):
+    if info.bounds is not None and not info.bounds.possible:
+        return _empty_range(info.bounds, "")
+    if info.item_bounds is not None and not info.item_bounds.possible:
+        return _empty_range(info.item_bounds, "item_")
+    if info.environment is not None and not is_variable(info.environment):
         return f"environment={info.environment!r} is no name of a variable, such as 'WANDB_PROJECT'"
-    return "cannot be declared like this"
+    return ""
+
+
+def _empty_range(bounds: Bounds, prefix: str) -> str:
+    words = ("gt", "ge", "lt", "le", "pattern")
+    given = [
+        f"{prefix}{word}={limit!r}"
+        for word in words
+        if (limit := getattr(bounds, word)) is not None
+    ]
+    return f"no value can be in the range {', '.join(given)}"
+
+
+def is_variable(name: object) -> bool:
+    """Whether an environment variable can be called that."""
+    return isinstance(name, str) and name.isascii() and name.isidentifier()
 
 
 def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> str:
-    """Why a class cannot be declared like this."""
-    if not (role is None or isinstance(role, Role)):
-        return f": role={role!r} is no role; write {ROLES}"
+    """Why a class cannot be declared like this; empty where nothing is wrong."""
+    if role.__class__ not in ROLES:
+        return f": role={role!r} is no role; write {WRITTEN_ROLES}"
     if "__post_init__" in namespace:
         return (
             ".__post_init__ would never be called; compute values in methods marked "
@@ -106,10 +114,16 @@ def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: 
         )
     if not (owner is None or (isinstance(owner, str) and ":" in owner)):
         return f": owner={owner!r} names nothing to build; write owner='package.module:name'"
-    return (
-        f": type={tag!r} cannot be a tag; a tag is a text of letters, digits, - and _ that is not "
-        f"null"
-    )
+    if not (tag is None or (isinstance(tag, str) and _is_tag(tag))):
+        return (
+            f": type={tag!r} cannot be a tag; a tag is a text of letters, digits, - and _ that is "
+            f"not null"
+        )
+    return ""
+
+
+def _is_tag(tag: str) -> bool:
+    return tag not in ("", "null") and f"_{tag}".replace("-", "_").isidentifier()
 
 
 def mark_fault(mark_of: Any, mark: str, path: object) -> str:

@@ -37,6 +37,15 @@ def field_of(cls: type[Node], key: str) -> FieldInfo | None:
     return fields.get(key) or fields.get(key.replace("-", "_"))
 
 
+def classes_below(root: type[Node]) -> list[type[Node]]:
+    """The classes of all sections of a tree, those of all variants included, the root first."""
+    found = [root]
+    for cls in found:
+        for info in cls.__setpoint__.fields.values():
+            found += [below for below in section_classes(info.type) if below not in found]
+    return found
+
+
 def all_fields(
     cls: type[Node], prefix: str = "", above: tuple[type[Any], ...] = ()
 ) -> Iterator[tuple[str, FieldInfo]]:
