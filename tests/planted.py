@@ -58,13 +58,13 @@ BREAKS = [
         "config/test_fingerprint.py",
     ),
     Break(
-        "config/record/reader.py",
+        "config/record/record.py",
         "if one != other:",
         "if one != other and key in here:",
         "config/test_integrity.py config/test_record.py",
     ),
     Break(
-        "config/record/reader.py",
+        "config/record/record.py",
         "if stated != found:",
         "if stated and stated < found:",
         "config/test_integrity.py config/test_record.py",

@@ -68,10 +68,6 @@ READERS = {
     ("config.files.read", "config.files.json"),
     ("config.files.read", "config.files.toml"),
     ("config.files.read", "config.files.yaml"),
-    ("config.migrations.rewrite", "config.migrations.rewrite_toml"),
-    ("config.migrations.rewrite", "config.migrations.rewrite_yaml"),
-    ("config.record.writer", "config.files.write_json"),
-    ("config.record.writer", "config.files.write_toml"),
 }
 
 # What the root offers to users.

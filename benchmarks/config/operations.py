@@ -38,7 +38,7 @@ def setpoint(module: Any, folder: Path, groups: int) -> Steps:
     from setpoint.config.composition import compose
     from setpoint.config.draft.plain import to_plain
     from setpoint.config.files.read import parse
-    from setpoint.config.files.write_json import write_json
+    from setpoint.config.files.write import write_json
     from setpoint.config.layers.editor import Editor
     from setpoint.config.layers.flags import apply_flags
     from setpoint.config.record.compare import differences

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from setpoint.config.files.write_toml import write_toml as write_toml
+from setpoint.config.files.write import write_toml as write_toml
 
 from . import tree
 

@@ -55,7 +55,7 @@ def test_what_a_later_layer_took_from_a_modifier(cli: CommandLine) -> None:
 
 def test_a_run_directory_is_named_as_it_was_given(cli: CommandLine) -> None:
     from setpoint.config import resolve
-    from setpoint.config.record.writer import record_files
+    from setpoint.config.record.record import record_files
     from setpoint.presets.tiny import tiny
     from setpoint.train.config import Job
 

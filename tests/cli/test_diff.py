@@ -9,7 +9,7 @@ import pytest
 from setpoint.cli.command import Arguments
 from setpoint.cli.diff import COMMAND
 from setpoint.cli.source import open_source
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 
 from ..snapshots import compare
 from .conftest import CommandLine

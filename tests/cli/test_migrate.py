@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config.migrations.chain import chain
-from setpoint.config.migrations.meaning import Added, Converted, Meant
-from setpoint.config.migrations.moving import Renamed, Retired
+from setpoint.config.migrations.operations import Added, Converted, Meant, Renamed, Retired
 from setpoint.train.config import Job
 
 from ..snapshots import compare

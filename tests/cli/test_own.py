@@ -23,7 +23,7 @@ SCRIPT = '''\
 
 import setpoint.config as sp
 from setpoint.cli.own import run
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 
 
 class Optimizer(sp.Config):

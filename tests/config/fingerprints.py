@@ -38,7 +38,7 @@ def of_presets() -> dict[str, str]:
 
     import setpoint.presets  # noqa: F401 - registers them
     from setpoint.config.layers.presets import presets
-    from setpoint.config.record.writer import read_record
+    from setpoint.config.record.record import read_record
     from setpoint.train.config import Job as TrainingJob
 
     found = {name: fingerprint(compose(TrainingJob, name).resolve()) for name in presets}

@@ -10,7 +10,7 @@ from setpoint.config.composition import compose
 from setpoint.config.draft.shared_sections import entries_of
 from setpoint.config.draft.walk import leaves
 from setpoint.config.layers import presets as registry
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 
 
 class Job(Config):

@@ -9,8 +9,7 @@ import pytest
 
 from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.reader import recorded_fingerprint
-from setpoint.config.record.writer import read_record, record_files
+from setpoint.config.record.record import read_record, record_files, recorded_fingerprint
 from setpoint.config.words.errors import SetpointError
 
 from ..fuzz.guard import guarded

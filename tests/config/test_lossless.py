@@ -18,13 +18,13 @@ from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.plain import to_minimal, to_plain
 from setpoint.config.draft.shared_sections import shared_places
-from setpoint.config.files import write_json, write_toml, write_yaml
 from setpoint.config.files.read import read_file
+from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.layers import presets as registry
 from setpoint.config.record.compare import differences
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.writer import minimal_toml, read_record, record_files
+from setpoint.config.record.record import minimal_toml, read_record, record_files
 from setpoint.config.values.reference import may_refer
 from setpoint.train.config import Job
 
@@ -33,9 +33,9 @@ from ..snapshots import compare
 from .everything import Everything, everything
 
 WRITERS = {
-    "toml": write_toml.write_toml,
-    "yaml": write_yaml.write_yaml,
-    "json": write_json.write_json,
+    "toml": write_toml,
+    "yaml": write_yaml,
+    "json": write_json,
 }
 
 
@@ -151,7 +151,7 @@ def test_every_preset_and_modifier(
     config = compose(Job, preset, modifiers=modifiers).resolve()
     twins = [*through_files(config, tmp_path), *through_memory(config), through_python(config)]
     check(config, [*twins, through_record(config, tmp_path)], to_plain)
-    assert json.loads(write_json.write_json(to_plain(config)))
+    assert json.loads(write_json(to_plain(config)))
 
 
 def test_a_minimal_file_reads_well() -> None:

@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from setpoint.config import Config, Free, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.files import write_json, write_toml, write_yaml
+from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.writer import minimal_toml
+from setpoint.config.record.record import minimal_toml
 
 from .sample import AdamW, Batch, Experts, Job, Sgd, Synthetic, Text, Transformer
 from .strategies import jobs
 
 WRITERS = {
-    "toml": write_toml.write_toml,
-    "yaml": write_yaml.write_yaml,
-    "json": write_json.write_json,
+    "toml": write_toml,
+    "yaml": write_yaml,
+    "json": write_json,
 }
 
 

@@ -85,7 +85,7 @@ def test_its_sections_too(installed: Path) -> None:
 def test_records_know_what_is_installed(installed: Path) -> None:
     program = (
         "from setpoint.config.composition import compose\n"
-        "from setpoint.config.record.writer import record_files\n"
+        "from setpoint.config.record.record import record_files\n"
         "from setpoint.train.config import Job\n"
         "import os\n"
         "os.mkdir('run')\n"

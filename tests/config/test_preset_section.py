@@ -8,7 +8,7 @@ from setpoint.config import Config, ConfigError, SetpointError, field, preset
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers import presets as registry
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.config.values.node import chain_of
 from setpoint.editor_schema.document import json_schema
 

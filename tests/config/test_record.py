@@ -6,14 +6,14 @@ from hypothesis import given, settings
 
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.composition import compose
+from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.reader import recorded_fingerprint
-from setpoint.config.record.writer import (
+from setpoint.config.record.record import (
     is_record,
     minimal_toml,
     read_record,
     record_files,
-    recorded_differences,
+    recorded_fingerprint,
 )
 
 from ..snapshots import compare

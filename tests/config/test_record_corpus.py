@@ -9,10 +9,11 @@ import pytest
 from setpoint.config import IDENTITY, resolve
 from setpoint.config.composition import compose
 from setpoint.config.migrations.chain import chain
-from setpoint.config.migrations.meaning import Added
+from setpoint.config.migrations.operations import Added
 from setpoint.config.migrations.tombstone import tombstone
+from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.fingerprint import canonical, fingerprint
-from setpoint.config.record.writer import read_record, recorded_differences
+from setpoint.config.record.record import read_record
 from setpoint.config.schema.tree import all_fields
 from setpoint.config.words.shown import MISSING
 from setpoint.train.config import Job

@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.record.reader import backup_name, load_record, recorded_schema
-from setpoint.config.record.writer import read_record, record_files
+from setpoint.config.record.record import (
+    backup_name,
+    load_record,
+    read_record,
+    record_files,
+    recorded_schema,
+)
 
 from .sample import Job
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, Invalid, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.reference import Reference, is_reference, may_refer, ref, reference_to
 from setpoint.editor_schema.document import json_schema

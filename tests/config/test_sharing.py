@@ -15,7 +15,7 @@ from setpoint.config.draft.walk import leaves
 from setpoint.config.record.compare import differences
 from setpoint.config.record.fingerprint import canonical, fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.writer import read_record, record_files
+from setpoint.config.record.record import read_record, record_files
 
 from ..snapshots import compare
 from .helpers import problems_of

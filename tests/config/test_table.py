@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Role, resolve
 from setpoint.config.record.compare import Entry, Table, compare, leaf_table, recorded_table
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 
 from .helpers import resolved
 from .sample import Job

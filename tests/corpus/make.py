@@ -14,7 +14,7 @@ from pathlib import Path
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import canonical, fingerprint
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.train.config import Job
 
 FOLDER = Path(__file__).parent

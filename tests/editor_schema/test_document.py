@@ -11,7 +11,7 @@ from jsonschema.exceptions import best_match
 from setpoint.config import Config, field, resolve
 from setpoint.config.composition import HEADERS
 from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.files.write_json import write_json
+from setpoint.config.files.write import write_json
 from setpoint.editor_schema.document import ABOUT_THE_FILE, json_schema
 
 from ..config.sample import Job
@@ -229,6 +229,6 @@ def test_tags() -> None:
 
 
 def test_a_record_is_a_valid_file() -> None:
-    from setpoint.config.record.writer import CONFIG, record_files
+    from setpoint.config.record.record import CONFIG, record_files
 
     assert complaints(KNOWN, json.loads(record_files(resolve(Job()))[CONFIG])) == []

@@ -36,7 +36,7 @@ from setpoint.config.draft.config import Config
 from setpoint.config.draft.walk import sections
 from setpoint.config.files.read import parse
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.writer import minimal_toml, record_files
+from setpoint.config.record.record import minimal_toml, record_files
 from setpoint.config.schema.declare import field as declared
 from setpoint.config.schema.field import FieldInfo
 from setpoint.config.schema.tree import section_classes
@@ -51,8 +51,7 @@ from setpoint.config.types.containers import (
 from setpoint.config.types.special import FreeType
 from setpoint.config.values.origin import COMMAND_LINE, Origin
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.words.inline import parse_flow
-from setpoint.config.words.texts import PlainScalar, guess
+from setpoint.config.words.texts import PlainScalar, guess, parse_flow
 from setpoint.infer.config import Inference
 from setpoint.plan.preflight import preflight
 from setpoint.sweep_space.flags import read_command_line

@@ -20,12 +20,12 @@ from setpoint.config.files.document import Document, FileError
 from setpoint.config.files.read import decode, parse, parse_bytes
 from setpoint.config.layers.flags import expand_responses, split
 from setpoint.config.layers.presets import call_modifier, load_plugins
-from setpoint.config.migrations.document import migrated
+from setpoint.config.migrations.chain import migrated
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.writer import minimal_toml, read_record, record_files
+from setpoint.config.record.record import minimal_toml, read_record, record_files
 from setpoint.config.values.reference import Reference
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.words.inline import parse_flow, parse_list
+from setpoint.config.words.texts import parse_flow, parse_list
 from setpoint.sweep_space.flags import read_command_line
 from setpoint.train.config import Job as TrainingJob
 

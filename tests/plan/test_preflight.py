@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.model.count import count_parameters
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.sweep.state import RunState, run_state
 from setpoint.sweep.task import FINISHED, WAITING, Task
 

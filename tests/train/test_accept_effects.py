@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from setpoint.config import IDENTITY, SetpointError
+from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.writer import recorded_differences
 from setpoint.config.words.names import within
 from setpoint.train.record.contract import AT_START
 from setpoint.train.run import train

@@ -18,7 +18,7 @@ import torch
 from setpoint.config import Config
 from setpoint.config.draft.config import fields_of
 from setpoint.config.draft.walk import leaves, sections
-from setpoint.config.schema.hooks import DEAD
+from setpoint.config.schema.declare import DEAD
 from setpoint.config.schema.tree import section_classes
 from setpoint.config.values.origin import DERIVED
 from setpoint.config.values.user_code import allow_imports

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config.record.reader import backup_name, load_record
+from setpoint.config.record.record import backup_name, load_record
 from setpoint.train.config import Job
 
 from .commands import ENVIRONMENT, Commands

@@ -11,8 +11,8 @@ import pytest
 
 from setpoint.config.composition import compose
 from setpoint.config.migrations.chain import chain
-from setpoint.config.migrations.meaning import Added
-from setpoint.config.record.writer import read_record
+from setpoint.config.migrations.operations import Added
+from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.run import Outcome, train
 

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from .files.document import is_mapping as is_mapping
     from .files.read import parse_bytes as parse_bytes
     from .files.read import read_file as read_file
-    from .files.write_json import write_json as write_json
-    from .files.write_toml import write_toml as write_toml
-    from .files.write_yaml import write_yaml as write_yaml
+    from .files.write import write_json as write_json
+    from .files.write import write_toml as write_toml
+    from .files.write import write_yaml as write_yaml
     from .layers.editor import Editor as Editor
     from .layers.environment import prefix_of as prefix_of
     from .layers.flags import Flag as Flag
@@ -86,19 +86,19 @@ if TYPE_CHECKING:
     from .layers.presets import presets as presets
     from .layers.presets import unknown_preset as unknown_preset
     from .migrations.chain import HEADER as HEADER
+    from .migrations.chain import Moved as Moved
     from .migrations.chain import Operation as Operation
     from .migrations.chain import migrate as migrate
     from .migrations.chain import migration as migration
     from .migrations.chain import schema_of as schema_of
-    from .migrations.document import Moved as Moved
-    from .migrations.meaning import Added as Added
-    from .migrations.meaning import Converted as Converted
-    from .migrations.meaning import Kept as Kept
-    from .migrations.meaning import Meant as Meant
-    from .migrations.moving import Merged as Merged
-    from .migrations.moving import Renamed as Renamed
-    from .migrations.moving import Retired as Retired
-    from .migrations.moving import Split as Split
+    from .migrations.operations import Added as Added
+    from .migrations.operations import Converted as Converted
+    from .migrations.operations import Kept as Kept
+    from .migrations.operations import Meant as Meant
+    from .migrations.operations import Merged as Merged
+    from .migrations.operations import Renamed as Renamed
+    from .migrations.operations import Retired as Retired
+    from .migrations.operations import Split as Split
     from .migrations.rewrite import rewrite_document as rewrite_document
     from .migrations.tombstone import oldest_schema as oldest_schema
     from .other_names import Converter as Converter
@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from .record.compare import differences as differences
     from .record.compare import explain as explain
     from .record.compare import leaf_table as leaf_table
+    from .record.compare import recorded_differences as recorded_differences
     from .record.compare import recorded_table as recorded_table
     from .record.fingerprint import SHORT as SHORT
     from .record.fingerprint import as_before as as_before
@@ -123,20 +124,19 @@ if TYPE_CHECKING:
     from .record.fingerprint import formerly as formerly
     from .record.fingerprint import identity_leaves as identity_leaves
     from .record.python_source import to_python as to_python
-    from .record.reader import CONFIG as CONFIG
-    from .record.reader import NEW_ORIGINS as NEW_ORIGINS
-    from .record.reader import ORIGINS as ORIGINS
-    from .record.reader import ROLES as ROLES
-    from .record.reader import backup_name as backup_name
-    from .record.reader import is_record as is_record
-    from .record.reader import load_record as load_record
-    from .record.reader import recorded_fingerprint as recorded_fingerprint
-    from .record.reader import recorded_schema as recorded_schema
-    from .record.reader import take_new_origins as take_new_origins
-    from .record.writer import MINIMAL as MINIMAL
-    from .record.writer import read_record as read_record
-    from .record.writer import record_files as record_files
-    from .record.writer import recorded_differences as recorded_differences
+    from .record.record import CONFIG as CONFIG
+    from .record.record import MINIMAL as MINIMAL
+    from .record.record import NEW_ORIGINS as NEW_ORIGINS
+    from .record.record import ORIGINS as ORIGINS
+    from .record.record import ROLES as ROLES
+    from .record.record import backup_name as backup_name
+    from .record.record import is_record as is_record
+    from .record.record import load_record as load_record
+    from .record.record import read_record as read_record
+    from .record.record import record_files as record_files
+    from .record.record import recorded_fingerprint as recorded_fingerprint
+    from .record.record import recorded_schema as recorded_schema
+    from .record.record import take_new_origins as take_new_origins
     from .resolving.checks import describe_value as describe_value
     from .resolving.resolve import resolve as resolve
     from .resolving.verify import Verification as Verification
@@ -150,18 +150,18 @@ if TYPE_CHECKING:
     from .schema.bounds import RUNTIME as RUNTIME
     from .schema.bounds import Bounds as Bounds
     from .schema.bounds import Role as Role
+    from .schema.declare import NEEDS as NEEDS
+    from .schema.declare import Need as Need
+    from .schema.declare import Rule as Rule
+    from .schema.declare import check as check
     from .schema.declare import component as component
+    from .schema.declare import dead as dead
+    from .schema.declare import derive as derive
     from .schema.declare import derived as derived
     from .schema.declare import field as field
     from .schema.field import FieldInfo as FieldInfo
     from .schema.help import class_help as class_help
     from .schema.help import field_help as field_help
-    from .schema.hooks import NEEDS as NEEDS
-    from .schema.hooks import Need as Need
-    from .schema.hooks import Rule as Rule
-    from .schema.hooks import check as check
-    from .schema.hooks import dead as dead
-    from .schema.hooks import derive as derive
     from .schema.tree import add_section as add_section
     from .schema.tree import added_sections as added_sections
     from .schema.tree import all_fields as all_fields
@@ -226,8 +226,6 @@ if TYPE_CHECKING:
     from .words.errors import SetpointError as SetpointError
     from .words.errors import UnresolvedError as UnresolvedError
     from .words.errors import UserCodeError as UserCodeError
-    from .words.inline import parse_flow as parse_flow
-    from .words.inline import parse_list as parse_list
     from .words.names import Path as Path
     from .words.names import did_you_mean as did_you_mean
     from .words.names import nearest as nearest
@@ -247,12 +245,14 @@ if TYPE_CHECKING:
     from .words.texts import can_be_named as can_be_named
     from .words.texts import can_be_path as can_be_path
     from .words.texts import guess as guess
+    from .words.texts import parse_flow as parse_flow
+    from .words.texts import parse_list as parse_list
 
 # Where each name lies.
 _HOMES = {
     "ABSENT": "record.compare",
     "ANY_NAME": "components.signature",
-    "Added": "migrations.meaning",
+    "Added": "migrations.operations",
     "AnyOfType": "types.containers",
     "AnyType": "types.special",
     "BUDGET": "schema.bounds",
@@ -260,13 +260,13 @@ _HOMES = {
     "Bounds": "schema.bounds",
     "Builds": "draft.config",
     "COMMAND_LINE": "values.origin",
-    "CONFIG": "record.reader",
+    "CONFIG": "record.record",
     "Caution": "words.errors",
     "Component": "types.compiler",
     "Composition": "composition",
     "Config": "draft.config",
     "ConfigError": "words.errors",
-    "Converted": "migrations.meaning",
+    "Converted": "migrations.operations",
     "Converter": "other_names",
     "DEFAULT": "values.origin",
     "DERIVED": "values.origin",
@@ -295,25 +295,25 @@ _HOMES = {
     "ImportPathType": "types.special",
     "IntType": "types.scalars",
     "Invalid": "words.errors",
-    "Kept": "migrations.meaning",
+    "Kept": "migrations.operations",
     "Leaf": "draft.walk",
     "LiteralType": "types.scalars",
     "MAX_BITS": "words.shown",
     "MAX_BYTES": "words.texts",
     "MAX_NAME": "words.texts",
     "MAX_PATH": "words.texts",
-    "MINIMAL": "record.writer",
+    "MINIMAL": "record.record",
     "MISSING": "words.shown",
     "MappingType": "types.containers",
-    "Meant": "migrations.meaning",
-    "Merged": "migrations.moving",
-    "Moved": "migrations.document",
-    "NEEDS": "schema.hooks",
-    "NEW_ORIGINS": "record.reader",
+    "Meant": "migrations.operations",
+    "Merged": "migrations.operations",
+    "Moved": "migrations.chain",
+    "NEEDS": "schema.declare",
+    "NEW_ORIGINS": "record.record",
     "Named": "components.arguments",
-    "Need": "schema.hooks",
+    "Need": "schema.declare",
     "Node": "values.node",
-    "ORIGINS": "record.reader",
+    "ORIGINS": "record.record",
     "Operation": "migrations.chain",
     "OptionalType": "types.containers",
     "Origin": "values.origin",
@@ -327,14 +327,14 @@ _HOMES = {
     "Problem": "words.errors",
     "RECORD": "values.origin",
     "REMOVE": "types.containers",
-    "ROLES": "record.reader",
+    "ROLES": "record.record",
     "RUNTIME": "schema.bounds",
     "Recorded": "values.origin",
-    "Renamed": "migrations.moving",
-    "Retired": "migrations.moving",
+    "Renamed": "migrations.operations",
+    "Retired": "migrations.operations",
     "Role": "schema.bounds",
     "Row": "record.compare",
-    "Rule": "schema.hooks",
+    "Rule": "schema.declare",
     "RunError": "words.errors",
     "SHORT": "record.fingerprint",
     "SUFFIXES": "composition",
@@ -346,7 +346,7 @@ _HOMES = {
     "SectionType": "types.sections",
     "SequenceType": "types.containers",
     "SetpointError": "words.errors",
-    "Split": "migrations.moving",
+    "Split": "migrations.operations",
     "StrType": "types.scalars",
     "TAG": "draft.walk",
     "Table": "record.compare",
@@ -360,7 +360,7 @@ _HOMES = {
     "allow_imports": "values.user_code",
     "answer": "other_names",
     "as_before": "record.fingerprint",
-    "backup_name": "record.reader",
+    "backup_name": "record.record",
     "building": "draft.build",
     "call_component": "components.signature",
     "can_be_named": "words.texts",
@@ -368,16 +368,16 @@ _HOMES = {
     "canonical": "record.fingerprint",
     "cautions_of": "resolving.verify",
     "chain_of": "values.node",
-    "check": "schema.hooks",
+    "check": "schema.declare",
     "class_help": "schema.help",
     "classes_at": "schema.tree",
     "compare": "record.compare",
     "component": "schema.declare",
     "compose": "composition",
     "converted_argument": "components.signature",
-    "dead": "schema.hooks",
+    "dead": "schema.declare",
     "deletes": "layers.flags",
-    "derive": "schema.hooks",
+    "derive": "schema.declare",
     "derived": "schema.declare",
     "describe_value": "resolving.checks",
     "did_you_mean": "words.names",
@@ -405,7 +405,7 @@ _HOMES = {
     "in_shell": "layers.hints",
     "is_changed": "draft.copying",
     "is_mapping": "files.document",
-    "is_record": "record.reader",
+    "is_record": "record.record",
     "is_section": "layers.flags",
     "is_set": "draft.config",
     "item_index": "layers.list_edits",
@@ -416,7 +416,7 @@ _HOMES = {
     "leaf_table": "record.compare",
     "leaves": "draft.walk",
     "load_plugins": "layers.presets",
-    "load_record": "record.reader",
+    "load_record": "record.record",
     "migrate": "migrations.chain",
     "migration": "migrations.chain",
     "modifier": "layers.presets",
@@ -430,8 +430,8 @@ _HOMES = {
     "owner_of": "draft.build",
     "parameters_of": "components.signature",
     "parse_bytes": "files.read",
-    "parse_flow": "words.inline",
-    "parse_list": "words.inline",
+    "parse_flow": "words.texts",
+    "parse_list": "words.texts",
     "parsed": "words.shown",
     "partial": "components.partial",
     "place_of": "draft.unknown_keys",
@@ -447,11 +447,11 @@ _HOMES = {
     "raised_by_user": "values.user_code",
     "read_file": "files.read",
     "read_flags": "layers.flags",
-    "read_record": "record.writer",
-    "record_files": "record.writer",
-    "recorded_differences": "record.writer",
-    "recorded_fingerprint": "record.reader",
-    "recorded_schema": "record.reader",
+    "read_record": "record.record",
+    "record_files": "record.record",
+    "recorded_differences": "record.compare",
+    "recorded_fingerprint": "record.record",
+    "recorded_schema": "record.record",
     "recorded_table": "record.compare",
     "ref": "values.reference",
     "resolve": "resolving.resolve",
@@ -462,7 +462,7 @@ _HOMES = {
     "shared": "draft.shared_sections",
     "shown": "words.shown",
     "shown_plain": "words.shown",
-    "take_new_origins": "record.reader",
+    "take_new_origins": "record.record",
     "takes_next": "layers.flags",
     "takes_parameter": "components.signature",
     "to_minimal": "draft.plain",
@@ -475,9 +475,9 @@ _HOMES = {
     "value_or_missing": "values.node",
     "verify": "resolving.verify",
     "within": "words.names",
-    "write_json": "files.write_json",
-    "write_toml": "files.write_toml",
-    "write_yaml": "files.write_yaml",
+    "write_json": "files.write",
+    "write_toml": "files.write",
+    "write_yaml": "files.write",
     "written": "layers.hints",
     "wrong_arguments": "components.signature",
 }

@@ -20,7 +20,7 @@ from .layers.editor import Editor
 from .layers.environment import apply_declared, apply_environment, declared_in
 from .layers.flags import apply_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
-from .migrations.document import migrated
+from .migrations.chain import migrated
 from .resolving.resolve import resolve
 from .schema.class_info import ConfigMeta
 from .schema.declaration_errors import refuse_root_word

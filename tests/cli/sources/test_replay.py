@@ -51,7 +51,7 @@ def _forget_records(patch: pytest.MonkeyPatch) -> None:
     """Make the package one that has no records."""
     for module in (setpoint, setpoint.config):
         patch.delitem(vars(module), "record_files", raising=False)
-    patch.setitem(sys.modules, "setpoint.config.record.writer", None)
+    patch.setitem(sys.modules, "setpoint.config.record.record", None)
 
 
 def test_a_revision_that_can_do_neither(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from setpoint.config.record.reader import recorded_fingerprint
+from setpoint.config.record.record import recorded_fingerprint
 
 from ..conftest import CommandLine
 from ..test_diff import record

@@ -14,7 +14,7 @@ from setpoint.config.draft.walk import dropped_values, leaves
 from setpoint.config.record.compare import differences
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.config.resolving.verify import verify
 
 from ...snapshots import compare

@@ -6,12 +6,11 @@ import math
 import numpy
 import pytest
 
-from setpoint.config.files import write_json, write_toml, write_yaml
-from setpoint.config.files.write_common import plain_data, quoted, remark
+from setpoint.config.files.write import plain_data, remark, write_json, write_toml, write_yaml
 from setpoint.config.words.errors import SetpointError
-from setpoint.config.words.texts import PlainScalar
+from setpoint.config.words.texts import PlainScalar, quoted
 
-WRITERS = (write_toml.write_toml, write_yaml.write_yaml, write_json.write_json)
+WRITERS = (write_toml, write_yaml, write_json)
 
 
 class Color(enum.StrEnum):
@@ -83,5 +82,5 @@ def test_remark():
 
 
 def test_floats_keep_their_kind():
-    text = write_toml.write_toml({"a": 1e16, "b": -0.0, "c": 5e-324, "d": math.nan})
+    text = write_toml({"a": 1e16, "b": -0.0, "c": 5e-324, "d": math.nan})
     assert text == "a = 1e+16\nb = -0.0\nc = 5e-324\nd = nan\n"

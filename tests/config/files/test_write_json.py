@@ -6,7 +6,7 @@ import math
 from hypothesis import given
 
 from setpoint.config.files.read import parse
-from setpoint.config.files.write_json import write_json
+from setpoint.config.files.write import write_json
 
 from .strategies import DATA, canonical
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config.files.read import parse
-from setpoint.config.files.write_toml import write_toml
+from setpoint.config.files.write import write_toml
 
 from .strategies import COMMENTS, DATA, canonical, paths
 

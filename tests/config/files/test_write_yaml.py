@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from setpoint.config.files.read import parse
-from setpoint.config.files.write_yaml import write_yaml
+from setpoint.config.files.write import write_yaml
 from setpoint.config.words.texts import PlainScalar, guess
 
 from .strategies import COMMENTS, DATA, canonical, paths

@@ -9,7 +9,7 @@ from setpoint.cli.list import field_rows
 from setpoint.config import Config, ConfigError, Secret, field, modifier
 from setpoint.config.composition import compose
 from setpoint.config.layers import presets as registry
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.config.values.node import chain_of
 from setpoint.config.words.errors import DeclarationError
 from setpoint.editor_schema.document import json_schema

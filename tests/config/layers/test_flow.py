@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Invalid
-from setpoint.config.words.inline import parse_flow, parse_list
-from setpoint.config.words.texts import PlainScalar, guess
+from setpoint.config.words.texts import PlainScalar, guess, parse_flow, parse_list
 
 
 @pytest.mark.parametrize(

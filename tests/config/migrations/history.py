@@ -4,8 +4,15 @@ from collections.abc import Iterable
 
 from setpoint.config import RUNTIME, Config, derive, derived, field
 from setpoint.config.migrations.chain import Operation, migration
-from setpoint.config.migrations.meaning import Added, Converted, Meant
-from setpoint.config.migrations.moving import Merged, Renamed, Retired, Split
+from setpoint.config.migrations.operations import (
+    Added,
+    Converted,
+    Meant,
+    Merged,
+    Renamed,
+    Retired,
+    Split,
+)
 
 # What a record of schema 1 held.
 FIRST = {

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, resolve
 from setpoint.config.migrations.chain import chain, migrate, migration, schema_of
-from setpoint.config.migrations.moving import Retired
+from setpoint.config.migrations.operations import Retired
+from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.fingerprint import canonical
-from setpoint.config.record.reader import recorded_fingerprint
-from setpoint.config.record.writer import read_record, recorded_differences
+from setpoint.config.record.record import read_record, recorded_fingerprint
 
 from . import history
 from .history import FIRST, Job

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import RUNTIME, SetpointError
-from setpoint.config.migrations.meaning import Added, Converted, Meant
+from setpoint.config.migrations.operations import Added, Converted, Meant
 from setpoint.config.words.texts import PlainScalar
 
 from .test_moving import applied

@@ -6,7 +6,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.migrations.chain import Entry, Operation, Tree
-from setpoint.config.migrations.moving import Merged, Renamed, Retired, Split
+from setpoint.config.migrations.operations import Merged, Renamed, Retired, Split
 
 
 def origins(**values: Any) -> dict[str, Entry]:

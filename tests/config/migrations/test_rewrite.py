@@ -125,7 +125,7 @@ def test_what_cannot_be_rewritten_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     def forgetful(text: str, *_: object) -> str:
         return text
 
-    monkeypatch.setattr("setpoint.config.migrations.rewrite_toml.rewrite_toml", forgetful)
+    monkeypatch.setattr("setpoint.config.migrations.rewrite.rewrite_toml", forgetful)
     with pytest.raises(SetpointError) as caught:
         rewritten(TOML, "toml")
     assert str(caught.value).startswith(

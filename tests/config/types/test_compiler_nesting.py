@@ -14,10 +14,10 @@ import pytest
 from setpoint.config import Config, ImportPath, Secret, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.plain import to_minimal, to_plain
-from setpoint.config.files import write_json, write_toml, write_yaml
+from setpoint.config.files.write import write_json, write_toml, write_yaml
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
-from setpoint.config.record.writer import record_files
+from setpoint.config.record.record import record_files
 from setpoint.units import ByteSize, DType, Duration, Period
 
 from ..components.targets import Part, double
@@ -153,9 +153,9 @@ def everything() -> Root:
 @pytest.mark.parametrize(
     ("suffix", "write"),
     [
-        ("toml", write_toml.write_toml),
-        ("yaml", write_yaml.write_yaml),
-        ("json", write_json.write_json),
+        ("toml", write_toml),
+        ("yaml", write_yaml),
+        ("json", write_json),
     ],
 )
 def test_files_give_it_back(

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.config import RunError, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.record.writer import read_record
+from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.record.contract import check_contract, describe_accepted
 from setpoint.train.run import Outcome, train

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.record.writer import read_record
+from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
 from setpoint.train.record.contract import Accepted, check_contract, describe_accepted
 from setpoint.train.run import Outcome, train

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config.record.writer import CONFIG
+from setpoint.config.record.record import CONFIG
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory

@@ -16,9 +16,8 @@ from ..values.import_path import ImportPath
 from ..values.node import Node
 from ..values.reference import Reference, is_reference
 from ..words.errors import Invalid
-from ..words.inline import parse_flow
 from ..words.shown import children
-from ..words.texts import PlainScalar, escaped, literal
+from ..words.texts import PlainScalar, escaped, literal, parse_flow
 
 if TYPE_CHECKING:
     from ..values.origin import Origin

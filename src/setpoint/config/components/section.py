@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, cast
 from ..draft.config import Config
 from ..draft.copying import pack
 from ..schema.class_info import ConfigMeta
-from ..schema.declare import field
+from ..schema.declare import check, field
 from ..schema.field import FieldInfo
-from ..schema.hooks import check
 from ..types.compiler import own_package
 from ..types.sections import fill
 from ..values.import_path import ImportPath

@@ -21,10 +21,9 @@ from ..values.node import Node, chain_of
 from ..values.origin import Origin
 from ..values.reference import Reference, may_refer
 from ..words.errors import Invalid
-from ..words.inline import parse_flow
 from ..words.names import Path, dotted
 from ..words.shown import same
-from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar
+from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, parse_flow
 from .editor_base import EXTENDS, EditorBase, fields_in
 from .fragment import put_fragments, with_fragments
 from .hints import explained

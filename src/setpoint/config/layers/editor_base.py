@@ -13,10 +13,9 @@ from ..types.base import FieldType
 from ..values.node import Node, value_or_missing
 from ..values.origin import FILE, Origin
 from ..words.errors import MOST, ConfigError, Invalid, Problem
-from ..words.inline import parse_flow
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, shown_part
-from ..words.texts import PlainScalar
+from ..words.texts import PlainScalar, parse_flow
 
 EXTENDS = "extends"
 

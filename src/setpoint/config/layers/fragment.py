@@ -8,15 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ..files.read import read_file
-from ..migrations.document import migrated
+from ..migrations.chain import migrated
 from ..types.containers import MappingType, OptionalType, SequenceType, TupleType
 from ..types.sections import SectionType, tag_of
 from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
-from ..words.inline import parse_flow, parse_list
 from ..words.names import Path
 from ..words.shown import children
-from ..words.texts import MAX_FILES, MAX_NESTING, PlainScalar, can_be_named
+from ..words.texts import MAX_FILES, MAX_NESTING, PlainScalar, can_be_named, parse_flow, parse_list
 from .editor_base import EXTENDS, fields_in
 
 if TYPE_CHECKING:

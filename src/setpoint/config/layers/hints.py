@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from ..draft.walk import leaves
-from ..files.write_common import quoted
 from ..schema.field import FieldInfo
 from ..types.containers import OptionalType, unwrapped
 from ..types.scalars import EnumType, LiteralType
@@ -26,7 +25,7 @@ from ..values.origin import (
 from ..words.errors import Invalid
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, shown_plain
-from ..words.texts import PlainScalar
+from ..words.texts import PlainScalar, quoted
 
 # How other languages, and people, write that there is nothing.
 NOTHING = ("none", "nil", "false", "off", "no", "~", "")

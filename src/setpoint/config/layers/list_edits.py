@@ -11,10 +11,9 @@ from ..values.node import Node, value_or_missing
 from ..values.origin import Origin
 from ..values.reference import Reference
 from ..words.errors import Invalid
-from ..words.inline import parse_list
 from ..words.names import Path, did_you_mean, dotted
 from ..words.shown import shown, shown_plain
-from ..words.texts import PlainScalar
+from ..words.texts import PlainScalar, parse_list
 from .fragment import with_fragments
 
 if TYPE_CHECKING:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ..files.document import Document
 from ..files.read import parse
 from ..words.errors import SetpointError
+from ..words.names import Path
 from ..words.shown import same
-from .chain import HEADER, Tree, guessed
+from .chain import HEADER, Step, Tree, guessed
 
 
 def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
@@ -31,12 +34,8 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
     wanted = {HEADER: header, **tree.data}
     try:
         if document.format == "toml":
-            from .rewrite_toml import rewrite_toml
-
             text = rewrite_toml(document.text, tree.steps, header)
         elif document.format == "yaml":
-            from .rewrite_yaml import rewrite_yaml
-
             text = rewrite_yaml(document.text, tree.steps, header)
         else:
             text = _json(document.text, wanted)
@@ -63,3 +62,201 @@ def _json(text: str, data: dict[str, Any]) -> str:
     indent = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
     width = indent.group(1) if indent else None
     return json.dumps(data, indent=width, ensure_ascii=False) + ("\n" if text[-1:] == "\n" else "")
+
+
+def rewrite_toml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
+    """Change keys and values of a TOML text; comments and order stay.
+
+    Arguments:
+        header: the table `setpoint`, which is put on top if the file has none.
+
+    Raises:
+        SetpointError: if tomlkit is not installed.
+    """
+    try:
+        import tomlkit
+    except ModuleNotFoundError:
+        raise SetpointError(
+            "rewriting a TOML file with its comments needs the package tomlkit: install "
+            "'setpoint[migrate]'"
+        ) from None
+    kit: Any = tomlkit
+    for kind, first, second in steps:
+        document = kit.parse(text)
+        if kind == "move":
+            _move_in_toml(kit, document, first, second)
+        elif kind == "put":
+            _put_in_toml(kit, document, first, second)
+        elif kind == "remove":
+            _remove_in_toml(document, first)
+        text = kit.dumps(document)
+    document = kit.parse(text)
+    if HEADER in document:
+        for key, value in header.items():
+            document[HEADER][key] = value
+        return kit.dumps(document)
+    # Above everything but comments that speak of the file: `#:schema` has to stay on top.
+    lines = text.splitlines(keepends=True)
+    top = next((n for n, line in enumerate(lines) if not line.startswith("#:")), len(lines))
+    return "".join([*lines[:top], f"{HEADER} = {{schema = {header['schema']}}}\n", *lines[top:]])
+
+
+def _move_in_toml(kit: Any, document: Any, old: Path, new: Path) -> None:
+    if old[:-1] == new[:-1] and _rename_in_toml(
+        _at_in_toml(document, old[:-1]), str(old[-1]), str(new[-1])
+    ):
+        return
+    item = _at_in_toml(document, old)
+    _remove_in_toml(document, old)
+    # A plain value takes the remark behind it along; a table would bring its title, too.
+    _put_in_toml(kit, document, new, item.unwrap() if hasattr(item, "append") else item)
+
+
+def _rename_in_toml(section: Any, old: str, new: str) -> bool:
+    """Give a key another name in its place; False where it is spread over the file."""
+    container = section if hasattr(section, "body") else getattr(section, "value", None)
+    body = getattr(container, "body", None)
+    if body is None:
+        return False
+    found = [index for index, (key, _) in enumerate(body) if key is not None and key.key == old]
+    if not found or any(body[index][0].is_dotted() for index in found):
+        return False
+    from tomlkit.items import SingleKey
+
+    for index in found:
+        _, item = body[index]
+        body[index] = (SingleKey(new, sep=" = "), item)
+        _forget_title(item)
+    return True
+
+
+def _forget_title(item: Any) -> None:
+    """Let the titles `[a.b]` of a table and of those inside it be made from the keys again."""
+    if hasattr(item, "display_name"):
+        item.display_name = None
+    for inner in getattr(item, "body", None) or ():  # a list of tables
+        _forget_title(inner)
+    container = getattr(item, "value", None)
+    for _, inner in getattr(container, "body", None) or ():
+        _forget_title(inner)
+
+
+def _put_in_toml(kit: Any, document: Any, path: Path, value: Any) -> None:
+    node = document
+    for part in path[:-1]:
+        if not isinstance(part, int) and part not in node:
+            node[part] = kit.table() if node is document else _fresh_in_toml(kit, node)
+        elif isinstance(node[part], str):
+            node[part] = {"type": str(node[part])}
+        node = node[part]
+    node[path[-1]] = "null" if value is None else value
+
+
+def _fresh_in_toml(kit: Any, node: Any) -> Any:
+    from tomlkit.items import InlineTable
+
+    return kit.inline_table() if isinstance(node, InlineTable) else kit.table()
+
+
+def _remove_in_toml(document: Any, path: Path) -> None:
+    section = _at_in_toml(document, path[:-1])
+    del section[path[-1]]
+
+
+def _at_in_toml(document: Any, path: Path) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
+def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
+    """Change keys and values of a YAML text; comments, quotes and order stay.
+
+    Arguments:
+        header: the mapping `setpoint`, which is put on top if the file has none.
+    """
+    from ruamel.yaml import YAML
+
+    kit: Any = YAML()
+    kit.preserve_quotes = True
+    kit.width = 4096
+    kit.version = None
+    kit.indent(**_indents(text))
+    document: Any = kit.load(text)
+    for kind, first, second in steps:
+        if kind == "move":
+            _move_in_yaml(document, first, second)
+        elif kind == "put":
+            _put_in_yaml(document, first, second)
+        elif kind == "remove":
+            _remove_in_yaml(_at_in_yaml(document, first[:-1]), first[-1])
+    if HEADER in document:
+        document[HEADER].update(header)
+    else:
+        from ruamel.yaml.comments import CommentedMap
+
+        table: Any = CommentedMap(header)
+        table.fa.set_flow_style()
+        document.insert(0, HEADER, table)
+    out = io.StringIO()
+    kit.dump(document, out)
+    return out.getvalue()
+
+
+def _move_in_yaml(document: Any, old: Path, new: Path) -> None:
+    section = _at_in_yaml(document, old[:-1])
+    value = section[old[-1]]
+    comments = section.ca.items.pop(old[-1], None)
+    place = list(section).index(old[-1])
+    del section[old[-1]]
+    target = _section_in_yaml(document, new)
+    target.insert(place if target is section else len(target), new[-1], value)
+    if comments is not None:
+        target.ca.items[new[-1]] = comments
+
+
+def _remove_in_yaml(section: Any, key: str | int) -> None:
+    """Take a key away; the comment lines below it, which are about the next key, stay."""
+    keys: list[Any] = list(section) if hasattr(section, "keys") else []
+    tokens = section.ca.items.pop(key, None) or ()
+    below = "".join(token.value.partition("\n")[2] for token in tokens if hasattr(token, "value"))
+    after = keys[keys.index(key) + 1 :] if keys else []
+    del section[key]
+    if after and below.strip():
+        lines = [line.strip().removeprefix("#").removeprefix(" ") for line in below.splitlines()]
+        section.yaml_set_comment_before_after_key(after[0], before="\n".join(lines))
+
+
+def _put_in_yaml(document: Any, path: Path, value: Any) -> None:
+    _section_in_yaml(document, path)[path[-1]] = value
+
+
+def _section_in_yaml(document: Any, path: Path) -> Any:
+    """The mapping or list that a value is to stand in, made where there is none."""
+    from ruamel.yaml.comments import CommentedMap
+
+    node = document
+    for part in path[:-1]:
+        if not isinstance(part, int) and part not in node:
+            node[part] = CommentedMap()
+        elif isinstance(node[part], str):
+            node[part] = CommentedMap({"type": str(node[part])})
+        node = node[part]
+    return node
+
+
+def _at_in_yaml(document: Any, path: Path) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
+def _indents(text: str) -> dict[str, int]:
+    """How far the file indents, going by the first line of each kind that is indented."""
+    lines = [line for line in text.splitlines() if line.strip() and line.strip()[0] != "#"]
+    plain = [line for line in lines if not line.lstrip().startswith("-")]
+    steps = [len(line) - len(line.lstrip()) for line in plain]
+    mapping = next((step for step in steps if step), 2)
+    lists = [line for line in lines if line.lstrip().startswith("- ")]
+    offset = min((len(line) - len(line.lstrip()) for line in lists), default=mapping)
+    return {"mapping": mapping, "sequence": offset + 2, "offset": offset}

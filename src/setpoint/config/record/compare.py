@@ -14,7 +14,7 @@ from ..values.reference import Reference
 from ..words.names import Path, dotted, within
 from ..words.shown import MISSING, json_value, same
 from .fingerprint import identity_leaves
-from .reader import ROLES, load_record
+from .record import ROLES, load_record
 
 
 class Entry:
@@ -301,3 +301,31 @@ def explain(left: Node, right: Node) -> list[Difference]:
     there = {leaf.key: json_value(leaf.value) for leaf in identity_leaves(right)}
     counted = here.keys() | there.keys()
     return [item for item in differences(left, right, [IDENTITY]) if item.path in counted]
+
+
+def recorded_differences(folder: str, config: Node) -> list[Difference]:
+    """What differs between a record, as it was written, and a config of today.
+
+    The record's own values are compared, not what today's defaults and derivations would make of
+    it, so that a derivation that has changed since shows as a difference, too.
+
+    Returns:
+        what differs; the record is the left side.
+
+    Raises:
+        SetpointError: if the record cannot be read.
+    """
+    here = {leaf.key: leaf for leaf in leaves(config)}
+    found: list[Difference] = []
+    recorded = load_record(type(config), folder).origins
+    for path in [*recorded, *(key for key in here if key not in recorded)]:
+        entry, leaf = recorded.get(path), here.get(path)
+        left = ABSENT if entry is None else entry["value"]
+        right = ABSENT if leaf is None else json_value(leaf.value)
+        if same(left, right):
+            continue
+        origin = "" if entry is None else str(entry["layers"][-1]["origin"])
+        role = leaf.role if leaf is not None else ROLES[entry["role"] if entry else ""]
+        today = leaf.describe_origin() if leaf is not None else ""
+        found.append(Difference(path, left, right, origin, today, role))
+    return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, cast
 
+from ..schema.declare import CHECK, RULE, CheckMark, Need
 from ..schema.field import FieldInfo
-from ..schema.hooks import CHECK, RULE, CheckMark, Need
 from ..values.free import Free
 from ..values.node import Node, chain_of, is_frozen, is_invalid, origins_of, value_or_missing
 from ..values.origin import short_name

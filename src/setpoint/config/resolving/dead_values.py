@@ -7,7 +7,7 @@ from typing import Any
 
 from ..draft.copying import draft_of, one_layer
 from ..draft.walk import sections
-from ..schema.hooks import DEAD
+from ..schema.declare import DEAD
 from ..types.base import replace_in_item
 from ..values.node import Chain, Node, chain_of, origins_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ..draft.argument_errors import need_resolved
 from ..draft.walk import sections
-from ..schema.hooks import NEEDS, Need
+from ..schema.declare import NEEDS, Need
 from ..schema.tree import classes_below
 from ..values.node import Node, state_of, value_or_missing
 from ..words.errors import Caution, Problem, SetpointError

@@ -12,9 +12,8 @@ from ..words.names import nearest
 from ..words.shown import MISSING
 from .bounds import IDENTITY, Role
 from .declaration_errors import class_fault, field_fault, is_variable, mark_fault, refuse_clashes
-from .declare import component, field
+from .declare import CHECK, DEAD, DERIVE, Rule, component, field
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
-from .hooks import CHECK, DEAD, DERIVE, Rule
 
 # The roots that have migrations; whoever meets an unknown key may have to ask theirs.
 versioned: list[Any] = []

@@ -9,9 +9,8 @@ from ..values.containers import CheckedDict, CheckedList, FrozenDict, FrozenList
 from ..values.node import Node
 from ..values.origin import DEFAULT, Origin
 from ..words.errors import Invalid, several
-from ..words.inline import parse_flow, parse_list
 from ..words.shown import shown
-from ..words.texts import PlainScalar, is_text, refuse_credentials
+from ..words.texts import PlainScalar, is_text, parse_flow, parse_list, refuse_credentials
 from .base import FieldType, dump_item, read_item, replace_in_item
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ..values.node import Node
 from ..values.origin import RECORD
 from ..words.errors import Invalid
-from ..words.inline import parse_flow
 from ..words.names import FORGOTTEN
-from ..words.texts import PlainScalar
+from ..words.texts import PlainScalar, parse_flow
 from .base import FieldType
 from .containers import REMOVE, each
 from .scalars import refuse_choice

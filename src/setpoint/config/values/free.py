@@ -6,9 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from ..words.errors import Invalid, SetpointError
-from ..words.inline import parse_flow
 from ..words.shown import MAX_BITS, children, plain_number, rebuild, same, shown
-from ..words.texts import MAX_DEPTH, TOO_DEEP, PlainScalar, guess, is_text, refuse_credentials
+from ..words.texts import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    PlainScalar,
+    guess,
+    is_text,
+    parse_flow,
+    refuse_credentials,
+)
 from .containers import FrozenDict
 from .origin import python_origin
 

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 from .credentials import hide_secrets
 from .errors import Invalid
-from .inline import parse_flow, parse_list
 from .names import Path
-from .texts import PlainScalar
+from .texts import PlainScalar, parse_flow, parse_list
 
 # Longer whole numbers cannot be written out in digits; Python refuses 4301 of them.
 MAX_BITS = 14_284
