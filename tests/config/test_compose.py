@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import setpoint.presets  # noqa: F401 - its presets are known before those of a test
 from setpoint.config import Config, ConfigError, SetpointError, modifier, preset
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
