@@ -256,7 +256,7 @@ class Maker:
             parts.append(self.pick([*EDITS, *KEYS] if chance < 1 else EDITS))
             if chance < 0.15:
                 parts.append(self.pick(KEYS))
-            inner = plain.parts()
+            inner = plain.inner_types()
             return ".".join(parts), inner[0] if inner else None, None
         if chance < 0.03:
             parts.append(self.pick(KEYS))
@@ -286,13 +286,13 @@ class Maker:
     def fitting(self, kind: FieldType) -> str | None:
         """A value that a type may take."""
         if isinstance(kind, AnyOfType):
-            return self.fitting(_plain(self.pick(kind.parts())))
+            return self.fitting(_plain(self.pick(kind.inner_types())))
         choices = kind.candidates()
         if choices:
             return self.pick(choices)
         words = kind.describe()
         if kind.is_container():
-            items = [self.text(inner) for inner in kind.parts()[:3]]
+            items = [self.text(inner) for inner in kind.inner_types()[:3]]
             return (
                 f"{{a: {items[0]}}}" if isinstance(kind, MappingType) else f"[{', '.join(items)}]"
             )

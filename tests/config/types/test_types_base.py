@@ -53,7 +53,7 @@ def test_the_part_that_an_error_is_about(
 
 def test_the_plain_base() -> None:
     kind = FieldType()
-    assert kind.parts() == ()
+    assert kind.inner_types() == ()
     assert not kind.is_container()
     assert not kind.is_secret()
     assert kind.candidates() == ()

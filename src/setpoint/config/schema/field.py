@@ -353,7 +353,9 @@ def _common_type(annotation: Any, info: FieldInfo) -> FieldType | None:
 
 
 def _has_containers(kind: FieldType) -> bool:
-    return isinstance(kind, SequenceType | MappingType) or any(map(_has_containers, kind.parts()))
+    return isinstance(kind, SequenceType | MappingType) or any(
+        map(_has_containers, kind.inner_types())
+    )
 
 
 def check_declaration(info: FieldInfo, kind: FieldType) -> None:
@@ -415,15 +417,15 @@ def _may_be(kind: FieldType, classes: tuple[type, ...]) -> bool:
     if isinstance(kind, ScalarType):
         return issubclass(kind.cls, classes)
     return not isinstance(kind, ContainerType) and any(
-        _may_be(part, classes) for part in kind.parts()
+        _may_be(part, classes) for part in kind.inner_types()
     )
 
 
 def _items(kind: FieldType) -> tuple[FieldType, ...]:
     """The types of items, through options and alternatives."""
     if isinstance(kind, ContainerType):
-        return kind.parts()
-    return tuple(item for part in kind.parts() for item in _items(part))
+        return kind.inner_types()
+    return tuple(item for part in kind.inner_types() for item in _items(part))
 
 
 def stored_default(default: Any, where: str) -> Any:

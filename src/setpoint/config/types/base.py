@@ -87,13 +87,13 @@ class FieldType:
                 for path, section in kind.sections(item):
                     yield (key, *path), section
 
-    def parts(self) -> tuple[FieldType, ...]:
+    def inner_types(self) -> tuple[FieldType, ...]:
         """The types inside this one: of the items, of the alternatives, of what is optional."""
         return ()
 
     def is_container(self) -> bool:
         """Whether values have items that a path can name by index or key."""
-        return any(part.is_container() for part in self.parts())
+        return any(part.is_container() for part in self.inner_types())
 
     def is_secret(self) -> bool:
         """Whether values may be secrets, so that no error may repeat what was given.
@@ -101,7 +101,7 @@ class FieldType:
         Returns:
             True for `Secret`, and for containers of it.
         """
-        return any(part.is_secret() for part in self.parts())
+        return any(part.is_secret() for part in self.inner_types())
 
     def candidates(self) -> tuple[str, ...]:
         """The closed vocabulary of the type, for suggestions and completion."""

@@ -35,7 +35,7 @@ class OptionalType(FieldType):
     def describe(self) -> str:
         return f"{self.inner.describe()}, or null"
 
-    def parts(self) -> tuple[FieldType, ...]:
+    def inner_types(self) -> tuple[FieldType, ...]:
         return (self.inner,)
 
     def candidates(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class AnyOfType(FieldType):
     def describe(self) -> str:
         return " or ".join(option.describe() for option in self.options)
 
-    def parts(self) -> tuple[FieldType, ...]:
+    def inner_types(self) -> tuple[FieldType, ...]:
         return self.options
 
     def candidates(self) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ class SequenceType(ContainerType):
     def describe(self) -> str:
         return f"a list of items that are each {self.item.describe()}"
 
-    def parts(self) -> tuple[FieldType, ...]:
+    def inner_types(self) -> tuple[FieldType, ...]:
         return (self.item,)
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
@@ -201,7 +201,7 @@ class TupleType(ContainerType):
     def describe(self) -> str:
         return f"a tuple of {len(self.kinds)}: " + ", ".join(k.describe() for k in self.kinds)
 
-    def parts(self) -> tuple[FieldType, ...]:
+    def inner_types(self) -> tuple[FieldType, ...]:
         return self.kinds
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
@@ -235,7 +235,7 @@ class MappingType(ContainerType):
     def describe(self) -> str:
         return f"a mapping of names to values that are each {self.item.describe()}"
 
-    def parts(self) -> tuple[FieldType, ...]:
+    def inner_types(self) -> tuple[FieldType, ...]:
         return (self.item,)
 
     def items(self, value: Any) -> Iterable[tuple[str | int, Any, FieldType]]:
@@ -304,7 +304,7 @@ def name_containers(kind: FieldType, title: str) -> None:
     inner = title
     if isinstance(kind, SequenceType | MappingType):
         kind.title, inner = title, f"{title}.(item)"
-    for part in kind.parts():
+    for part in kind.inner_types():
         name_containers(part, inner)
 
 

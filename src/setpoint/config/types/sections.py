@@ -229,5 +229,5 @@ def section_classes(kind: FieldType) -> list[type[Node]]:
     if isinstance(kind, SectionType):
         only = kind.only()
         return [only] if only else list(kind.variants().values())
-    found = [cls for inner in kind.parts() for cls in section_classes(inner)]
+    found = [cls for inner in kind.inner_types() for cls in section_classes(inner)]
     return list(dict.fromkeys(found))
