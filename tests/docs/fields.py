@@ -143,11 +143,13 @@ def rules_table(_: str) -> str:
 
 
 def conflicts_table(_: str) -> str:
-    """A table of the settings that do not go together, each with its reason."""
-    lines = ["| setting | does not go with | why |", "|---|---|---|"]
+    """A table of the settings that do not go together, with reasons; equal ones share a row."""
+    merged: dict[tuple[str, str], list[str]] = {}
     for each in sorted(CONFLICTS, key=lambda each: each.setting):
         others = " and ".join(map(_setting, each.others))
-        lines.append(f"| {_setting(each.setting)} | {others} | {_sentence(each.why)} |")
+        merged.setdefault((others, _sentence(each.why)), []).append(_setting(each.setting))
+    lines = ["| setting | does not go with | why |", "|---|---|---|"]
+    lines += [f"| {'; '.join(own)} | {others} | {why} |" for (others, why), own in merged.items()]
     return "\n".join(lines) + "\n"
 
 
