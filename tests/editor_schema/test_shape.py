@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from jsonschema import Draft202012Validator
 
-from setpoint.editor_schema.repeated import write_once
-from setpoint.editor_schema.shape import NULL, REFERENCE, either, hint, types_of, whole
+from setpoint.editor_schema.shape import NULL, REFERENCE, either, hint, types_of, whole, write_once
 
 NUMBER = {"type": "number", "minimum": 1}
 WORDS = {"enum": ["a", "b"]}

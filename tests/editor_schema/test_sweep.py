@@ -12,7 +12,7 @@ from setpoint.config import Config, ConfigError
 from setpoint.config.files.read import parse
 from setpoint.editor_schema.document import json_schema
 from setpoint.sweep.config import SweepFile, SweepTable
-from setpoint.sweep_space.file import read_table
+from setpoint.sweep_space.table import read_table
 
 from .helpers import complaints
 

@@ -17,8 +17,7 @@ from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.sweep_space.flags import read_command_line
-from setpoint.sweep_space.points import Composer, resolve_points
-from setpoint.sweep_space.report import SweepError
+from setpoint.sweep_space.points import Composer, SweepError, resolve_points
 from setpoint.sweep_space.setting import axis_origin
 from setpoint.sweep_space.space import Random
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.config import Problem
-from setpoint.sweep_space.report import Statement, SweepError, points_in_words, together
+from setpoint.sweep_space.points import Statement, SweepError, points_in_words, together
 
 
 def test_what_differs_in_the_value_alone_is_one_finding() -> None:

@@ -8,8 +8,7 @@ from typing import Generic, TypeVar
 from setpoint.config import Caution, Config, Problem, dropped_values
 from setpoint.plan.preflight import preflight
 from setpoint.sweep.metrics import EVALUATION, MetricPath, unmeasured
-from setpoint.sweep_space.points import ResolvedPoint
-from setpoint.sweep_space.report import points_in_words, together
+from setpoint.sweep_space.points import ResolvedPoint, points_in_words, together
 from setpoint.train.config import Job
 
 C = TypeVar("C", bound=Config)

@@ -35,10 +35,11 @@ from setpoint.sweep_space.points import (
     Composer,
     Duplicate,
     ResolvedPoint,
+    Statement,
+    SweepError,
     refuse_too_many,
     resolve_points,
 )
-from setpoint.sweep_space.report import Statement, SweepError
 from setpoint.sweep_space.setting import Point
 from setpoint.sweep_space.space import Listed
 from setpoint.train.config import Job

@@ -19,10 +19,9 @@ from setpoint.config import (
     read_file,
     unknown_preset,
 )
-from setpoint.sweep_space.file import TABLE
 from setpoint.sweep_space.flags import CommandLine
 from setpoint.sweep_space.setting import SOURCE, Setting
-from setpoint.sweep_space.table import flattened, mentions
+from setpoint.sweep_space.table import TABLE, flattened, mentions
 
 EXTENDS = "extends"
 

@@ -9,12 +9,10 @@ from setpoint.config import Document, Origin, SetpointError
 from setpoint.sweep.config import Search, SweepFile
 from setpoint.sweep.proposals import Axes
 from setpoint.sweep_space.distribution import Choice, Distribution
-from setpoint.sweep_space.file import TABLE, place_in, read_table
 from setpoint.sweep_space.flags import CommandLine, refuse_misspelt_distributions
-from setpoint.sweep_space.setting import SOURCE, axis_origin, path_of
+from setpoint.sweep_space.setting import SOURCE, Raw, axis_origin, path_of
 from setpoint.sweep_space.space import Axis, Path, Product, Random, Space
-from setpoint.sweep_space.table import space_of
-from setpoint.sweep_space.values import Raw
+from setpoint.sweep_space.table import TABLE, place_in, read_table, space_of
 
 
 def space_of_call(

@@ -7,9 +7,16 @@ from collections.abc import Mapping, Sequence
 from setpoint.config import Flag, Invalid, Node, SetpointError, classes_at, field_of, read_flags
 from setpoint.config import modifiers as known_modifiers
 from setpoint.sweep_space.distribution import Drawn, is_call, misspelt_call
-from setpoint.sweep_space.setting import SOURCE, WITH, Setting, axis_origin, path_of
+from setpoint.sweep_space.setting import (
+    SOURCE,
+    WITH,
+    Setting,
+    axis_origin,
+    path_of,
+    point_value,
+    split_points,
+)
 from setpoint.sweep_space.space import Axis
-from setpoint.sweep_space.split import point_value, split_points
 
 
 class CommandLine:

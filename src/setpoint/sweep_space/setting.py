@@ -1,11 +1,21 @@
-"""One value that one point of a sweep gives to one axis."""
+"""What one point of a sweep gives to one axis: values as written, and where commas part them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Self, cast
 
-from setpoint.config import SWEEP, Flag, Origin, Path, PlainScalar, guess
+from setpoint.config import (
+    SWEEP,
+    Flag,
+    Origin,
+    Path,
+    PlainScalar,
+    Scalar,
+    SetpointError,
+    guess,
+    parse_flow,
+)
 
 SOURCE, WITH = "source", "with"
 """The axes that are no fields: over presets and files, and over modifiers."""
@@ -88,3 +98,86 @@ def plain_value(value: object) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     return value
+
+
+class Raw(Scalar):
+    """Any value of a file; the field that it is for decides what it means."""
+
+    __setpoint_scalar__ = "a value for the field"
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Take a value as it is."""
+        return cls(value.value if isinstance(value, Raw) else value)
+
+    def dump(self) -> Any:
+        """The value in plain data."""
+        return plain_value(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Raw) and repr(other) == repr(self)  # 1 is not 1.0
+
+    __hash__ = Scalar.__hash__
+
+
+CLOSING = {"[": "]", "{": "}", "(": ")"}
+QUOTES = "\"'"
+
+
+def split_points(text: str) -> list[str]:
+    """Split a text at the commas that stand outside everything.
+
+    Returns:
+        the parts, without space around them; the text as it is where nothing separates, or where
+        brackets or quotes do not match, which its reader will say better.
+    """
+    parts: list[str] = []
+    begin, at = 0, 0
+    open_: list[str] = []
+    before = ","  # the sign before this one, without spaces
+    while at < len(text):
+        sign = text[at]
+        # A quote inside a word, as in `don't`, opens nothing.
+        if sign in QUOTES and before in "[{(,=:":
+            at = _closing_quote(text, at)
+        elif sign in CLOSING:
+            open_.append(CLOSING[sign])
+        elif open_ and sign == open_[-1]:
+            open_.pop()
+        elif sign == "," and not open_:
+            parts.append(text[begin:at].strip())
+            begin = at + 1
+        before = before if sign.isspace() else sign
+        at += 1
+    if open_ or not parts:
+        return [text]
+    return [*parts, text[begin:].strip()]
+
+
+def point_value(part: str) -> str:
+    """The value that a part stands for.
+
+    Raises:
+        SetpointError: if there is nothing.
+    """
+    if not part:
+        raise SetpointError("a point is empty: there is a comma too many")
+    if len(part) > 1 and part[0] in QUOTES and part[-1] == part[0]:
+        return str(parse_flow(part))
+    return PlainScalar(part)
+
+
+def _closing_quote(text: str, at: int) -> int:
+    """Where the quote ends that begins at a place; the place itself if it never ends."""
+    end = at + 1
+    while end < len(text):
+        if text[end] == "\\" and text[at] == '"':
+            end += 1
+        elif text[end] == text[at]:
+            return end
+        end += 1
+    return at

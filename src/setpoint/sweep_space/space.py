@@ -12,8 +12,7 @@ from math import prod
 from typing import Any
 
 from setpoint.config import Origin, SetpointError
-from setpoint.sweep_space.distribution import Distribution
-from setpoint.sweep_space.draw import draw
+from setpoint.sweep_space.distribution import Distribution, draw
 from setpoint.sweep_space.setting import Point, Setting
 
 Path = tuple[str, ...]

@@ -1,15 +1,28 @@
-"""The table `[sweep]` of a file, read like every other configuration."""
+"""The table `[sweep]` of a file, read like every other configuration, and its points."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from setpoint.config import Config, Origin, Path, Problem, SetpointError, check, field
-from setpoint.sweep_space.distribution import Drawn, is_call
-from setpoint.sweep_space.setting import Setting, axis_origin, path_of
+from setpoint.config import (
+    FILE,
+    Config,
+    ConfigError,
+    Document,
+    Editor,
+    Node,
+    Origin,
+    Path,
+    Problem,
+    SetpointError,
+    check,
+    field,
+    resolve,
+)
+from setpoint.sweep_space.distribution import Drawn, is_call, misspelt_call
+from setpoint.sweep_space.setting import Raw, Setting, axis_origin, path_of
 from setpoint.sweep_space.space import Axis, Chain, Listed, Product, Random, Space, Zip
-from setpoint.sweep_space.values import Raw
 
 Place = Callable[[Path], str]
 Table = dict[str, tuple[Raw, ...]]
@@ -196,3 +209,71 @@ def _dotted(value: object, whole: Callable[[Mapping[str, object]], bool]) -> obj
         below = cast(dict[str, object], _dotted(inner, whole))
         found.update({f"{key}.{name}": leaf for name, leaf in below.items()})
     return found
+
+
+TABLE = "sweep"
+R = TypeVar("R", bound=Node)
+"""The key of a configuration file that makes it the file of a sweep."""
+
+
+def read_table(root: type[R], document: Document) -> R:
+    """Read the table of a file.
+
+    Arguments:
+        root: a class whose field `sweep` is the table.
+
+    Raises:
+        ConfigError: with every problem of the table.
+    """
+    table = document.data[TABLE]
+    data = flattened(cast(Mapping[str, object], table)) if isinstance(table, dict) else table
+    draft = root()
+    editor = Editor(draft)
+    editor.merge({TABLE: data}, Origin(FILE, document.name, place_in(document)))
+    for problem in editor.problems:
+        at = problem.path.split(".")
+        text = (problem.value or "").strip("'\"")
+        if len(at) > 2 and at[1] in ("grid", "zip") and (is_call(text) or misspelt_call(text)):
+            problem.hint = TO_DRAW
+    if editor.problems:
+        # What is missing because it could not be read need not be reported twice.
+        raise ConfigError(editor.problems)
+    return resolve(draft)
+
+
+def place_in(document: Document) -> Place:
+    """Finds the lines of a file by flattened paths.
+
+    Returns:
+        a function from a path, whose parts may be dotted, to `file:line:column`.
+    """
+
+    def find(path: Path) -> str:
+        return document.where(_as_written(document.data, path))
+
+    return find
+
+
+def _as_written(data: Any, path: Path) -> Path:
+    """The keys that lead to a path in the file, where `a.b` may be one key or two."""
+    parts: list[str | int] = []
+    for part in path:
+        parts.extend(part.split(".") if isinstance(part, str) else [part])
+    written: list[str | int] = []
+    node, at = data, 0
+    while at < len(parts):
+        # The longest key that is there; what is not there has no place of its own.
+        for end in range(len(parts), at, -1):
+            key: str | int = parts[at] if end == at + 1 else ".".join(map(str, parts[at:end]))
+            if isinstance(node, dict) and key in node:
+                node = cast(dict[object, Any], node)[key]
+                break
+            if isinstance(node, list) and isinstance(key, int):
+                items = cast(list[Any], node)
+                node = items[key] if key < len(items) else None
+                break
+        else:
+            break
+        written.append(key)
+        at = end
+    return tuple(written)
