@@ -208,7 +208,7 @@ if TYPE_CHECKING:
     from .values.origin import Recorded as Recorded
     from .values.reference import ref as ref
     from .values.scalar import Scalar as Scalar
-    from .values.secret import Secret as Secret
+    from .values.scalar import Secret as Secret
     from .values.user_code import allow_imports as allow_imports
     from .values.user_code import error_in_words as error_in_words
     from .values.user_code import find_user_function as find_user_function
@@ -316,8 +316,7 @@ _NAMES = {
         "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD Recorded SWEEP"
     ),
     "values.reference": "ref",
-    "values.scalar": "Scalar",
-    "values.secret": "Secret",
+    "values.scalar": "Scalar Secret",
     "values.user_code": (
         "allow_imports error_in_words find_user_function import_user_module raised_by_user "
         "traceback_of users_traceback"

@@ -1,8 +1,14 @@
-"""`Scalar`: the base of value classes that can be a field's type, such as `Period` and `Secret`."""
+"""`Scalar`: the base of value classes that can be a field's type; and `Secret`, one of them.
+
+A secret must never be written down: a `Secret` is a reference to one, not the secret itself.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Self, cast
+from typing import Any, Self, SupportsIndex, cast
+
+from ..words.credentials import HIDDEN
+from ..words.errors import Invalid, SetpointError
 
 
 class Scalar:
@@ -42,3 +48,104 @@ class Scalar:
 
     def __hash__(self) -> int:
         return hash(str(self.dump()))
+
+
+class Revealed(str):
+    """A secret in use: an ordinary text that does not show itself.
+
+    Its `repr`, which debuggers, tracebacks and logs of whole objects print, hides it, and it cannot
+    be pickled. Formatted into another text it is itself, since that is how it is used.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Revealed({HIDDEN!r})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        raise SetpointError("a revealed secret cannot be pickled; pass on the Secret instead")
+
+
+class Secret(Scalar):
+    """Where a secret is to be found, read only at the moment it is used.
+
+    Arguments:
+        reference: `"env:NAME"` for an environment variable or `"file:PATH"` for a file's first
+            line.
+
+    Raises:
+        Invalid: for any other text, which is not repeated since it may be the secret itself.
+    """
+
+    __slots__ = ("reference",)
+    __setpoint_scalar__ = "a reference to a secret: 'env:NAME' or 'file:PATH'"
+    __setpoint_secret__ = True
+    __setpoint_json_schema__ = {  # noqa: RUF012 - read only
+        "type": "string",
+        "pattern": r"^(env|file):[\s\S]*\S",
+    }
+
+    def __init__(self, reference: str) -> None:
+        text = reference if isinstance(cast(object, reference), str) else ""
+        kind, separator, name = text.partition(":")
+        if kind not in ("env", "file") or not separator or not name.strip():
+            raise Invalid(
+                "is not a reference to a secret (its text is not shown here); a secret itself is "
+                "never part of a configuration",
+                ("env:NAME", "file:PATH"),
+                secret=True,
+            )
+        self.reference = str(text)
+
+    def dump(self) -> str:
+        """The secret in plain data."""
+        return self.reference
+
+    def reveal(self) -> Revealed:
+        """Read the secret.
+
+        Returns:
+            the text, without surrounding white space; it hides itself where it is shown.
+
+        Raises:
+            SetpointError: if the variable is not set or the file cannot be read.
+        """
+        import os
+
+        kind, _, name = self.reference.partition(":")
+        if kind == "env":
+            if not os.environ.get(name):
+                raise SetpointError(f"the environment variable {name}, named by a secret, is unset")
+            return Revealed(os.environ[name].strip())
+        try:
+            with open(os.path.expanduser(name), encoding="utf-8") as file:
+                return Revealed(file.readline().strip())
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise SetpointError(f"the secret's file {name} cannot be read: {reason}") from None
+        except ValueError:
+            raise SetpointError(f"the secret's file {name} is not a text in UTF-8") from None
+
+    def login(self, url: str, user: str = "") -> Revealed:
+        """Put the secret into a URL, at the moment it is used; configurations hold the two apart.
+
+        Arguments:
+            url: an address such as `https://host/path`, without a login.
+            user: the name that goes with the secret; some services want none.
+
+        Returns:
+            `https://user:secret@host/path`, with both quoted; it hides itself where it is shown.
+
+        Raises:
+            SetpointError: if it is no such address, or the secret cannot be read.
+        """
+        from urllib.parse import quote, urlsplit, urlunsplit
+
+        parts = urlsplit(url)
+        if not parts.scheme or not parts.netloc or "@" in parts.netloc:
+            raise SetpointError(f"{url!r} is not an address without a login, as in https://host")
+        login = f"{quote(user, safe='')}:{quote(self.reveal(), safe='')}"
+        return Revealed(urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc}")))
+
+    def __str__(self) -> str:
+        return repr(self)
