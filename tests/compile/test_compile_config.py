@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.compile.config import Compile
 from setpoint.config import ConfigError, resolve
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 
 from ..snapshots import compare
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from setpoint.config import Caution, Config, ConfigError, Problem, Rule, resolve
-from setpoint.config.resolving.verify import cautions_of, known_cautions, verify
+from setpoint.config.resolving.checks import cautions_of, known_cautions, verify
 
 from .helpers import problems_of
 

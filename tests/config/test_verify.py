@@ -4,7 +4,7 @@ import pytest
 
 from setpoint.config import Caution, Config, Problem, check, field, resolve
 from setpoint.config.composition import compose
-from setpoint.config.resolving.verify import cautions_of, known_cautions, verify
+from setpoint.config.resolving.checks import cautions_of, known_cautions, verify
 
 from .helpers import problems_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.data.config import Bytes, HuggingFace
 from setpoint.data.vocabulary import (
     find_tokenizer,

@@ -121,7 +121,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
-    from setpoint.config.resolving.verify import verify
+    from setpoint.config.resolving.checks import verify
 
     save_pretrained(small_model(vocab_size=100), tmp_path / "hf")
     byte_level(tmp_path / "hf")

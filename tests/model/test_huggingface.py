@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, SetpointError
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components

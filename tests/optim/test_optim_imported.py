@@ -7,7 +7,7 @@ from torch import nn
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.components.partial import partial
 from setpoint.config.composition import compose
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.optim.config import ImportedOptimizer
 
 

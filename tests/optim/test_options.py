@@ -4,7 +4,7 @@ import pytest
 
 from setpoint.config import ConfigError, Invalid, resolve
 from setpoint.config.composition import compose
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.optim.config import (
     SGD,
     Adafactor,

@@ -138,12 +138,10 @@ if TYPE_CHECKING:
     from .record.record import recorded_schema as recorded_schema
     from .record.record import take_new_origins as take_new_origins
     from .resolving.checks import describe_value as describe_value
+    from .resolving.checks import known_cautions as known_cautions
+    from .resolving.checks import needs_of as needs_of
+    from .resolving.checks import verify as verify
     from .resolving.resolve import resolve as resolve
-    from .resolving.verify import Verification as Verification
-    from .resolving.verify import cautions_of as cautions_of
-    from .resolving.verify import known_cautions as known_cautions
-    from .resolving.verify import needs_of as needs_of
-    from .resolving.verify import verify as verify
     from .schema.bounds import BUDGET as BUDGET
     from .schema.bounds import IDENTITY as IDENTITY
     from .schema.bounds import INFINITIES as INFINITIES
@@ -295,9 +293,8 @@ _NAMES = {
         "CONFIG MINIMAL NEW_ORIGINS ORIGINS ROLES backup_name is_record load_record read_record "
         "record_files recorded_fingerprint recorded_schema take_new_origins"
     ),
-    "resolving.checks": "describe_value",
     "resolving.resolve": "resolve",
-    "resolving.verify": "Verification cautions_of known_cautions needs_of verify",
+    "resolving.checks": ("Verification cautions_of describe_value known_cautions needs_of verify"),
     "schema.bounds": "BUDGET Bounds IDENTITY INFINITIES RUNTIME Role",
     "schema.declare": "NEEDS Need Rule check component dead derive derived field",
     "schema.field": "FieldInfo",

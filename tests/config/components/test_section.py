@@ -15,7 +15,7 @@ from setpoint.config.record.compare import differences
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.python_source import to_python
 from setpoint.config.record.record import record_files
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 
 from ...snapshots import compare
 from ..helpers import LAYERS, resolve_through

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.data.config import Text
 from setpoint.data.sources.text import TextSource
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from setpoint.config import resolve
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.attention.probe import device_problems
 from setpoint.model.config import ImportedModel

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from setpoint.config import ConfigError, resolve
-from setpoint.config.resolving.verify import cautions_of
+from setpoint.config.resolving.checks import cautions_of
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 
 from ...snapshots import compare

@@ -9,7 +9,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.declare import NEEDS
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.train.build.components import build_components

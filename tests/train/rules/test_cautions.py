@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config.composition import compose
-from setpoint.config.resolving.verify import cautions_of, known_cautions
+from setpoint.config.resolving.checks import cautions_of, known_cautions
 from setpoint.train.config import Job
 from setpoint.train.rules.cautions import (
     CAUTIONS,

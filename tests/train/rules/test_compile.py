@@ -9,7 +9,7 @@ import torch
 
 from setpoint.compile import checks
 from setpoint.config import ConfigError
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.train.run import train
 
 from ...snapshots import compare

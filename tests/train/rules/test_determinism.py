@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.model.attention.support import BACKENDS
 from setpoint.parallel.workspace import VARIABLE
 from setpoint.train.rules.determinism import workspace_problems

@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import ConfigError, resolve
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.train.rules.cautions import hopeless_patience, hopeless_plateau
 from setpoint.train.run import train
 

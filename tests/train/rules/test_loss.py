@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.train.rules.loss import leaves_out
 
 from ...snapshots import compare

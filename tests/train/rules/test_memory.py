@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, SetpointError
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.train.build.components import build_components
 
 from ...snapshots import compare

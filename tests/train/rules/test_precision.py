@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, SetpointError, resolve
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.train.build.components import build_components

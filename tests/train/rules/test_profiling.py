@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.train.run import train
 
 from ...snapshots import compare

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from setpoint.config import ConfigError, Problem, all_fields
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.train.config import Job
 from setpoint.train.rules.support import CONFLICTS, Conflict
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from setpoint.config import ConfigError
-from setpoint.config.resolving.verify import verify
+from setpoint.config.resolving.checks import verify
 from setpoint.train.config import Job
 from setpoint.train.rules.table import RULES
 

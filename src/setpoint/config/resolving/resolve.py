@@ -15,10 +15,9 @@ from ..words.errors import ConfigError, Problem, SetpointError
 from ..words.names import Path
 from ..words.shown import MISSING
 from ..words.texts import TOO_DEEP
-from .checks import Checker
+from .checks import Checker, silenced_codes, unknown_codes
 from .computed import Determination
 from .dead_values import Drop, find_dead, undo
-from .verify import silenced_codes, unknown_codes
 
 C = TypeVar("C", bound=Node)
 Placed = list[tuple[Path, Node]]
