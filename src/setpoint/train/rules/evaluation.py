@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Caution, Problem, resolve
+from setpoint.data.size import source_bytes
 from setpoint.optim.config import Plateau
 from setpoint.track.console import short_count
 from setpoint.train.evaluation.config import BACKWARD, HELD_OUT, LONG_EVALUATION, METRICS, Best
@@ -93,8 +94,6 @@ def _held_out_tokens(data: Data) -> float | None:
 
 def _tokens(sources: Iterable[SourceConfig]) -> float | None:
     """How many tokens sources hold at most, where a token is a byte; None where nobody knows."""
-    from setpoint.data.size import source_bytes
-
     sizes = [source_bytes(source) for source in sources]
     return None if None in sizes else float(sum(size or 0 for size in sizes))
 

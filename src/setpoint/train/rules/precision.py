@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
 from setpoint.model.config import Transformer
+from setpoint.model.parameters import parameters_of
+from setpoint.model.size import unknown_size
 from setpoint.optim.config import ImportedOptimizer
 from setpoint.precision.checks import MULTIPLE, converted, layer_problems
 
@@ -130,9 +132,6 @@ def linear_layers(model: Transformer) -> dict[str, tuple[int, int]]:
         (out, in) features by qualified name; none where only an imported norm itself knows what
         parameters it has.
     """
-    from setpoint.model.parameters import parameters_of
-    from setpoint.model.size import unknown_size
-
     if unknown_size(model):
         return {}
     # The output, which is to be left out, has the size of a vocabulary that is not known here.
