@@ -1,4 +1,4 @@
-"""The section `[checkpoint]`: when a run is saved, what stays, and whether it resumes."""
+"""The section `[checkpoint]`: save interval, retention and resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from setpoint.units import Period
 
 
 class Checkpoint(Config, role=RUNTIME):
-    """When the run is saved, how many checkpoints stay, and whether it resumes."""
+    """Checkpointing: save interval, retention and resume."""
 
     every: Period = field(
         default=Period("100 steps"),
@@ -25,12 +25,12 @@ class Checkpoint(Config, role=RUNTIME):
     )
     """Checkpoint interval; Ctrl-C and SIGTERM save one in any case."""
     at_start: bool = False
-    """Whether the state before the first step is saved as well."""
+    """Save a checkpoint before the first step as well."""
     last: Literal["full", "weights", "none"] = field(
         default="full", also_called=("save_only_model", "save_last", "last_save_model_only")
     )
-    """What is saved at the end of the run: everything; the weights alone, which can be used and not
-    trained longer; or nothing."""
+    """Final checkpoint: everything; the weights alone, from which training cannot go on; or
+    nothing."""
     keep: int | None = field(
         default=2,
         ge=1,
@@ -41,10 +41,10 @@ class Checkpoint(Config, role=RUNTIME):
             "max_checkpoints",
         ),
     )
-    """How many of the newest checkpoints are kept (save_total_limit); null keeps all."""
+    """Number of the newest checkpoints to keep (save_total_limit); null keeps all."""
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
-    """Whether the best checkpoint by evaluation.best is kept too, under the name `best`: by default
-    the one with the lowest validation loss among those that were evaluated and saved."""
+    """Keep the best checkpoint by evaluation.best too, under the name `best`: by default the one
+    with the lowest validation loss among those that were evaluated and saved."""
     resume: Literal["auto", "never", "must", "restart"] = field(
         default="auto",
         also_called=(
@@ -54,10 +54,10 @@ class Checkpoint(Config, role=RUNTIME):
             "autoresume",
         ),
     )
-    """`auto` goes on from the newest whole checkpoint if there is one, `must` refuses to start
-    without one, `never` refuses a run directory that holds one. `restart` is `auto`, but where a
-    run has trained and its checkpoints are gone it starts over, with its metrics kept beside as
-    `metrics.1.jsonl`; the others refuse that."""
+    """Resume: `auto` goes on from the newest whole checkpoint if there is one, `must` refuses to
+    start without one, `never` refuses a run directory that holds one. `restart` is `auto`, but
+    where a run has trained and its checkpoints are gone it starts over, with its metrics kept
+    beside as `metrics.1.jsonl`; the others refuse that."""
 
     @check
     def _check_last(self) -> Iterator[Problem]:

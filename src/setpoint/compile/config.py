@@ -1,4 +1,4 @@
-"""The section `[compile]`: what torch.compile makes of the model."""
+"""The section `[compile]`: torch.compile of the model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from setpoint.config import RUNTIME, Config, Free, Problem, check, field
 
 
 class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"):
-    """The model is compiled by torch.compile; without the section it runs as it is written."""
+    """torch.compile of the model; without the section it runs eagerly."""
 
     scope: Literal["block", "model"] = field(default="block")
-    """Compile each layer, once for all that are alike, or the whole model as one."""
+    """Compilation scope: each layer, compiled once for all that are alike, or the whole model as
+    one."""
 
     backend: str = field(default="inductor", also_called=("torch_compile_backend",))
-    """The compiler, by its name in torch.compiler.list_backends(); eager and aot_eager, which make
-    no faster code, show what is captured."""
+    """Compiler backend, by its name in torch.compiler.list_backends(); eager and aot_eager, which
+    make no faster code, show what is captured."""
 
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = field(default=None, also_called=("torch_compile_mode",))
-    """What inductor favours; null: its default."""
+    """torch.compile mode: what inductor optimizes for; null: its default."""
 
     fullgraph: bool = False
     """fullgraph: a graph break is an error, in place of running that part eagerly."""
@@ -32,8 +33,7 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     the second size on."""
 
     options: Free = field(factory=Free)
-    """Options of the backend, by its own names, nested or dotted: triton.cudagraphs; instead of
-    mode."""
+    """Backend options by its own names, nested or dotted: triton.cudagraphs; instead of mode."""
 
     cache: Path | None = field(
         default=None, also_called=("precompile_artifact_dir", "cache_dir", "inductor_cache_dir")
@@ -45,8 +45,7 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """Recompile limit: how often a function may be recompiled before it runs eagerly."""
 
     fallback: Literal["report", "fail"] = "report"
-    """What happens on a fallback to eager: a warning and an event, or an error that ends the
-    run."""
+    """Fallback to eager: report warns and records an event, fail ends the run with an error."""
 
     @check(needs="files")
     def _check_cache(self) -> Iterator[Problem]:

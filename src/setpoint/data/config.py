@@ -22,7 +22,7 @@ HERE = "here"  # stands for the path of a source that does not know its own
 
 
 class SourceConfig(Config, role=IDENTITY):
-    """Where documents come from."""
+    """Data source of documents."""
 
     name: str = field(pattern=NAME)
     """First part of each document's name; unique among the sources."""
@@ -62,7 +62,8 @@ class Text(SourceConfig, type="text", owner="setpoint.data.sources.text:TextSour
     """Files and globs from the working directory on; `**` crosses folders: "corpus/**/*.md"."""
 
     separator: str | None = None
-    """Text that divides a file into documents, such as "\\n\\n"; unset: a file is a document."""
+    """Document separator: text that divides a file into documents, such as "\\n\\n"; unset: a file
+    is a document."""
 
     @check(needs="files")
     def _check_files(self) -> Iterator[Problem]:
@@ -105,29 +106,30 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
     """First part of each document's name; unique among the sources."""
 
     documents: int = field(default=256, ge=1)
-    """How many documents."""
+    """Number of documents."""
 
     length: int = field(default=1024, ge=1)
-    """Bytes in each document."""
+    """Document length in bytes."""
 
     pattern: Literal["markov", "uniform"] = "markov"
-    """markov: each byte can be learnt from the one before; uniform: nothing can be learnt."""
+    """Byte distribution. markov: each byte depends on the one before; uniform: independent bytes,
+    so that nothing can be learned."""
 
     alphabet: int = field(default=64, ge=2, le=256)
-    """How many byte values occur, from the space upwards."""
+    """Alphabet size: number of byte values that occur, from the space upwards."""
 
     seed: int = field(default=0, ge=0)
     """Seed of the text; apart from the job's seed, so that runs can differ on the same text."""
 
 
 class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
-    """What is learned from, and what is held out to judge it."""
+    """Training and validation data."""
 
     sources: tuple[SourceConfig, ...] = field(
         factory=lambda: (Stdlib(),),
         also_called=("dataset", "dataset_name", "train_dataset"),
     )
-    """Where documents come from; one source or several."""
+    """Data sources of documents, one or several."""
 
     held_out: float = field(
         default=0.05,
@@ -185,7 +187,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
 
 
 class TokenizerConfig(Config, role=IDENTITY):
-    """How text becomes tokens."""
+    """Tokenizer: how text becomes token ids."""
 
 
 class Bytes(TokenizerConfig, type="bytes", owner="setpoint.data.tokenizer:ByteTokenizer"):
@@ -202,7 +204,7 @@ class HuggingFace(
     file holds is part of the data's digest."""
 
     separator: str | None = field(default=None, also_called=("eod_token", "eot_token"))
-    """The token that stands before, between and after documents; null: the tokenizer's
+    """Document separator: the token before, between and after documents; null: the tokenizer's
     end-of-text token, or else its beginning-of-text token."""
 
     @check

@@ -45,7 +45,7 @@ class Weights(Config):
 
 
 class Precision(Config):
-    """The number format of what goes through the model; `weights.dtype` is that of the weights."""
+    """Compute dtype; `weights.dtype` is that of the weights."""
 
     compute: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32",

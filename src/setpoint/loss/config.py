@@ -39,7 +39,7 @@ class LossConfig(Config):
 
 
 class Ignoring(LossConfig):
-    """What losses share that can leave out one kind of token."""
+    """Losses with an ignore index."""
 
     ignore_index: int | None = field(
         default=None,
@@ -57,7 +57,7 @@ class Ignoring(LossConfig):
 
 
 class Weighing(Ignoring):
-    """What losses share that can weigh tokens."""
+    """Losses with token weights."""
 
     token_weights: dict[str, float] | None = field(
         default=None,
@@ -120,10 +120,10 @@ class ChunkedCrossEntropy(
     type="chunked_cross_entropy",
     owner="setpoint.loss.chunked:ChunkedCrossEntropyLoss",
 ):
-    """The same loss, computed from hidden states a chunk of tokens at a time.
+    """Cross-entropy from hidden states, a chunk of tokens at a time.
 
     The logits of all tokens are never held at once: each chunk gives its gradient before the next
-    begins. Needs a model that hands over hidden states, as our own do.
+    begins. Needs a model that returns hidden states, as our own do.
     """
 
     from_hidden = True

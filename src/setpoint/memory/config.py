@@ -1,4 +1,4 @@
-"""The section `[memory]`: what is computed again in place of being kept, and what is kept where."""
+"""The section `[memory]`: activation checkpointing, CPU offload and caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAVE = ("matmul", "attention")
 
 
 class CheckpointingConfig(Config, role=RUNTIME):
-    """What all kinds of activation checkpointing share."""
+    """Activation checkpointing: what all types share."""
 
     every: int = field(default=1, ge=1, also_called=("every_n", "selective_ac_option"))
     """Checkpoint each n-th layer, from the first on; 1: all."""
@@ -21,26 +21,24 @@ class CheckpointingConfig(Config, role=RUNTIME):
 class Full(
     CheckpointingConfig, type="full", owner="setpoint.memory.checkpointing:full", role=RUNTIME
 ):
-    """Keep only the input of a layer, and compute the layer again in the backward pass."""
+    """Recompute whole layers in backward: of each, the input alone is saved."""
 
     reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
-    """use_reentrant: PyTorch's older implementation, which runs the backward pass within the
-    backward pass."""
+    """use_reentrant: PyTorch's older implementation, which runs backward within backward."""
 
 
 class Parts(
     CheckpointingConfig, type="parts", owner="setpoint.memory.checkpointing:parts", role=RUNTIME
 ):
-    """The same for parts of layers: what lies between them is kept."""
+    """Recompute parts of layers in backward: what lies between them is saved."""
 
     parts: tuple[Literal["attention", "feed_forward"], ...] = field(
         factory=lambda: ("attention",), also_called=("recompute_modules",)
     )
-    """The submodules that are recomputed."""
+    """Submodules whose activations are recomputed in backward."""
 
     reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
-    """use_reentrant: PyTorch's older implementation, which runs the backward pass within the
-    backward pass."""
+    """use_reentrant: PyTorch's older implementation, which runs backward within backward."""
 
     @check
     def _check_parts(self) -> Iterator[Problem]:
@@ -58,7 +56,7 @@ class Operators(
     owner="setpoint.memory.checkpointing:operators",
     role=RUNTIME,
 ):
-    """Keep the results of costly operators, and compute the cheap ones again."""
+    """Selective: save the results of costly operators, recompute cheap ones in backward."""
 
     save: tuple[Literal["matmul", "attention"], ...] = field(factory=lambda: SAVE)
     """Selective activation checkpointing: operators whose results are saved, matrix products or
@@ -85,20 +83,20 @@ class Operators(
 
 
 class ActivationOffload(Config, role=RUNTIME):
-    """Activations that the backward pass needs wait in the host's memory."""
+    """Activation offload: activations wait in CPU memory until backward."""
 
     limit: ByteSize = field(default=ByteSize(0), also_called=("activation_gpu_limit", "gpu_limit"))
-    """How much of them may stay on the device; 0: nothing."""
+    """Bytes of activations that may stay on the device; 0: none."""
 
     smallest: ByteSize = field(default=ByteSize(2**20))
-    """Smaller tensors stay, as moving them gains little."""
+    """Minimum size of a tensor to offload; moving smaller ones gains little."""
 
 
 class OptimizerOffload(Config, role=RUNTIME):
-    """The optimizer's state waits in the host's memory, and comes to the device piece by piece."""
+    """Optimizer state offload: it is in CPU memory, and comes to the device piece by piece."""
 
     limit: ByteSize = field(default=ByteSize(2**30))
-    """How much of it is on the device at once, at least one parameter's."""
+    """Bytes of optimizer state on the device at once; at least one parameter's."""
 
 
 class Memory(Config, role=RUNTIME):
@@ -113,8 +111,8 @@ class Memory(Config, role=RUNTIME):
             "recompute_granularity",
         ),
     )
-    """Activation checkpointing (gradient checkpointing): what the backward pass recomputes; null:
-    nothing."""
+    """Activation checkpointing (gradient checkpointing): recompute activations in backward; null:
+    off."""
 
     activation_offload: ActivationOffload | None = field(
         default=None, also_called=("enable_activation_offload", "cpu_offload_activations")
@@ -129,7 +127,7 @@ class Memory(Config, role=RUNTIME):
     empty_cache: Period = field(
         default=Period("never"), also_called=("empty_cache_steps", "torch_empty_cache_steps")
     )
-    """How often torch.cuda.empty_cache() is called, which gives cached GPU memory back."""
+    """Interval of torch.cuda.empty_cache(), which gives cached GPU memory back."""
 
     keep_freed: bool = True
     """Keep freed CPU memory in the process for reuse: fewer page faults in each step; false: the C

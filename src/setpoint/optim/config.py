@@ -1,4 +1,4 @@
-"""The sections `optimizer` and `schedule`: how gradients become updates, and how fast."""
+"""The sections `optimizer` and `schedule`: optimizers and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon")
         tags=("learning_rate",),
         also_called=("learning_rate", "base_lr", "max_lr", "peak_lr", "muon_lr"),
     )
-    """Peak learning rate of the matrices; the schedule multiplies it by a factor at each update."""
+    """Peak learning rate of the matrices; the schedule multiplies it by a factor at each step."""
 
     momentum: float = field(default=0.95, ge=0, lt=1, also_called=("muon_momentum",))
     """Momentum: decay rate of the running mean of the gradient."""

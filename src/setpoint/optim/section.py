@@ -1,4 +1,4 @@
-"""What the sections of all optimizers share: rates, decay, clipping, and groups of parameters."""
+"""What all optimizers share: learning rate, weight decay, clipping and parameter groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING_DECAYS = "nothing decays with weight_decay = 0"
 
 
 class Group(Config):
-    """Parameters that are trained with settings of their own."""
+    """Parameter group with settings of its own."""
 
     pattern: str = field(also_called=("regex", "params_rule"))
     """Regular expression searched in the full name of each parameter; the first group that matches
@@ -47,7 +47,7 @@ class Group(Config):
 
 
 class OptimizerConfig(Builds["Optimizer"]):
-    """What all optimizers share."""
+    """Optimizer: what all types share."""
 
     state_formats: ClassVar[bool] = False
     """Whether it keeps its state in another number format than the weights', if asked to."""
@@ -77,7 +77,7 @@ class OptimizerConfig(Builds["Optimizer"]):
         tags=("learning_rate",),
         also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
     )
-    """Peak learning rate; the schedule multiplies it by a factor at each update."""
+    """Peak learning rate; the schedule multiplies it by a factor at each step."""
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf, also_called=("wd", "l2"))
     """Decoupled weight decay: a decayed weight is multiplied by 1 - lr * weight_decay at each step.

@@ -1,4 +1,4 @@
-"""The section `[parallel]`: on how many ranks a job runs, and on what device."""
+"""The section `[parallel]`: device and number of ranks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, fiel
 
 
 class Parallel(Config, role=RUNTIME):
-    """Where a job runs."""
+    """Device and number of ranks."""
 
     world_size: int = field(default=1, ge=1, also_called=("num_processes", "num_gpus", "n_gpus"))
-    """Number of ranks. The launcher's WORLD_SIZE or --world-size sets it; a plan can be checked
-    for any number, training runs on one in this version."""
+    """World size: number of ranks. The launcher's WORLD_SIZE or --world-size sets it; a plan can be
+    checked for any number, training runs on one in this version."""
 
     device: Literal["auto", "cpu", "cuda"] = field(
         default="auto",

@@ -1,4 +1,4 @@
-"""The section `[precision]`: the number formats of all that training computes with."""
+"""The section `[precision]`: dtypes of parameters, compute, gradients and optimizer state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ON_A_GPU = "On a GPU, say so with --parallel.device cuda."
 
 
 class LossScale(Config):
-    """How the loss of fp16 is scaled, so that small gradients do not vanish."""
+    """Dynamic loss scaling for fp16, so that small gradients do not underflow."""
 
     initial: float = field(default=65536.0, gt=0, lt=inf, also_called=("init_scale",))
     """Initial loss scale (init_scale)."""
@@ -41,7 +41,7 @@ class LossScale(Config):
 
 
 class Float8(Config):
-    """Products of linear layers in float8, by torchao; needs a GPU of Hopper's age or newer."""
+    """Float8 matrix products of linear layers, by torchao; needs a GPU of Hopper's age or newer."""
 
     recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = field(
         default="tensorwise", also_called=("float8_recipe", "recipe_name")
@@ -65,7 +65,7 @@ class Float8(Config):
 
 
 class Precision(Config):
-    """The number formats of weights, computation, gradients and optimizer state."""
+    """Mixed precision: dtypes of parameters, compute, gradients and optimizer state."""
 
     params: Stored = field(
         default="fp32",
@@ -89,8 +89,8 @@ class Precision(Config):
         also_called=("grad_dtype", "reduce_dtype", "mixed_precision_reduce"),
         values_also_called=NAMES,
     )
-    """Gradient reduction dtype: gradients are added up in it, over micro-batches and ranks; null:
-    that of params."""
+    """dtype of gradient accumulation and reduction, over micro-batches and ranks; null: that of
+    params."""
 
     master: Literal["fp32"] | None = field(
         default=None, before=None, also_called=("master_weights", "master_dtype")

@@ -1,4 +1,4 @@
-"""The section `[profiling]`: which updates are profiled, and what is recorded of them."""
+"""The section `[profiling]`: which steps torch.profiler records, and what of them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ SNAPSHOT_ON_CPU = "is of a GPU's memory, and {device}; profiling.memory records 
 
 
 class Profiling(Config, role=RUNTIME):
-    """Cycles of updates that are left alone, warmed up with, and recorded by torch.profiler."""
+    """Cycles of steps that torch.profiler skips, warms up with and records."""
 
     skip: int = field(default=0, ge=0, also_called=("skip_first", "profile_start_step"))
     """Steps of the session before the first cycle (skip_first)."""
 
     wait: int = field(default=1, ge=0)
-    """Steps at the beginning of each cycle that are not profiled."""
+    """Wait steps at the beginning of each cycle, which are not profiled."""
 
     warmup: int = field(default=1, ge=0, also_called=("profile_warmup_steps",))
-    """Warm-up steps after them, traced and thrown away, as the first ones traced are slow."""
+    """Warm-up steps after them, traced and discarded, as the first ones traced are slow."""
 
     active: int = field(default=3, ge=1, also_called=("active_steps",))
     """Active steps after them, which are recorded."""
 
     repeat: int | None = field(default=1, ge=1)
-    """How many cycles; null: until the end."""
+    """Number of cycles; null: until the end."""
 
     ranks: tuple[int, ...] | None = field(
         factory=lambda: (0,), item_ge=0, also_called=("profile_rank0_only",)
     )
-    """The ranks that are profiled; null: all."""
+    """Ranks to profile; null: all."""
 
     shapes: bool = field(default=False, also_called=("record_shapes",))
     """Record the shapes of operators' inputs (record_shapes)."""
@@ -48,10 +48,10 @@ class Profiling(Config, role=RUNTIME):
     directory: Path = field(
         default=Path("traces"), also_called=("trace_dir", "traces_dir", "profile_trace_dir")
     )
-    """Folder of the traces, from the run directory on."""
+    """Trace directory, from the run directory on."""
 
     top: int = field(default=15, ge=0)
-    """Rows of the table of operators that take longest; 0: no table."""
+    """Rows of the table of operators, by time; 0: no table."""
 
     snapshot: bool = field(default=False, also_called=("memory_snapshot",))
     """CUDA memory snapshot of the recorded steps, for pytorch.org/memory_viz."""

@@ -1,4 +1,4 @@
-"""The section `[resilience]`: what keeps a long run healthy."""
+"""The section `[resilience]`: garbage collection and shutdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from setpoint.units import Period
 
 
 class GarbageCollection(Config, role=RUNTIME):
-    """Python's garbage is collected at a pace, on all ranks at once, and not in between."""
+    """Manual garbage collection at an interval, on all ranks at once."""
 
     every: Period = field(
         default=Period("100 steps"), also_called=("gc_freq", "gc_steps", "period_steps")
@@ -22,8 +22,8 @@ class GarbageCollection(Config, role=RUNTIME):
     collection as well; 2 all that were made since the start."""
 
     automatic: bool = field(default=False, also_called=("disable_automatic",))
-    """Whether automatic garbage collection stays on in between (gc.enable). In any case it is on
-    again at the end, as before."""
+    """Keep automatic garbage collection on in between (gc.enable). At the end it is as before in
+    any case."""
 
     @check
     def _check_every(self) -> Iterator[Problem]:
@@ -43,7 +43,7 @@ class Resilience(Config, role=RUNTIME):
 
 
 class TrainingResilience(Resilience, role=RUNTIME):
-    """What keeps a training run healthy."""
+    """Garbage collection and shutdown of a training run."""
 
     grace_period: float = field(
         default=120.0,

@@ -1,4 +1,4 @@
-"""The section `[tracking]`: what a run logs, where to, and what people see of it."""
+"""The section `[tracking]`: logging, progress and trackers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_METRICS = "no-metrics-file"
 
 
 class TrackerConfig(Config, role=RUNTIME):
-    """What all trackers share: each receives every row of metrics."""
+    """Tracker (logger): each receives every row of metrics."""
 
 
 class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:build_jsonl", role=RUNTIME):
@@ -21,7 +21,7 @@ class Jsonl(TrackerConfig, type="jsonl", owner="setpoint.track.jsonl:build_jsonl
 
 
 class Tracking(Config, role=RUNTIME):
-    """What a run logs, where to, and what people see of it."""
+    """Logging, progress and trackers."""
 
     every: Period = field(
         default=Period("10 steps"),
@@ -40,12 +40,13 @@ class Tracking(Config, role=RUNTIME):
     progress: Literal["auto", "bar", "lines", "none"] = field(
         default="auto", also_called=("disable_tqdm", "enable_progress_bar", "progress_bar")
     )
-    """`auto` shows a bar on a terminal and a line for each row of metrics elsewhere."""
+    """Progress display: `auto` shows a bar on a terminal and a line for each row of metrics
+    elsewhere."""
 
     trackers: tuple[TrackerConfig, ...] = field(
         factory=lambda: (Jsonl(),), also_called=("report_to", "loggers", "logger")
     )
-    """Where the rows go; an empty list logs nothing."""
+    """Trackers (loggers) of the rows of metrics; an empty list logs nothing."""
 
     flops: Literal["palm", "palm_causal", "all_parameters"] = field(
         default="palm", also_called=("mfu_formula", "flops_formula")

@@ -14,7 +14,7 @@ DEFAULT_GLOBAL_SIZE = 8
 
 
 class Batch(Config):
-    """How many sequences make an update, and in what portions they go through the model.
+    """Batch size, gradient accumulation and sequence length.
 
     Give any two of the three sizes, or fewer: what is not given is derived.
     """

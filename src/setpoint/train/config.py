@@ -70,14 +70,15 @@ class Job(
         role=RUNTIME,
         also_called=("project", "project_name", "wandb_project", "experiment_name"),
     )
-    """Folder between the workspace and the runs, to keep runs together; null: none."""
+    """Experiment (project): folder between the workspace and the runs, to keep runs together; null:
+    none."""
 
     workspace: Path = field(
         default=Path("runs"),
         role=RUNTIME,
         also_called=("output_dir", "out_dir", "default_root_dir", "dump_folder", "save_folder"),
     )
-    """Folder that all runs lie in."""
+    """Output directory: the folder of all run directories."""
 
     seed: int | None = field(
         default=1234, ge=0, lt=2**63, also_called=("random_seed", "manual_seed")
@@ -103,8 +104,8 @@ class Job(
             "max_duration",
         ),
     )
-    """When training ends: a count with a unit, or several of which the first to be reached counts.
-    May grow when a run is resumed."""
+    """Training length (max steps, epochs, tokens or time): a count with a unit, or several of which
+    the first to be reached ends training. May grow when a run is resumed."""
 
     deterministic: bool = field(
         default=False,
@@ -120,7 +121,7 @@ class Job(
         factory=Bytes,
         also_called=("tokenizer_type", "tokenizer_name", "tokenizer_path"),
     )
-    """How text becomes tokens."""
+    """Tokenizer: how text becomes token ids."""
 
     data: Data = field(factory=Data)
     """The training and validation data."""
@@ -183,7 +184,7 @@ class Job(
     """Device and number of ranks."""
 
     checkpoint: Checkpoint = field(factory=Checkpoint, role=RUNTIME)
-    """Checkpointing: when the run is saved, and whether it resumes."""
+    """Checkpointing: save interval, retention and resume."""
 
     evaluation: Evaluation | None = field(factory=Evaluation, role=RUNTIME)
     """Evaluation on the validation set during training; null: none."""
@@ -200,7 +201,7 @@ class Job(
     """Garbage collection and shutdown."""
 
     silence: tuple[str, ...] = field(default=(), role=RUNTIME)
-    """Codes of cautions that are known and meant; they are neither shown nor recorded."""
+    """Caution codes to silence: those are neither shown nor recorded."""
 
     user: Free = field(factory=Free)
     """Free keys of your own; recorded and part of the fingerprint."""

@@ -6,7 +6,7 @@ from setpoint.config import Config, Foreign, field
 
 
 class NormConfig(Config):
-    """How vectors of the residual stream are normalized; `norm_eps` of the model applies to all."""
+    """Normalization layer; `norm_eps` of the model applies to all."""
 
 
 class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.rms_norm:RMSNorm"):

@@ -1,4 +1,4 @@
-"""The rules that stretch rotary positions to longer sequences."""
+"""RoPE scaling: rules for contexts longer than the original one."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from setpoint.config import Config, Problem, check, field
 
 
 class RopeScaling(Config):
-    """How the rotary wavelengths of a model that was trained on shorter sequences are stretched."""
+    """RoPE scaling for contexts longer than the original one."""
 
     factor: float = field(ge=1, lt=inf)
     """Scaling factor: new context length / original context length."""
 
 
 class Linear(RopeScaling, type="linear"):
-    """Positions are divided by the factor (Chen et al., 2023)."""
+    """Linear RoPE scaling (Chen et al., 2023): positions are divided by the factor."""
 
 
 class Llama3(RopeScaling, type="llama3"):
-    """Llama 3's rule: long wavelengths are stretched, short ones kept, those between blended."""
+    """Llama 3's RoPE scaling: long wavelengths are stretched, short ones kept, others blended."""
 
     low_frequency_factor: float = field(default=1.0, gt=0, lt=inf, also_called=("low_freq_factor",))
     """Llama 3's low_freq_factor: wavelengths above original_length / low_frequency_factor are

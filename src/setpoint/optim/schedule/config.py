@@ -1,4 +1,4 @@
-"""The section `schedule`: how the learning rate changes over the run."""
+"""The section `schedule`: the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _steps_or_share(value: Any) -> dict[str, object]:
 
 
 class ScheduleConfig(Config):
-    """What all schedules share: a factor on the peak learning rate."""
+    """Learning-rate schedule: a factor on the peak learning rate."""
 
     @property
     def runs_over(self) -> Duration | None:
@@ -90,11 +90,11 @@ class ScheduleConfig(Config):
 
 
 class NoSchedule(ScheduleConfig, type="none", owner="setpoint.optim.schedule.build:build_none"):
-    """The peak learning rate at each step, without a warm-up."""
+    """Constant peak learning rate, without warm-up."""
 
 
 class Spanning(ScheduleConfig):
-    """What schedules share of which a part may be a share of the whole."""
+    """Schedules with lengths that may be a share of the horizon."""
 
     horizon: Duration | None = derived(
         before=None, also_called=HORIZON, formerly=_in_steps("horizon_steps")
@@ -125,7 +125,7 @@ class Spanning(ScheduleConfig):
 
 
 class Warmed(Spanning):
-    """What schedules share that begin with a linear warm-up."""
+    """Schedules that begin with a linear warm-up."""
 
     warmup: Length = field(
         default=Length(0), also_called=WARMUP, formerly=_in_steps("warmup_steps")
@@ -156,7 +156,7 @@ class Warmed(Spanning):
 
 
 class Moving(ScheduleConfig):
-    """What schedules share that are curves over the whole run."""
+    """Schedules that are curves over the whole run."""
 
     by: By = field(default="step", before="step", also_called=("interval",))
     """Progress along the schedule. step: by steps; tokens: by the tokens trained on, in full
@@ -192,11 +192,11 @@ class Moving(ScheduleConfig):
 class Constant(
     Moving, Warmed, type="constant", owner="setpoint.optim.schedule.build:build_constant"
 ):
-    """A constant learning rate after a linear warm-up."""
+    """Constant learning rate after a linear warm-up."""
 
 
 class Decaying(Moving, Warmed):
-    """What schedules share that come down to a floor at a known end."""
+    """Schedules that decay to a floor at a known end."""
 
     warmup: Length = derived(also_called=WARMUP, formerly=_in_steps("warmup_steps"))
     """Length of the linear warm-up: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs, 5 min),
@@ -262,17 +262,17 @@ def _said(unit: str, count: float) -> str:
 
 
 class Cosine(Decaying, type="cosine", owner="setpoint.optim.schedule.build:build_cosine"):
-    """A linear warm-up, then half a cosine down to a floor, which stays."""
+    """Cosine decay to a floor, which stays, after a linear warm-up."""
 
 
 class Linear(Decaying, type="linear", owner="setpoint.optim.schedule.build:build_linear"):
-    """A linear warm-up, then a straight line down to a floor, which stays."""
+    """Linear decay to a floor, which stays, after a linear warm-up."""
 
 
 class Polynomial(
     Decaying, type="polynomial", owner="setpoint.optim.schedule.build:build_polynomial"
 ):
-    """A linear warm-up, then a power of what is left of the run down to a floor, which stays."""
+    """Polynomial decay to a floor, which stays, after a linear warm-up."""
 
     power: float = field(default=2.0, gt=0, lt=inf, also_called=("rex_alpha", "poly_power"))
     """Power of the polynomial decay; 1 is linear."""
@@ -292,11 +292,11 @@ class Polynomial(
 
 
 class Rex(Decaying, type="rex", owner="setpoint.optim.schedule.build:build_rex"):
-    """A linear warm-up, then (1 - t) / (1 - t / 2), t being the share that is over (REX)."""
+    """REX decay after a linear warm-up: (1 - t) / (1 - t / 2), t being the share that is over."""
 
 
 class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_wsd"):
-    """Warm-up, stable, decay (Hu et al., 2024): the full rate until the last part of the run."""
+    """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
     decay_length: Length = derived(
         also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
@@ -346,7 +346,7 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_wsd")
 class InverseSqrt(
     Moving, Warmed, type="inverse_sqrt", owner="setpoint.optim.schedule.build:build_inverse_sqrt"
 ):
-    """A linear warm-up, then the inverse root of the update's number (Vaswani et al., 2017)."""
+    """Inverse square root decay after a linear warm-up (Vaswani et al., 2017)."""
 
     warmup: Length = field(
         default=Length(1000), also_called=WARMUP, formerly=_in_steps("warmup_steps")
@@ -385,7 +385,7 @@ class InverseSqrt(
 
 
 class Phase(Config):
-    """A part of a piecewise curve."""
+    """Phase of a piecewise schedule."""
 
     target: float = field(ge=0, lt=inf, also_called=("target_multiplier",))
     """Factor at the end of the phase, as a fraction of the peak learning rate."""
@@ -418,7 +418,7 @@ class Phase(Config):
 class Piecewise(
     Moving, Spanning, type="piecewise", owner="setpoint.optim.schedule.build:build_piecewise"
 ):
-    """Phases, each with a curve from where the one before ended to a target of its own."""
+    """Piecewise schedule: phases, each a curve from where the one before ended to its target."""
 
     start: float = field(default=0.0, ge=0, lt=inf, also_called=("initial_multiplier",))
     """Start factor of the first phase, as a fraction of the peak learning rate."""
@@ -514,7 +514,7 @@ class Piecewise(
 
 
 class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:build_plateau"):
-    """The rate falls when a metric of evaluations has stopped getting better."""
+    """Reduce on plateau: the learning rate falls when a metric has stopped improving."""
 
     monitor: str = field(
         default="held_out.loss",
@@ -524,7 +524,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:build
     the others."""
 
     judged_on: str | None = derived()
-    """How often the metric is evaluated, and on what: in the fingerprint, as it moves the learning
+    """Evaluation interval and data of the metric: in the fingerprint, as they move the learning
     rate. Set by the training job from its section evaluation, and never given."""
 
     factor: float = field(default=0.5, gt=0, lt=1, also_called=("gamma",))

@@ -36,13 +36,13 @@ METRICS: tuple[str, ...] = get_args(Metric)
 
 
 class EvaluationData(Config, role=RUNTIME):
-    """A validation set beside what `data.held_out` holds out."""
+    """A validation set beside the split of `data.held_out`."""
 
     name: str = field(pattern=NAME)
     """Name of the validation set in metrics."""
 
     sources: tuple[SourceConfig, ...] = field()
-    """Where its documents come from; the model is evaluated on all of them."""
+    """Data sources of the validation set; all of their documents are evaluated."""
 
     sequences: int | None = field(default=SEQUENCES, ge=1)
     """Sequences to evaluate on, the same ones each time; null: all there are."""
@@ -56,16 +56,17 @@ class EvaluationData(Config, role=RUNTIME):
 
 
 class Best(Config, role=RUNTIME):
-    """What makes one checkpoint better than another."""
+    """Metric that selects the best checkpoint."""
 
     data: str = field(default=HELD_OUT, pattern=NAME, also_called=("score_split", "split"))
-    """The data set, by name; held_out is what `data.held_out` keeps back."""
+    """Validation set, by name; held_out is the split of `data.held_out`."""
 
     metric: Metric = field(default="loss", also_called=("score_name", "metric_for_best_model"))
-    """The metric."""
+    """Metric of that validation set."""
 
     direction: Literal["min", "max"] = derived(also_called=("greater_is_better", "metric_mode"))
-    """Whether less or more of it is better. Unless given max for accuracy and min for others."""
+    """Whether less (min) or more (max) of it is better. Unless given max for accuracy and min for
+    others."""
 
     @property
     def usual_direction(self) -> Literal["min", "max"]:
@@ -78,7 +79,7 @@ class Best(Config, role=RUNTIME):
 
 
 class EarlyStopping(Config, role=RUNTIME):
-    """Training ends when what selects the best has stopped getting better."""
+    """Early stopping: training ends when the best metric has stopped improving."""
 
     patience: int = field(default=3, ge=1, also_called=("early_stopping_patience",))
     """Patience: evaluations in a row without improvement that end training."""
@@ -117,7 +118,7 @@ class Evaluation(Config, role=RUNTIME):
     """Evaluate before the first step as well."""
 
     accuracy: bool = False
-    """Accuracy as well: the share of tokens that are the most probable one."""
+    """Compute accuracy as well: the share of targets that the model finds most probable."""
 
     best: Best = field(factory=Best)
     """The metric that selects the best checkpoint, and early stopping."""
