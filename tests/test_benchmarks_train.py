@@ -128,3 +128,11 @@ def test_differing_losses_and_slow_loops_are_told(load: Any) -> None:
     assert "apart" in h200.judge([{**ours, "losses": [2.0, 1.1]}, bare], warm=1)[0]
     assert h200.judge([ours], warm=1) == []
     assert h200.speed_of([ours, {**ours, "seconds": [9.0, 3.0]}], warm=1) == 50.0
+
+
+def test_a_start_is_measured_by_part(load: Any) -> None:
+    startup = load("train.startup")
+    small = ["tiny", "--model.dim", "16", "--model.layers", "1", "--parallel.device", "cpu"]
+    found = startup.start([*small, "--duration", "2 steps", "--evaluation", "null"])
+    assert found.keys() == startup.MEANINGS.keys()
+    assert all(wall > 0 and cpu >= 0 for wall, cpu in found.values())

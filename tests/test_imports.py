@@ -250,6 +250,29 @@ def test_budget_of_imports(words: str, tmp_path: Path) -> None:
     )
 
 
+# Ends with what a whole run has loaded of what takes as long as torch itself.
+TRAINED = """
+import gc, json, sys
+from setpoint.cli.main import main
+status = main(["train", *sys.argv[1:]])
+found = [name for name in UNWANTED if name in sys.modules]
+print(json.dumps([status, gc.get_freeze_count(), found]))
+"""
+UNWANTED = ("torch._dynamo", "torch._inductor", "torch.distributed.tensor", "sympy", "numpy.ma")
+
+
+def test_a_run_that_compiles_nothing_loads_no_compiler(tmp_path: Path) -> None:
+    small = ["--with", "smoke(steps=2)", "--model.dim", "16", "--model.layers", "1"]
+    words = ["tiny", *small, "--tracking.progress", "none", "--parallel.device", "cpu"]
+    program = f"UNWANTED = {UNWANTED}\n{TRAINED}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    status, frozen, found = json.loads(done.stdout.splitlines()[-1])
+    assert (status, found) == (0, []), done.stderr
+    assert frozen > 100_000  # what torch has left is not searched for garbage again
+
+
 def test_the_budget_names_who_imports_what(tmp_path: Path) -> None:
     found = traced("why optimizer.lr tiny", tmp_path)
     assert chain(found, "setpoint.cli.why") == "setpoint.cli.why <- setpoint.cli.main"

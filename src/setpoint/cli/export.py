@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.outcome import Loading
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
 
@@ -51,7 +52,8 @@ def run(arguments: Arguments) -> int:
     job: Any = job_with_weights(
         arguments, {"export": given(arguments, Export(path=Path(arguments.positional[1])), found)}
     )
-    from setpoint.infer.run import infer
+    with Loading():
+        from setpoint.infer.run import infer
 
     results = infer(job)
     print(f"{results.weights} is written to {results.exported}")

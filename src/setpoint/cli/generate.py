@@ -7,6 +7,7 @@ from typing import Any
 
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.infer import tell_profiles
+from setpoint.cli.outcome import Loading
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,
@@ -64,7 +65,8 @@ def run(arguments: Arguments) -> int:
     if arguments.has(OUTPUT.name):
         tasks["output"] = arguments.value(OUTPUT.name)
     job: Any = job_with_weights(arguments, tasks)
-    from setpoint.infer.run import infer
+    with Loading():
+        from setpoint.infer.run import infer
     from setpoint.track.progress import make_work_progress
 
     section = job.generation

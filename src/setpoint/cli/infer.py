@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from setpoint.cli.command import COMMON, JSON, Arguments, Command
+from setpoint.cli.outcome import Loading
 from setpoint.cli.program import INFERENCE, Program
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
@@ -57,7 +58,8 @@ def run(arguments: Arguments) -> int:
     problems = verify_job(job, ("files",)).problems
     if problems:
         raise ConfigError(problems)
-    from setpoint.infer.run import infer
+    with Loading():
+        from setpoint.infer.run import infer
     from setpoint.track.progress import make_work_progress
 
     with make_work_progress() as progress:

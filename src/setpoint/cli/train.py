@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.outcome import Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import Composition, ConfigError, Problem, SetpointError, cautions_of
@@ -90,9 +91,10 @@ def run(arguments: Arguments) -> int:
             if caution not in cautions_of(job):  # which the run shows and records
                 print(f"caution: {caution.line()}", flush=True)
     try:
-        from setpoint.track.summary import print_table
-        from setpoint.train.record.contract import ContractRefused
-        from setpoint.train.run import rehearse, train
+        with Loading():
+            from setpoint.track.summary import print_table
+            from setpoint.train.record.contract import ContractRefused
+            from setpoint.train.run import rehearse, train
     except ModuleNotFoundError as error:
         raise SetpointError(
             f"training needs the package {error.name!r}: install PyTorch first, then "

@@ -136,9 +136,9 @@ class WindowLoader:
         """Positions in the stream -> windows of the corpus, (B,) -> (B,)."""
         epochs, indices = np.divmod(positions, self.windows_per_epoch)
         windows = np.empty_like(positions)
-        for epoch in np.unique(epochs):
+        for epoch in set(epochs.tolist()):  # np.unique imports numpy.ma
             here = epochs == epoch
-            windows[here] = self._order(int(epoch))[indices[here]]
+            windows[here] = self._order(epoch)[indices[here]]
         return windows
 
     def _draw_order(self, epoch: int) -> npt.NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, cast
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
@@ -25,8 +25,11 @@ def right_in_logits(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _eager(function: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
-    """As with losses that take hidden states: the graph of a compiled model ends before it."""
-    return cast("Callable[_P, Tensor]", torch.compiler.disable(function))
+    """As with losses that take hidden states: the graph of a compiled model ends before it.
+
+    `torch.compiler.disable` would import the compiler now, which takes as long as importing torch.
+    """
+    return torch._disable_dynamo(function)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @_eager

@@ -32,7 +32,8 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
 
     # A compiler would trace the loop over chunks into one graph, and cannot trace gradients that
     # are taken in a forward pass: the graph of the model ends before this, and it runs as it is.
-    @torch.compiler.disable
+    # `torch.compiler.disable` would import the compiler for runs that compile nothing.
+    @torch._disable_dynamo  # pyright: ignore[reportPrivateImportUsage]
     def from_hidden(
         self,
         hidden: Tensor,

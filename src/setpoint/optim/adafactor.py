@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from setpoint.optim import uncompiled
 from setpoint.optim.given import Given, given_groups
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def build_adafactor(config: Adafactor, parameters: Given) -> torch.optim.Adafact
         parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
             of which decay.
     """
-    return torch.optim.Adafactor(
+    return uncompiled.Adafactor(
         [_with_torchs_names(config, group) for group in given_groups(parameters)],
         lr=config.lr,
         beta2_decay=config.beta2_decay,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from setpoint.optim import uncompiled
 from setpoint.optim.given import Given, given_groups, given_tensors
 from setpoint.optim.implementation import implementation_flags
 
@@ -25,7 +26,7 @@ def build_adamw(config: AdamW, parameters: Given) -> torch.optim.AdamW:
     """
     groups = given_groups(parameters)
     fused, foreach = implementation_flags(config.implementation, given_tensors(groups))
-    return torch.optim.AdamW(
+    return uncompiled.AdamW(
         groups,
         lr=config.lr,
         betas=config.betas,

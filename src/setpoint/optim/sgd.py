@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from setpoint.config import SetpointError
+from setpoint.optim import uncompiled
 from setpoint.optim.given import Given, given_groups, given_tensors
 from setpoint.optim.implementation import implementation_flags
 
@@ -35,7 +36,7 @@ def build_sgd(config: SGD, parameters: Given) -> torch.optim.SGD:
                 "weights on a CPU\nValid: auto, foreach or loop"
             )
         fused = None
-    return torch.optim.SGD(
+    return uncompiled.SGD(
         groups,
         lr=config.lr,
         momentum=config.momentum,

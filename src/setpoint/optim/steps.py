@@ -9,8 +9,10 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from setpoint.optim.uncompiled import Uncompiled
 
-class GroupedOptimizer(torch.optim.Optimizer):
+
+class GroupedOptimizer(Uncompiled):
     """An optimizer whose step updates one group of parameters after the other."""
 
     @overload

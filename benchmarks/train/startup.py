@@ -1,0 +1,127 @@
+"""From the command to the first step, part by part, beside `import torch` alone.
+
+    cd benchmarks && python -m train.startup [--runs 9] [-- tiny --precision.compute fp32]
+
+Each start is a process of its own with its bytecode on disk; the two sides take turns. Leaves with
+status 1 if all but reading the data takes more than 1.3 times `import torch`, by the clock and by
+CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from setpoint.cli.style import table
+
+BOUND = 1.3
+MEANINGS = {
+    "python, command": "the interpreter, and the modules of the command",
+    "check": "the configuration: composed, resolved, checked",
+    "torch": "import torch",
+    "modules": "Setpoint's modules that need torch",
+    "data": "documents read, tokenized, split",
+    "build": "tokenizer, model, optimizer",
+    "open": "the run directory, its record, trackers",
+    "first step": "forward, backward, update",
+}
+Seconds = tuple[float, float]  # by the clock, of the CPU
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the benchmark.
+
+    Arguments:
+        given: the command line; that of the process if None.
+
+    Returns:
+        0 if the bound is kept, else 1.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=9, help="measured starts of each side")
+    parser.add_argument("words", nargs="*", default=["tiny"], help="of `setpoint train`")
+    arguments = parser.parse_args(given)
+    starts: list[dict[str, Seconds]] = []
+    imports: list[Seconds] = []
+    for run in range(-1, max(1, arguments.runs)):  # the first one warms up
+        found, alone = start(arguments.words), import_torch()
+        if run >= 0:
+            starts.append(found)
+            imports.append(alone)
+    rows = [
+        [part, *figures([start[part] for start in starts]), meaning]
+        for part, meaning in MEANINGS.items()
+    ]
+    whole = [total(found.values()) for found in starts]
+    rest = [total(s for part, s in found.items() if part != "data") for found in starts]
+    rows += [
+        ["all", *figures(whole), "the command to its first step"],
+        ["torch alone", *figures(imports), 'python -c "import torch"'],
+    ]
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+    print(f"{len(starts)} starts of each side in turns; load of the machine {load}\n")
+    print(table(rows, headings=("part", "wall ms", "CPU ms", "")) + "\n")
+    ratios = [
+        statistics.median(a[clock] / b[clock] for a, b in zip(rest, imports, strict=True))
+        for clock in (0, 1)
+    ]
+    words = f"all but the data is {ratios[0]:.2f} of torch alone, {ratios[1]:.2f} by CPU time"
+    failed = min(ratios) > BOUND
+    print(f"FAILED: {words}, above {BOUND}" if failed else f"ok: {words}; at most {BOUND}")
+    return 1 if failed else 0
+
+
+def start(words: Sequence[str]) -> dict[str, Seconds]:
+    """One start of a run in a folder of its own.
+
+    Arguments:
+        words: of `setpoint train`.
+
+    Returns:
+        what each part took.
+
+    Raises:
+        RuntimeError: if it did not come to its first step.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-m", "train.startup_run", str(time.monotonic())]
+        command = [*program, *words, "--workspace", folder]
+        here = Path(__file__).parents[1]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=here, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with status {done.returncode}")
+    return {part: tuple(seconds) for part, seconds in json.loads(done.stdout).items()}
+
+
+def import_torch() -> Seconds:
+    """What a process takes that only imports torch."""
+    # Ending the interpreter in order takes as long again as half the import.
+    program = "import os, torch; os._exit(0)"
+    before, began = os.times(), time.monotonic()
+    subprocess.run([sys.executable, "-c", program], check=True)
+    wall, after = time.monotonic() - began, os.times()
+    before_cpu, after_cpu = (t.children_user + t.children_system for t in (before, after))
+    return wall, after_cpu - before_cpu
+
+
+def total(parts: Iterable[Seconds]) -> Seconds:
+    """The sum of parts, of both clocks."""
+    wall, cpu = zip(*parts, strict=True)
+    return sum(wall), sum(cpu)
+
+
+def figures(seconds: Sequence[Seconds]) -> list[str]:
+    """The medians of both clocks, in milliseconds."""
+    return [f"{statistics.median(clock) * 1000:,.0f}" for clock in zip(*seconds, strict=True)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
