@@ -124,7 +124,7 @@ def test_pain_05_old_records_load(cli: CommandLine, run: str) -> None:
     assert "silence" not in json.loads((corpus / "config.json").read_text())
     assert shown(cli, str(corpus))["silence"] == []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(tiny().optimizer).__setpoint__.fields["eps"], "written", 9.0)
+        patch.setattr(type(tiny().optimizer).__setpoint__.fields["eps"], "default", 9.0)
         assert shown(cli, "small.toml")["optimizer"]["eps"] == 9.0
         assert shown(cli, run)["optimizer"]["eps"] == 1e-8  # what it was trained with
 

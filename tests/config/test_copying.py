@@ -34,7 +34,7 @@ def current_parts(config: Config) -> dict[int, object]:
             found[id(part)] = part
             if isinstance(part._state, State):
                 found[id(part._state)] = part._state
-                found.update((id(c), c) for c in part._state.origins.values())
+                found[id(part._state.layers)] = part._state.layers
             waiting += pack(part)[1].values()
         elif isinstance(part, Free):
             found[id(part)] = part
@@ -235,7 +235,7 @@ def test_packing_and_unpacking() -> None:
 
 def test_what_was_dropped_and_what_is_suspicious_survive_pickling() -> None:
     config = resolved("--optimizer=adamw", "--optimizer.lr=0.1")
-    state_of(config.optimizer).dropped = [("momentum", 0.9, Origin(PROGRAM), "why not")]
+    state_of(config.optimizer).dropped = (("momentum", 0.9, Origin(PROGRAM), "why not"),)
     state_of(config).cautions = (Caution("a-code", "seed", "is odd"),)
     twin = pickle.loads(pickle.dumps(config))
     assert list(dropped_values(twin)) == list(dropped_values(config)) != []

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, derive, derived, field, resolve
-from setpoint.config.draft.copying import Copies, _copy, draft_of
+from setpoint.config.draft.copying import draft_of
 from setpoint.config.draft.shared_sections import shared_places
-from setpoint.config.draft.walk import leaves
-from setpoint.config.values.node import is_frozen
+from setpoint.config.draft.walk import leaves, sections
+from setpoint.config.values.node import is_frozen, state_of
 
 
 class Leaf(Config):
@@ -110,9 +110,11 @@ def edited(draft: Root, original: Root, edit: tuple[str, Place, Place, int]) -> 
 
 
 def copied_at_once(config: Root) -> Root:
-    copies = Copies()
-    copies.original = config
-    return _copy(config, copies, lazy=False, source=None)
+    draft = draft_of(config)
+    for _ in sections(draft):
+        pass  # which opens everything
+    state_of(draft).fork.moved = True  # so that nothing is taken over as it is
+    return draft
 
 
 def outcome(config: Root, edits: list[Any], fork: Callable[[Root], Root]) -> object:

@@ -400,4 +400,4 @@ def _remember_lost(draft: Node, given: dict[Path, Leaf], text: str) -> None:
     for path, leaf in given.items():
         origin: Origin = Recorded(leaf.origin.layer, leaf.describe_origin())
         reason = f"--with {text} replaces what holds it"
-        state_of(draft).dropped.append((dotted(path), leaf.value, origin, reason))
+        state_of(draft).dropped += ((dotted(path), leaf.value, origin, reason),)

@@ -52,7 +52,7 @@ def added() -> Iterator[None]:
     yield
     for name in ("watch", "idle"):
         del Job.__setpoint__.fields[name], Job.__setpoint__.added[name]
-        Job.__setpoint__.identity = None  # what fingerprints know of the fields
+        Job.__setpoint__.plan_made = None  # it knows the fields
 
 
 @pytest.mark.usefixtures("added")

@@ -20,7 +20,7 @@ from ..schema.field import FieldInfo
 from ..types.compiler import own_package
 from ..types.sections import fill
 from ..values.import_path import ImportPath
-from ..values.node import Chain, Node, chain_of, state_of, value_or_missing
+from ..values.node import Chain, Node, chain_of, set_chain, state_of, value_or_missing
 from ..values.origin import DEFAULT, FILE, Origin
 from ..words.errors import Invalid, Problem
 from .arguments import COMPONENTS, ArgumentType, components_in, declared_class, kind_of, kinds_of
@@ -89,10 +89,10 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
                 continue
             tag = type(self).__setpoint__.tag
             lost = f"type = {tag} has no such field"
-            state.dropped.append((name, getattr(self, name), before, lost))
+            state.dropped += ((name, getattr(self, name), before, lost),)
             del kept[name]
             cast(dict[str, Any], self.__dict__).pop(name, None)
-            state.origins.pop(name, None)
+            set_chain(self, name, [])
         object.__setattr__(self, "__class__", _class_with(declared_class(type(self)), kept))
 
     def __setpoint_variant__(self, cls: type[Foreign]) -> Foreign:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, SupportsIndex, T
 from ..schema.class_info import ClassInfo, ConfigMeta
 from ..schema.field import FieldInfo
 from ..schema.tree import names_secret
-from ..values.node import Node, chain_of, is_frozen, state_of, touched, value_or_missing
+from ..values.node import Node, chain_of, is_frozen, touched, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.shown import MISSING, shown_part
 from ..words.shown import same as same_value
 from .build import build
-from .copying import draft_of, is_changed, own_sections, pack, take, unpack
+from .copying import copied_draft, draft_of, is_changed, own_sections, pack, take, unpack
 from .plain import to_plain
 from .shared_sections import shared_places
 from .unknown_keys import place_of, unknown_key
@@ -58,9 +58,9 @@ class Config(Node, metaclass=ConfigMeta):
                 known = ", ".join(error.valid) or "none"
                 raise AttributeError(f"{error.message}; its fields: {known}. {error.hint}".rstrip())
             state = self._state
-            if state is not None and state.shared and name in state.shared:
+            if state is not None and state.closed and name in state.closed:
                 return take(self, name)
-            if state is not None and name in state.invalid:
+            if state is not None and state.invalid and name in state.invalid:
                 raise UnresolvedError(f"{type(self).__name__}.{name} has been given a wrong value")
             if info.factory is None:
                 if info.default is not MISSING:
@@ -87,7 +87,7 @@ class Config(Node, metaclass=ConfigMeta):
                 f"{type(self).__name__}.{name} cannot be set: a resolved configuration is "
                 f"immutable; use evolve() to make a changed draft"
             )
-        if state is not None and state.copies is not None:
+        if state is not None and state.fork is not None:
             value = own_sections(self, value)
         info = type(self).__setpoint__.fields.get(name)
         try:
@@ -143,11 +143,12 @@ class Config(Node, metaclass=ConfigMeta):
             return self._changed(changes, python_origin(2))  # called by `copy.replace`
 
     def _changed(self, changes: dict[str, Any], origin: Origin) -> Self:
-        draft = draft_of(self)
-        copies: dict[int, Any] = dict(state_of(draft).copies or ())
-        del copies[id(self)]
+        draft, copies = copied_draft(self)
         # A section of this very draft, put into a second place, is one object in the other, too.
-        own = {name: copies.get(id(value), value) for name, value in changes.items()}
+        own = {
+            name: value if value is self else copies.get(id(value), value)
+            for name, value in changes.items()
+        }
         draft._set_fields(own, origin)
         return draft
 

@@ -1,9 +1,9 @@
-"""Copies of sections: drafts, the tree that resolve works on, and a change of variant."""
+"""Copies of sections: forks of resolved configs, the tree that resolve works on, the freeze."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from ..values.containers import (
     CheckedDict,
@@ -16,10 +16,14 @@ from ..values.containers import (
 from ..values.free import Free
 from ..values.node import (
     Chain,
+    Layer,
     Node,
     State,
     chain_of,
+    chains_of,
     is_frozen,
+    layers_of,
+    replace_given,
     state_of,
     touched,
     value_or_missing,
@@ -35,16 +39,14 @@ from ..values.origin import (
     Origin,
     Recorded,
 )
+from ..values.reference import may_refer
 from ..words.errors import Caution, Invalid
 from ..words.shown import children, rebuild
 from .walk import PLAIN, UNTOUCHED, sections
 
-if TYPE_CHECKING:
-    from ..types.base import FieldType
-
 C = TypeVar("C", bound=Node)
-Dropped = list[tuple[str, object, Origin, str]]
-Packed = tuple[bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...]]
+Dropped = tuple[tuple[str, Any, Origin, str], ...]
+Packed = tuple[bool, dict[str, Any], dict[str, Chain], Dropped, tuple[Caution, ...] | None]
 # What resolve finds out by itself, and so finds out again.
 COMPUTED = (DERIVED, REFERENCE)
 # All flags are one layer, as are all variables; each file is a layer of its own. The values of a
@@ -55,90 +57,278 @@ MANY_ORIGINS = {
     SWEEP: COMMAND_LINE,
     PROGRAM: PROGRAM,
 }
+HOLDERS = (Node, tuple, list, dict, Free)
 
 
-class Copies(dict[int, Node]):
-    """The copies made so far, by the identity of their originals."""
+class Fork:
+    """The draft sections that were opened of one resolved config.
 
-    # The resolved config that the draft is of, if it is of one.
-    original: Node | None = None
-    # Whether a section of it has been put into a second place of the draft.
-    tied = False
-    # Whether a draft holds a resolved section of another config.
-    foreign = False
+    A resolved section cannot change, so a fork has its sections, lists and mappings in common with
+    it (`State.closed`) until somebody asks for one, which *opens* it: a draft takes its place.
+
+    Arguments:
+        original: the config; it is kept, so that the identities of its sections stay theirs.
+    """
+
+    __slots__ = ("moved", "opened", "original")
+
+    def __init__(self, original: Node) -> None:
+        self.original = original
+        self.opened: dict[int, Node] = {}  # by the identity of the resolved section
+        # Whether a section may stand in another place than in the original.
+        self.moved = False
+
+    def open(self, section: Node) -> Any:
+        """The draft in place of a resolved section, the same one wherever it stands."""
+        found = self.opened.get(id(section))
+        if found is not None:
+            return found
+        before, state = state_of(section), State()
+        values: dict[str, Any] = vars(section).copy()
+        state.closed = dict(before.closed or ())
+        for name in state.closed:
+            del values[name]
+        state.layers, state.dropped, state.fork = before.layers.copy(), before.dropped, self
+        draft = self.opened[id(section)] = _made(section, values, state)
+        for name in _forget_computed(section, values, state):
+            state.closed.pop(name, None)
+            values[name] = self.opened_value(section, name, values[name])
+        return draft
+
+    def opened_value(self, owner: Node, name: str, value: Any) -> Any:
+        """A field's value for a draft, with its sections opened."""
+        if isinstance(value, Node):
+            return self.open(value)
+        if isinstance(value, HOLDERS):
+            return (
+                type(owner).__setpoint__.fields[name].type.replace_sections(value, self.open, False)
+            )
+        return value
+
+    def adopted(self, value: Any, place: Node) -> Any:
+        """A value to be put into a draft, with this fork's drafts in place of the original's."""
+        if not isinstance(value, Node):
+            if not any(isinstance(item, HOLDERS) for _, item in children(value)):
+                return value
+            return rebuild(value, lambda item: self.adopted(item, place))
+        if not is_frozen(value):
+            self.moved = self.moved or state_of(value).fork is self
+            return value
+        if all(section is not value for _, section in sections(self.original)):
+            return value
+        source = next((id_ for id_, draft in self.opened.items() if draft is place), None)
+        if any(id(section) == source for _, section in sections(value)):
+            return value  # which would then contain itself, and so is copied apart
+        self.moved = True
+        return self.open(value)
+
+
+def _made(like: C, values: dict[str, Any], state: State) -> C:
+    """A section of the same class with these values."""
+    cls = type(like)
+    made = cls.__new__(cls)
+    object.__setattr__(made, "__dict__", values)
+    object.__setattr__(made, "_state", state)
+    return made
+
+
+def _forget_computed(section: Node, values: dict[str, Any], state: State) -> list[str]:
+    """Forget what resolve has computed in a section, so that it is computed anew.
+
+    Returns:
+        the fields that then have the value again which they were computed from.
+    """
+    last: dict[str, Origin] = {}
+    computed = False
+    for origin, given in state.layers:
+        computed = computed or origin.layer in COMPUTED
+        for name in given if computed else ():
+            last[name] = origin
+    if not computed:
+        return []
+    back: list[str] = []
+    for name, origin in last.items():
+        if origin.layer not in COMPUTED:
+            continue
+        index = max(i for i, (_, given) in enumerate(state.layers) if name in given)
+        given = dict(state.layers[index][1])
+        del given[name]
+        state.layers[index : index + 1] = [(origin, given)] if given else []
+        before = [given[name] for _, given in state.layers if name in given]
+        if before:
+            values[name] = before[-1]
+            back.append(name)
+        else:
+            values.pop(name, None)
+            if state.closed:
+                state.closed.pop(name, None)
+    return back
 
 
 def draft_of(config: C) -> C:
     """A mutable copy; no change of it reaches the original.
 
     What was computed at resolve is forgotten, so that it is computed anew; a section that stands
-    in two places of the original stands in two places of the copy. Of a resolved config only the
-    fields that were set are copied: its sections and containers, which cannot change, are copied
-    when they are first looked into, and `resolve` takes over those that never were.
+    in two places of the original stands in two places of the copy.
     """
-    state = config._state  # pyright: ignore[reportPrivateUsage]
-    before = state.copies if state is not None else None
-    copies = Copies()
+    return copied_draft(config)[0]
+
+
+def copied_draft(config: C) -> tuple[C, Mapping[int, Node]]:
+    """A mutable copy, and the copies of a draft's sections by the identity of these."""
     if is_frozen(config):
-        copies.original = config
-    elif before is not None:
-        copies.original, copies.tied = before.original, before.tied
-    # What stands in several places must be copied once, wherever it is looked into first.
-    lazy = state is None or not state.ties
-    draft = _copy(config, copies, lazy, source=None)
-    if before is not None:
-        copies.update(_inherited(before, copies))
-    return draft
+        return cast(C, Fork(config).open(config)), {}
+    copier = _Copier(working=False)
+    copy = copier.section(config, False)
+    return copy, copier.finish()
 
 
-def _inherited(before: Copies, copies: Copies) -> dict[int, Node]:
-    """What a copy of a draft holds of the config that the draft was made of.
-
-    The identity of an earlier draft's section may be another object's by now; that of a resolved
-    section is not, since its copy keeps it alive.
-    """
-    return {
-        identity: copies[id(earlier)]
-        for identity, earlier in before.items()
-        if identity == id(state_of(earlier).source) and id(earlier) in copies
-    }
-
-
-def working_copy(draft: C, reuse: bool) -> C:
-    """The copy that `resolve` works on: sections are drafts, or resolved and reused as they are.
+def working_copy(draft: C, reuse: bool) -> tuple[C, bool]:
+    """The copy that `resolve` works on: its sections are drafts, or resolved and taken over.
 
     Arguments:
         draft: the draft; it is not changed.
-        reuse: whether resolved sections that nobody has looked into may be taken over. Only
-            those are that stand where they stood when they were resolved, and in which nothing
-            follows from values outside of them.
+        reuse: whether resolved sections that nobody has opened may be taken over. Only those are
+            that stand where they stood when they were resolved, and are self-contained.
+
+    Returns:
+        the copy, and whether there are references in it.
     """
     state = draft._state  # pyright: ignore[reportPrivateUsage]
-    tied = state is not None and state.copies is not None and state.copies.tied
-    reuse = reuse and not tied
-    source = (draft if is_frozen(draft) else state.source) if state and reuse else None
-    copies = Copies()
-    copy = _copy(draft, copies, lazy=False, source=source)
-    if copies.foreign and source is not None:
+    fork: Fork | None = state.fork if state is not None else None
+    if not reuse or fork is None or fork.moved or not _is_root(draft, fork):
+        fork = None
+    copier = _Copier(working=True, fork=fork)
+    copy = copier.section(draft, fork is not None)
+    if copier.foreign and fork is not None:
         # What somebody has put there may be part of what was taken over, and must stay one object.
         return working_copy(draft, reuse=False)
-    return copy
+    return copy, copier.refers
+
+
+def _is_root(draft: Node, fork: Fork) -> bool:
+    """Whether a draft is that of a whole configuration, so that its paths are those of the fork."""
+    known = state_of(fork.original).cautions
+    return known is not None and fork.opened.get(id(fork.original)) is draft
+
+
+class _Copier:
+    """Copies the sections of one draft; each is copied once, wherever it stands.
+
+    Arguments:
+        working: whether nothing may stay closed.
+        fork: the fork whose closed sections may be taken over.
+    """
+
+    def __init__(self, working: bool, fork: Fork | None = None) -> None:
+        self.working = working
+        self.fork = fork
+        self.copies: dict[int, Node] = {}
+        self.forks: dict[int, tuple[Fork, Fork]] = {}
+        self.opened: dict[int, Node] = {}
+        # Whether the draft holds a resolved section that somebody has put there.
+        self.foreign = False
+        self.refers = False
+
+    def finish(self) -> Mapping[int, Node]:
+        """Let the copies of forks know the copies of what had been opened."""
+        for old, new in self.forks.values():
+            new.opened = {
+                identity: self.copies[id(draft)]
+                for identity, draft in old.opened.items()
+                if id(draft) in self.copies
+            }
+        return self.copies
+
+    def section(self, config: Node, reuse: bool) -> Any:
+        """The copy of one section with all that is below it.
+
+        Arguments:
+            reuse: whether it stands where it stood when its fork was made.
+        """
+        found = self.copies.get(id(config))
+        if found is not None:
+            return found
+        before = config._state or State()  # pyright: ignore[reportPrivateUsage]
+        if before.frozen and id(config) in self.opened:
+            return self.section(self.opened[id(config)], False)
+        values: dict[str, Any] = vars(config).copy()
+        state, fork = State(), cast("Fork | None", before.fork)
+        copy = self.copies[id(config)] = _made(config, values, state)
+        state.layers, state.dropped = before.layers.copy(), before.dropped
+        _forget_computed(config, values, state)
+        self.replace(copy, values, before.frozen, reuse)
+        if fork is None:
+            return copy
+        closed = before.closed or {}
+        if not self.working:
+            state.closed, state.fork = closed.copy(), self.copied_fork(fork)
+        elif closed:
+            if id(fork) not in self.forks:
+                self.forks[id(fork)] = fork, fork
+                self.opened.update(fork.opened)
+            stays = reuse and fork is self.fork
+            inside = {n: v for n, v in closed.items() if not (stays and _is_reusable(v))}
+            values.update(closed)
+            if inside:
+                self.replace(copy, inside, True, False)
+                values.update(inside)
+        return copy
+
+    def copied_fork(self, fork: Fork) -> Fork:
+        """The fork of a copied draft."""
+        known = self.forks.get(id(fork))
+        if known is None:
+            known = self.forks[id(fork)] = fork, Fork(fork.original)
+            known[1].moved = fork.moved
+        return known[1]
+
+    def replace(self, copy: Node, values: dict[str, Any], frozen: bool, reuse: bool) -> None:
+        """Replace the values that must not be shared by copies."""
+        fresh: dict[str, Any] = {}
+        layers = state_of(copy).layers
+        holding = [(n, v) for n, v in values.items() if v.__class__ not in PLAIN]
+        for name, value in holding:
+            if isinstance(value, Node):
+                self.foreign = self.foreign or (is_frozen(value) and not frozen)
+                fresh[name] = self.section(value, reuse)
+                continue
+            self.refers = self.refers or (self.working and may_refer(value))
+            if not isinstance(value, HOLDERS):
+                continue
+            kind = type(copy).__setpoint__.fields[name].type
+
+            def item(section: Any) -> Any:
+                # Its place in a list may have changed, so that nothing below it is taken over.
+                self.foreign = self.foreign or (is_frozen(section) and not frozen)
+                return self.section(section, False)
+
+            now = kind.replace_sections(value, item, False)
+            changed = last_change(cast(object, value))
+            if changed is None:
+                fresh[name] = now
+                continue
+            values[name] = now
+            if isinstance(value, CheckedDict) and value.before is not None:
+                replace_given(layers, {name: value.before})
+            layers.append((changed, {name: now}))
+        if fresh:
+            values.update(fresh)
+            if layers:
+                replace_given(layers, fresh)
 
 
 def take(draft: Node, name: str) -> Any:
-    """Copy a field of a draft that is still the resolved config's own, to be looked into.
+    """Open a value of a draft that is still the resolved config's own.
 
     Arguments:
-        name: one of the fields in its `shared`.
+        name: one of the fields in its `closed`.
     """
     state = state_of(draft)
-    held = state.shared.pop(name) if state.shared else None
-    memo = Copies() if state.copies is None else state.copies
-    value = _own(type(draft).__setpoint__.fields[name].type, held, memo)
+    held = state.closed.pop(name) if state.closed else None
+    value = state.fork.opened_value(draft, name, held)
     object.__setattr__(draft, name, value)
-    chain = state.origins.get(name)
-    if chain:
-        chain[-1] = (chain[-1][0], value)
+    replace_given(state.layers, {name: value})
     return value
 
 
@@ -154,156 +344,53 @@ def own_sections(draft: Node, value: Any) -> Any:
     Returns:
         the value; sections of other configs stay as they are.
     """
-    state = state_of(draft)
-    memo = state.copies
-    if memo is None or memo.original is None or not _may_hold(value):
-        return value
+    fork: Fork | None = state_of(draft).fork
+    held: object = value
+    if fork is None or not isinstance(value, Node | tuple | list | dict):
+        return held
     try:
-        if _is_own(value):
-            return value
-        own = {id(section) for _, section in sections(memo.original)}
-        return _with_own(value, memo, own, state.source)
+        return fork.adopted(value, draft)
     except RecursionError:
-        return value  # which contains itself, and is refused where it is read
+        return held  # which contains itself, and is refused where it is read
 
 
-def _with_own(value: Any, memo: Copies, own: set[int], place: Node | None) -> Any:
-    if isinstance(value, Node):
-        above = (section for _, section in sections(value))
-        if id(value) not in own or any(section is place for section in above):
-            return value
-        memo.tied = True
-        return _copy(value, memo, lazy=True, source=None)
-    return rebuild(value, lambda item: _with_own(item, memo, own, place))
-
-
-def _copy(config: C, memo: Copies, lazy: bool, source: Node | None) -> C:
-    """A copy of one section and of what is below it.
-
-    `source` is the resolved section that stands in this place, if its parts may be reused.
-    """
-    found: Any = memo.get(id(config))
-    if found is not None:
-        return found
-    cls = type(config)
-    copy = cls.__new__(cls)
-    memo[id(config)] = copy
-    new = State()
-    object.__setattr__(copy, "_state", new)
-    state: State | None = config._state  # pyright: ignore[reportPrivateUsage]
-    if state is None:
-        state = State()
-    frozen, shared, origins = state.frozen, state.shared or {}, state.origins
-    new.dropped = state.dropped[:]
-    # Keeps what `memo` names by its identity alive as long as the copy is.
-    new.source, new.copies = (config if frozen else state.source), memo
-    put = object.__setattr__
-    for name, info in cls.__setpoint__.fields.items():
-        past = origins.get(name)
-        if past is None and info.constant:
-            continue
-        chain = past[:] if past else []
-        untouched = frozen or name in shared
-        if chain and chain[-1][0].layer in COMPUTED:
-            chain.pop()
-            if not chain:
-                continue
-            value, untouched = chain[-1][1], False
-        elif name in shared:
-            value = shared[name]
-            # What is whole stands nowhere else, unless somebody has put it there; other sections
-            # may have been copied elsewhere.
-            alone = _is_whole(info.type, value) and not (state.copies and state.copies.tied)
-            if not alone and _is_copied(info.type, value, state.copies):
-                value, untouched = take(config, name), False
-        else:
-            try:
-                value = object.__getattribute__(config, name)
-            except AttributeError:
-                continue
-        if type(value) in PLAIN:
-            put(copy, name, value)
-        elif untouched and lazy:
-            new.shared = new.shared or {}
-            new.shared[name] = value
-        elif untouched and source is not None and _is_whole(info.type, value):
-            put(copy, name, value)
-        elif isinstance(value, Node | tuple | list | dict | Free):
-            changed = last_change(cast(object, value))
-            before = value.before if isinstance(value, CheckedDict) else None
-            below = getattr(source, name, None) if source is not None else None
-            memo.foreign = memo.foreign or not (frozen or below is value or _is_own(value))
-            value = _own(info.type, value, memo, lazy, below)
-            put(copy, name, value)
-            if changed is not None:
-                if chain and before is not None:
-                    chain[-1] = (chain[-1][0], before)
-                chain.append((changed, value))
-            elif chain:
-                chain[-1] = (chain[-1][0], value)
-        else:
-            put(copy, name, value)
-        if chain:
-            new.origins[name] = chain
-    return copy
-
-
-def _own(
-    kind: FieldType,
-    value: Any,
-    memo: Copies,
-    lazy: bool = True,
-    source: object = None,
-) -> Any:
-    """A copy of a field's value for the draft that will hold it."""
-    if isinstance(value, Node):
-        state = value._state  # pyright: ignore[reportPrivateUsage]
-        # A section from elsewhere is resolved anew, whatever it was part of.
-        stays = source is not None and (value is source or (state and state.source is source))
-        return _copy(value, memo, lazy, cast(Node, source) if stays else None)
-    return kind.replace_sections(value, lambda inner: _copy(inner, memo, lazy, None), False)
-
-
-def _is_own(value: Any) -> bool:
-    """Whether a draft's value is a draft itself, with all that is directly inside."""
-    if isinstance(value, Node):
-        return not is_frozen(value)
-    if isinstance(value, Free):
-        return True
-    return all(_is_own(item) for _, item in children(value) if _may_hold(item))
-
-
-def _may_hold(value: object) -> bool:
-    return isinstance(value, Node | tuple | list | dict)
-
-
-def _is_copied(kind: FieldType, value: Any, copies: Copies | None) -> bool:
-    """Whether a draft holds a copy of a section that a value it has not looked into also holds."""
-    return bool(copies) and any(id(section) in copies for section in _inside(kind, value))
-
-
-def _is_whole(kind: FieldType, value: Any) -> bool:
+def _is_reusable(value: Any) -> bool:
     """Whether nothing in a resolved value follows from values outside of it, or stands there."""
     if isinstance(value, Node):
-        return value._state is not None and value._state.whole  # pyright: ignore[reportPrivateUsage]
-    return not kind.nested or all(state_of(section).whole for _, section in _sections(kind, value))
+        return state_of(value).self_contained
+    if not isinstance(value, dict | list | tuple):
+        return True
+    held = cast(Any, value)
+    items = held.values() if isinstance(value, dict) else held
+    return all(item.__class__ in PLAIN or _is_reusable(item) for item in items)
 
 
-def _sections(kind: FieldType, value: Any) -> Iterable[tuple[object, Node]]:
-    if isinstance(value, Node):
-        return (((), value),)
-    return kind.sections(value) if kind.nested and value is not None else ()
-
-
-def _inside(kind: FieldType, value: Any) -> Iterator[Node]:
-    """The sections of a resolved value, at any depth."""
-    for _, section in _sections(kind, value):
-        yield section
-        for name, info in type(section).__setpoint__.fields.items():
-            if not info.constant or chain_of(section, name):
-                inner = getattr(section, name)
-                if isinstance(inner, Node | tuple | list | dict):
-                    yield from _inside(info.type, inner)
+def freeze(section: Node) -> None:
+    """Make a section immutable, with every value in its place."""
+    state, cls = state_of(section), type(section).__setpoint__
+    # Filled slots also make later reads plain attribute reads.
+    held, plan = vars(section), cls.plan
+    invalid = state.invalid or ()
+    for name in plan.factories:
+        if name not in held and name not in invalid:
+            value_or_missing(section, name)
+    values = plan.constants | held
+    for name in invalid:
+        values.pop(name, None)  # known to be wrong, and so unreadable
+    holding = [
+        name
+        for name, value in held.items()
+        if value.__class__ not in PLAIN and isinstance(value, HOLDERS)
+    ]
+    if len(holding) > 1:
+        holding.sort(key=plan.order.__getitem__)  # in which sections are walked
+    state.closed = {}
+    for name in holding:
+        values[name] = state.closed[name] = frozen_value(values[name])
+    object.__setattr__(section, "__dict__", values)
+    state.frozen = True
+    # What the copy was made of is of no more use, and would be kept alive.
+    state.fork = None
 
 
 def pack(config: Node) -> Packed:
@@ -316,11 +403,13 @@ def pack(config: Node) -> Packed:
     values = {name: getattr(config, name) for name in touched(config)}
     chains = {
         name: [(origin.fixed(name), value) for origin, value in chain]
-        for name in values
-        if (chain := chain_of(config, name))
+        for name, chain in chains_of(config).items()
+        if name in values
     }
     state = config._state or State()  # pyright: ignore[reportPrivateUsage]
-    dropped = [(name, value, origin.fixed(name), why) for name, value, origin, why in state.dropped]
+    dropped = tuple(
+        (name, value, origin.fixed(name), why) for name, value, origin, why in state.dropped
+    )
     return state.frozen, values, chains, dropped, state.cautions
 
 
@@ -333,27 +422,38 @@ def unpack(config: Node, packed: Packed) -> None:
     frozen, values, chains, dropped, cautions = packed
     fields = type(config).__setpoint__.fields
     object.__setattr__(config, "_state", None)
+    closed: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
             value = fields[name].type.replace_sections(value, _same, False)
+        elif frozen and isinstance(value, HOLDERS):
+            closed[name] = value
         object.__setattr__(config, name, value)
     state = state_of(config)
-    state.origins.update(chains)
-    state.frozen, state.dropped, state.cautions = frozen, dropped, cautions
+    for name, chain in chains.items():
+        state.layers.extend((origin, {name: value}) for origin, value in chain)
+    state.frozen, state.dropped, state.cautions = frozen, tuple(dropped), cautions
+    state.closed = closed if frozen else None
 
 
 def frozen_value(value: Any) -> Any:
     """The immutable form of a field's value; sections inside stay the same objects."""
+    if isinstance(value, Node | FrozenList | FrozenDict):
+        return value
     if isinstance(value, Free):
-        return value.copy(frozen=True)
-    if isinstance(value, CheckedList | FrozenList):
-        return FrozenList([frozen_value(item) for item in value], title_of(value))
-    if isinstance(value, CheckedDict | FrozenDict):
+        return value if value.is_frozen() else value.copy(frozen=True)
+    if isinstance(value, CheckedList):
+        return FrozenList(_frozen_items(value), title_of(value))
+    if isinstance(value, CheckedDict):
         items = {key: frozen_value(item) for key, item in value.items()}
         return FrozenDict(items, title_of(value))
     if isinstance(value, tuple):
-        return tuple(frozen_value(item) for item in cast(tuple[Any, ...], value))
+        return tuple(_frozen_items(cast(tuple[Any, ...], value)))
     return value
+
+
+def _frozen_items(items: Iterable[Any]) -> list[Any]:
+    return [item if item.__class__ in PLAIN else frozen_value(item) for item in items]
 
 
 def one_layer(one: Origin, other: Origin) -> bool:
@@ -373,8 +473,9 @@ def keep_shared(old: Node, new: Node) -> None:
     """
     fields = type(new).__setpoint__.fields
     state: State = state_of(new)
+    chains, kept = chains_of(old), set[str]()
     for name in touched(old):
-        chain = chain_of(old, name)
+        chain = chains.get(name, [])
         value: Any = getattr(old, name)
         if chain and chain[-1][0].layer == DEFAULT:
             continue
@@ -385,10 +486,19 @@ def keep_shared(old: Node, new: Node) -> None:
             if name not in fields:
                 raise Invalid("the new variant has no such field")
             object.__setattr__(new, name, fields[name].read(value, origin))
-            state.origins[name] = list(chain)
+            kept.add(name)
         except Invalid:
             reason = f"type = {type(new).__setpoint__.tag} has no such field"
-            state.dropped.append((name, value, origin, reason))
+            state.dropped += ((name, value, origin, reason),)
+    state.layers.extend(_layers_with(old, kept))
+
+
+def _layers_with(section: Node, names: set[str]) -> Iterator[Layer]:
+    """The layers of a section, of which only some fields count."""
+    for origin, given in layers_of(section):
+        found = {name: value for name, value in given.items() if name in names}
+        if found:
+            yield origin, found
 
 
 def is_changed(value: object) -> bool:

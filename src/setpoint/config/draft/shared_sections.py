@@ -9,14 +9,23 @@ from typing import Any, cast
 
 from ..schema.field import FieldInfo
 from ..values.free import Free
-from ..values.node import Chain, Node, chain_of, is_frozen, origins_of, touched, value_or_missing
+from ..values.node import (
+    Chain,
+    Node,
+    chain_of,
+    is_frozen,
+    replace_given,
+    state_of,
+    touched,
+    value_or_missing,
+)
 from ..values.reference import Reference, from_environment, may_refer
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, children, nested, rebuild, same
 from ..words.texts import LiteralText, escaped
 from .unknown_keys import place_of
-from .walk import UNTOUCHED, Leaf, leaves, sections
+from .walk import PLAIN, UNTOUCHED, Leaf, leaves, sections
 
 PLACES = 10_000  # sections of one tree, each counted in every place where it stands
 
@@ -89,9 +98,11 @@ def bind(root: Node, placed: Iterable[tuple[Path, Node]] | None = None) -> bool:
         (section, name)
         for _, section in (sections(root) if placed is None else placed)
         if not is_frozen(section)  # else no reference has been left
-        for name in list(origins_of(section))
-        if type(section).__setpoint__.fields[name].type.nested
-        and may_refer(value_or_missing(section, name))
+        for name, value in list(vars(section).items())
+        if value.__class__ not in PLAIN
+        and not isinstance(value, Node)
+        and type(section).__setpoint__.fields[name].type.nested
+        and may_refer(value)
     ]
     bound = False
     again = bool(waiting)
@@ -179,9 +190,7 @@ def _touched_sections(config: Node, path: Path, seen: set[int]) -> Iterator[tupl
 def _replace(section: Node, info: FieldInfo, stored: object) -> None:
     """Put another value into a field without a new layer: it is the same setting."""
     object.__setattr__(section, info.name, stored)
-    chain = chain_of(section, info.name)
-    if chain:
-        chain[-1] = (chain[-1][0], stored)
+    replace_given(state_of(section).layers, {info.name: stored})
 
 
 def shared_places(config: Node) -> dict[Path, Path]:

@@ -10,7 +10,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import section_classes
 from ..types.base import FieldType
 from ..values.free import Free
-from ..values.node import Chain, Node, origins_of, value_or_missing
+from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
@@ -68,9 +68,15 @@ def narrower(outer: Role, inner: Role) -> Role:
 
 
 def sections(
-    config: Node, path: Path = (), again: list[tuple[Path, Node]] | None = None
+    config: Node,
+    path: Path = (),
+    again: list[tuple[Path, Node]] | None = None,
+    into_frozen: bool = True,
 ) -> Iterator[tuple[Path, Node]]:
     """Every section of a tree, the root first.
+
+    Arguments:
+        into_frozen: whether what is inside of a resolved section counts as well.
 
     Returns:
         pairs of path and section; a section that stands in several places comes once, at the
@@ -79,50 +85,47 @@ def sections(
     Raises:
         SetpointError: if a section contains itself.
     """
-    return _sections(config, path, {}, [] if again is None else again)
+    found: list[tuple[Path, Node]] = []
+    _walk(config, path, {}, found, [] if again is None else again, into_frozen)
+    return iter(found)
 
 
-def _sections(
-    config: Node, path: Path, open_: dict[int, bool], again: list[tuple[Path, Node]]
-) -> Iterator[tuple[Path, Node]]:
+def _walk(
+    config: Node,
+    path: Path,
+    open_: dict[int, bool],
+    all_: list[tuple[Path, Node]],
+    again: list[tuple[Path, Node]],
+    into_frozen: bool,
+) -> None:
     if len(path) >= MAX_DEPTH:
         raise SetpointError(
             f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} holds sections without "
             f"end, or with too many inside one another"
         )
-    yield path, config
+    all_.append((path, config))
     state = config._state  # pyright: ignore[reportPrivateUsage]
-    if state is not None and state.whole:
-        if state.below is None:  # what is below a resolved section is found out once
-            state.below = list(_parts(config, (), {}, []))
-        if not any(id(section) in open_ for _, section in state.below):
-            open_[id(config)] = False
-            for inside, section in state.below:
-                open_[id(section)] = False
-                yield (*path, *inside), section
-            return
-    yield from _parts(config, path, open_, again)
-
-
-def _parts(
-    config: Node, path: Path, open_: dict[int, bool], again: list[tuple[Path, Node]]
-) -> Iterator[tuple[Path, Node]]:
+    frozen = state is not None and state.frozen
+    if frozen and not into_frozen and path:
+        open_[id(config)] = False
+        return
     open_[id(config)] = True
-    origins = origins_of(config)
-    for name, info in type(config).__setpoint__.fields.items():
-        if info.constant and name not in origins:
-            continue  # a default that all instances have in common holds no sections
-        value: Any = value_or_missing(config, name)
+    held = vars(config)
+    for name in (state.closed or ()) if state and frozen else _holding(config, state):
+        value: Any = held[name]
         if isinstance(value, Node):
             found: Iterable[tuple[Path, Node]] = (((), value),)
-        elif isinstance(value, tuple | list | dict) and info.type.nested:
-            found = info.type.sections(value)
+        elif isinstance(value, tuple | list | dict):
+            kind = type(config).__setpoint__.fields[name].type
+            if not kind.nested:
+                continue
+            found = kind.sections(value)
         else:
             continue
         for inside, section in found:
             here = (*path, name, *inside)
             if id(section) not in open_:
-                yield from _sections(section, here, open_, again)
+                _walk(section, here, open_, all_, again, into_frozen)
             elif open_[id(section)]:
                 raise SetpointError(
                     f"{type(section).__name__} contains itself: it stands in its own {dotted(here)}"
@@ -130,6 +133,32 @@ def _parts(
             else:
                 again.append((here, section))
     open_[id(config)] = False
+
+
+def _holding(config: Node, state: State | None) -> list[str]:
+    """The fields of a draft that may hold sections, in order of declaration."""
+    held, plan = vars(config), type(config).__setpoint__.plan
+    if state is not None and state.closed:
+        for name in list(state.closed):
+            getattr(config, name)
+    for name in plan.factories:
+        if name not in held:
+            value_or_missing(config, name)
+    found = [name for name, value in held.items() if value.__class__ not in PLAIN]
+    if len(found) > 1:
+        found.sort(key=plan.order.__getitem__)
+    return found
+
+
+def has_shared(config: Node) -> bool:
+    """Whether some section of a resolved tree stands in several places."""
+    state = state_of(config)
+    if state.has_shared is None:
+        again: list[tuple[Path, Node]] = []
+        for _ in sections(config, (), again):
+            pass
+        state.has_shared = bool(again)
+    return state.has_shared
 
 
 def leaves(
@@ -179,7 +208,7 @@ class _Walk:
         beside: object = None,
     ) -> Iterator[Leaf]:
         self.first[id(config)] = path, role, chain or []
-        origins = origins_of(config)
+        chains = chains_of(config)
         other = beside if type(beside) is type(config) else None
         for name, info in type(config).__setpoint__.fields.items():
             value: Any = value_or_missing(config, name)
@@ -190,7 +219,7 @@ class _Walk:
                 continue
             here: Path = (*path, name)
             own = narrower(role, info.role) if info.role not in (None, role) else role
-            layers = origins.get(name) or []
+            layers = chains.get(name) or []
             if value is not None and type(value) in PLAIN:
                 yield Leaf(here, value, own, layers)
             elif isinstance(value, Node):
@@ -247,12 +276,7 @@ def _is_same(value: Any, other: Any) -> bool:
     """Whether two values need no comparison: equal plain values, or one section of both."""
     if type(value) in PLAIN:
         return type(other) is type(value) and other == value
-    return value is other and isinstance(value, Node) and _is_whole(value)
-
-
-def _is_whole(section: Node) -> bool:
-    state = section._state  # pyright: ignore[reportPrivateUsage]
-    return state is not None and state.whole
+    return value is other and isinstance(value, Node) and state_of(value).self_contained
 
 
 def absence_role(kind: FieldType, role: Role) -> Role:

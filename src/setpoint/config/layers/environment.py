@@ -13,7 +13,7 @@ from ..schema.tree import classes_at, field_of, holds_secret, section_classes
 from ..types.base import FieldType
 from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
 from ..types.sections import SectionType
-from ..values.node import Node, chain_of, value_or_missing
+from ..values.node import Node, chain_of, set_chain, value_or_missing
 from ..values.origin import ENVIRONMENT, RECORD, Origin, Recorded
 from ..values.reference import may_refer
 from ..words.errors import Invalid
@@ -74,7 +74,7 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
                 continue
             later = [at for at, (given, _) in enumerate(chain) if given.order > origin.order]
             if later:
-                chain.insert(later[0], (origin, stored))
+                set_chain(section, name, [*chain[: later[0]], (origin, stored), *chain[later[0] :]])
             else:
                 section.store(name, stored, origin)
             if may_refer(stored):

@@ -376,4 +376,4 @@ def remember_replaced(root: Node, before: Node, path: Path, origin: Origin, text
         if leaf.origin.layer in WRITTEN and leaf.origin is not origin and leaf.path[-1] != "type":
             place = Recorded(leaf.origin.layer, leaf.describe_origin())
             reason = f"{dotted(path)} = {text} replaces the section"
-            state_of(root).dropped.append((leaf.key, leaf.value, place, reason))
+            state_of(root).dropped += ((leaf.key, leaf.value, place, reason),)

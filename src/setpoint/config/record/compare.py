@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..draft.walk import PLAIN, UNTOUCHED, absence_role, free_leaves, leaves, narrower
+from ..draft.walk import (
+    PLAIN,
+    UNTOUCHED,
+    absence_role,
+    free_leaves,
+    has_shared,
+    leaves,
+    narrower,
+)
 from ..schema.bounds import IDENTITY, Role
 from ..types.base import FieldType
 from ..values.free import Free
-from ..values.node import Chain, Node, state_of
+from ..values.node import Chain, Node, chain_of, is_frozen
 from ..values.reference import Reference
 from ..words.names import Path, dotted, within
 from ..words.shown import MISSING, json_value, same
@@ -175,8 +183,8 @@ class Difference:
 def differences(left: Node, right: Node, roles: Sequence[Role] | None = None) -> list[Difference]:
     """Compare two resolved configs value by value."""
     wanted = None if roles is None else set(roles)
-    states = state_of(left), state_of(right)
-    if type(left) is type(right) and all(one.frozen and not one.ties for one in states):
+    alike = type(left) is type(right)
+    if alike and all(is_frozen(side) and not has_shared(side) for side in (left, right)):
         walk = _Pairs()
         try:
             walk.sections(left, right, (), IDENTITY)
@@ -212,7 +220,6 @@ class _Pairs:
                 raise _Uneven
             seen.add(id(section))
         ours, theirs = vars(left), vars(right)
-        before, after = state_of(left).origins, state_of(right).origins
         for name, info in type(left).__setpoint__.fields.items():
             value, other = ours.get(name, MISSING), theirs.get(name, MISSING)
             if value is MISSING or other is MISSING:
@@ -222,7 +229,7 @@ class _Pairs:
             ):
                 continue
             own = narrower(role, info.role) if info.role not in (None, role) else role
-            chains = before.get(name) or [], after.get(name) or []
+            chains = chain_of(left, name), chain_of(right, name)
             self.values(info.type, value, other, (*path, name), own, chains)
 
     def values(

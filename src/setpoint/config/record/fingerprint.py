@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from ..draft.argument_errors import need_config
-from ..draft.walk import PLAIN, Leaf, absence_role, free_leaves, leaves
+from ..draft.walk import PLAIN, Leaf, absence_role, free_leaves, has_shared, leaves
 from ..schema.bounds import IDENTITY
 from ..schema.class_info import newer, renamed
 from ..schema.field import FieldInfo
@@ -76,8 +76,7 @@ def canonical(config: Node) -> str:
         in their shortest exact form. Free of the order of fields, of the machine and of Python's
         version.
     """
-    state = state_of(config)
-    if state.frozen and not state.ties:
+    if is_frozen(config) and not has_shared(config):
         try:
             rows = _Rows().section(config)
         except _Irregular:
@@ -117,8 +116,8 @@ class _Rows:
             raise _Irregular
         self.seen.add(id(config))
         state = state_of(config)
-        # Of what is whole, no part stands in a second place.
-        if state.whole and state.rows is not None:
+        # Of what is self-contained, no part stands in a second place.
+        if state.self_contained and state.rows is not None:
             return state.rows
         rows: list[str] = []
         quote, held = self.quote, vars(config)
@@ -138,7 +137,7 @@ class _Rows:
             elif value is not MISSING or (value := value_or_missing(config, name)) is not MISSING:
                 self.value(rows, name, info.type, value)
         rows.sort()
-        if state.whole:
+        if state.self_contained:
             state.rows = rows
         return rows
 
@@ -204,15 +203,16 @@ def _plan(cls: Any) -> list[tuple[str, str | None, FieldInfo]]:
     Fields that were added later, or had other names, have no begin of their own.
     """
     known = cls.__setpoint__
-    if known.identity is None:
+    plan = known.plan
+    if plan.identity is None:
         if not "".join(known.fields).isascii():
             raise _Irregular
-        known.identity = [
+        plan.identity = [
             (name, None if info.before is not MISSING or info.formerly else f'{name}":', info)
             for name, info in known.fields.items()
             if info.role in (None, IDENTITY)
         ]
-    return known.identity
+    return plan.identity
 
 
 def _word(key: str | int) -> str:

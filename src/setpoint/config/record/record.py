@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from ..draft.plain import to_minimal, to_plain
-from ..draft.shared_sections import entries_of, field_at, layer_text
+from ..draft.shared_sections import entries_of, field_at, layer_text, value_at
 from ..draft.walk import Leaf, leaves, sections
 from ..files.document import Document
 from ..files.read import read_file
@@ -18,7 +18,8 @@ from ..layers.presets import load_plugins
 from ..migrations.chain import HEADER, migrate, schema_of
 from ..schema.bounds import BUDGET, IDENTITY, RUNTIME
 from ..schema.field import FieldInfo
-from ..values.node import Chain, Node
+from ..values.free import Free
+from ..values.node import Chain, Node, set_chain
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin, Recorded
 from ..values.reference import may_refer
 from ..values.user_code import importable_name
@@ -120,10 +121,11 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
                 f"{' '.join(f'--import {module}' for module in missing)}"
             )
         raise ConfigError([*editor.problems, *(Problem("", str(error)) for error in broken)])
-    for leaf in leaves(draft):
+    for leaf in list(leaves(draft)):
         if leaf.chain and leaf.key in recorded:
             info = field_at(draft, leaf.path)
-            leaf.chain[:] = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1], info)
+            chain = _chain(recorded[leaf.key]["layers"], leaf.chain[-1][1], info)
+            _put_chain(draft, leaf.path, chain)
     return draft, {**record.header, "notes": record.notes}
 
 
@@ -150,6 +152,22 @@ def _layers(leaf: Leaf) -> list[dict[str, object]]:
     ] or [{"layer": DEFAULT, "origin": DEFAULT}]
     layers[-1]["value"] = json_value(leaf.value)
     return layers
+
+
+def _put_chain(root: Node, path: Path, chain: Chain) -> None:
+    """Give the field, or the key of a free area, that holds a value the layers of its record."""
+    node: Any = root
+    holder: tuple[Node, str] | None = None
+    for index, part in enumerate(path):
+        if isinstance(node, Free):
+            if index + 1 == len(path):
+                node.chain(str(part))[:] = chain
+                return
+        elif isinstance(node, Node) and part in type(node).__setpoint__.fields:
+            holder = node, str(part)
+        node = value_at(node, part)
+    if holder is not None:
+        set_chain(*holder, chain)
 
 
 def _chain(layers: Sequence[Mapping[str, Any]], value: object, info: FieldInfo | None) -> Chain:

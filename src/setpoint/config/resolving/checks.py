@@ -13,13 +13,13 @@ from ..draft.walk import sections
 from ..schema.declare import CHECK, NEEDS, RULE, CheckMark, Need
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_below
+from ..values.containers import CheckedDict, CheckedList
 from ..values.free import Free
 from ..values.node import (
     Node,
     chain_of,
     is_frozen,
     is_invalid,
-    origins_of,
     state_of,
     value_or_missing,
 )
@@ -33,13 +33,18 @@ WANTED = "it must yield a Problem for each finding, and nothing where all is wel
 
 
 class Checker:
-    """Looks for what is wrong with a tree whose values are all known."""
+    """Looks for what is wrong with a tree whose values are all known.
 
-    def __init__(self, placed: list[tuple[Path, Node]]) -> None:
+    Arguments:
+        known: the cautions of the config of which resolved sections were taken over.
+    """
+
+    def __init__(self, placed: list[tuple[Path, Node]], known: Sequence[Caution] = ()) -> None:
         self.placed = placed
+        self.known = known
         self.problems: list[Problem] = []
         self.cautions: list[Caution] = []
-        # A section that was taken over as it is has passed; only what is said again counts.
+        # A section that was taken over as it is has passed; what was said of it still holds.
         self.passed = {id(section) for _, section in placed if is_frozen(section)}
 
     def required(self) -> None:
@@ -47,8 +52,10 @@ class Checker:
         for path, section in self.placed:
             if is_frozen(section):
                 continue
-            for name, info in type(section).__setpoint__.fields.items():
-                if info.constant or info.factory is not None:
+            held, known = vars(section), type(section).__setpoint__
+            for name in known.plan.lacking:
+                info = known.fields[name]
+                if name in held:
                     continue
                 if is_invalid(section, name) or value_or_missing(section, name) is not MISSING:
                     continue
@@ -63,13 +70,12 @@ class Checker:
         for path, section in self.placed:
             if is_frozen(section):
                 continue
-            origins = origins_of(section)
-            for name, info in type(section).__setpoint__.fields.items():
-                if info.item_bounds is None or name not in origins:
-                    continue
-                value: Any = value_or_missing(section, name)
+            held = vars(section)
+            for name, info in type(section).__setpoint__.plan.item_bounded:
+                if not isinstance(held.get(name), CheckedList | CheckedDict):
+                    continue  # it cannot be changed, and was checked when it was set
                 try:
-                    info.check(None if value is MISSING else value)
+                    info.check(held[name])
                 except Invalid as error:
                     for part in error.parts:
                         relative = dotted((name, *part.at))
@@ -84,11 +90,16 @@ class Checker:
                 else those that need something.
         """
         for path, section in self.placed:
-            passed = id(section) in self.passed and not able
+            if id(section) in self.passed and not able:
+                inside = dotted(path)
+                self.cautions.extend(
+                    caution
+                    for caution in self.known
+                    if caution.path == inside or caution.path.startswith(f"{inside}.")
+                )
+                continue
             for name in type(section).__setpoint__.checks:
                 mark = mark_of(section, name)
-                if passed and not mark.cautions:
-                    continue
                 if bool(mark.needs) != bool(able) or not set(mark.needs) <= set(able):
                     continue
                 if "files" in mark.needs and path and path[0] in unread:
@@ -378,7 +389,9 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
         SetpointError: for a draft.
     """
     need_resolved(config, "cautions_of")
-    return state_of(config).cautions
+    silenced = silenced_codes(config)
+    found = state_of(config).cautions or ()
+    return tuple(caution for caution in found if caution.code not in silenced)
 
 
 def known_cautions(root: type[Node]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import types
 from typing import Any, cast
 
 from ..draft.shared_sections import contains, missing_place, references, value_at
-from ..draft.walk import PLAIN, sections
+from ..draft.walk import sections
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
 from ..types.containers import kind_at
@@ -16,7 +16,6 @@ from ..values.node import (
     chain_of,
     is_invalid,
     mark_invalid,
-    origins_of,
     value_or_missing,
 )
 from ..values.origin import DERIVED, REFERENCE, Origin
@@ -94,9 +93,10 @@ class Determination:
 
     Arguments:
         root: the merged draft; values are stored into it.
+        refers: whether there may be references in it.
     """
 
-    def __init__(self, root: Node, placed: list[tuple[Path, Node]]) -> None:
+    def __init__(self, root: Node, placed: list[tuple[Path, Node]], refers: bool) -> None:
         self.root = root
         self.paths = {id(section): path for path, section in reversed(placed)}
         self.problems: list[Problem] = []
@@ -112,19 +112,19 @@ class Determination:
         for path, section in placed:
             state = section._state  # pyright: ignore[reportPrivateUsage]
             if state is None or not state.frozen:  # else all of it is known already
-                self._collect(path, section)
+                if refers:
+                    self._collect_references(path, section)
+                self._collect_derived(path, section)
 
-    def _collect(self, path: Path, section: Node) -> None:
-        cls, origins = type(section), origins_of(section)
-        for name in cls.__setpoint__.fields:
-            if name not in origins or type(origins[name][-1][1]) in PLAIN:
-                continue
-            value: Any = value_or_missing(section, name)
-            if isinstance(value, Reference | tuple | list | dict) and may_refer(
-                cast(object, value)
-            ):
-                sources: dict[Path, Source] = dict(references(value))
-                self._add(Pending(section, name, (*path, name), sources, _opened(value)))
+    def _collect_references(self, path: Path, section: Node) -> None:
+        order, held = type(section).__setpoint__.plan.order, vars(section)
+        found = [name for name, value in held.items() if may_refer(value)]
+        for name in sorted(found, key=order.__getitem__):
+            sources: dict[Path, Source] = dict(references(held[name]))
+            self._add(Pending(section, name, (*path, name), sources, _opened(held[name])))
+
+    def _collect_derived(self, path: Path, section: Node) -> None:
+        cls = type(section)
         for relative, method in cls.__setpoint__.derives.items():
             *inner, name = relative.split(".")
             target: Any = section
@@ -173,8 +173,15 @@ class Determination:
             raise _Failed
         value = getattr(section, name)
         if not type(section).__setpoint__.fields[name].type.nested:
-            self._read(dotted((*self.paths[id(section)], name)))
+            self._read(dotted((*(self._path_of(section) or ()), name)))
         return value
+
+    def _path_of(self, section: Node) -> Path | None:
+        """The first place of a section; None if it is not part of the tree."""
+        if id(section) not in self.paths:  # it may be inside one that was taken over as it is
+            everywhere = list(sections(self.root))
+            self.paths = {id(inner): path for path, inner in reversed(everywhere)} | self.paths
+        return self.paths.get(id(section))
 
     def observe(self, section: Node, method: str) -> Any:
         """Call a method of a section, which may only read.
@@ -234,9 +241,9 @@ class Determination:
             function = getattr(type(section), method)
             return function(View(self, section))
         value = by.evaluate(self._look_up)
-        holds = isinstance(value, Node) and contains(value, pending.section)
-        if holds and pending.info.type.nested:
-            path = dotted(self.paths[id(value)]) or "the root"
+        nested = pending.info.type.nested
+        if nested and isinstance(value, Node) and contains(value, pending.section):
+            path = dotted(self._path_of(value) or ()) or "the root"
             raise Invalid(f"refers to {path}, which would then contain itself")
         if isinstance(value, list | tuple | dict):
             # A few references to lists of references would repeat them without end.
@@ -274,7 +281,8 @@ class Determination:
             self.shares = True
             for path, made in sections(part, (*pending.path, *inside)):
                 if self.paths.setdefault(id(made), path) is path:
-                    self._collect(path, made)
+                    self._collect_references(path, made)
+                    self._collect_derived(path, made)
 
     def _look_up(self, path: Path) -> object:
         node: Any = self.root
@@ -346,11 +354,14 @@ class Determination:
     def _misfit(self, pending: Pending, inside: Path) -> str:
         """What is wrong with a reference to a section that its place cannot take."""
         value = pending.at(inside)
-        if not isinstance(value, Node) or id(value) not in self.paths:
+        if not isinstance(value, Node):
+            return ""
+        where = self._path_of(value)
+        if where is None:
             return ""
         tag = type(value).__setpoint__.tag
         held = f"a section with type = {tag}" if tag else f"a section ({type(value).__name__})"
-        path = dotted(self.paths[id(value)]) or "the root"
+        path = dotted(where) or "the root"
         kind = kind_at(pending.info.type, inside)
         wanted = "what belongs here" if kind is None else kind.describe()
         return f"refers to {path}, which is {held}, not {wanted}"

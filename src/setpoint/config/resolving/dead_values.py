@@ -9,7 +9,15 @@ from ..draft.copying import draft_of, one_layer
 from ..draft.walk import sections
 from ..schema.declare import DEAD
 from ..types.base import replace_in_item
-from ..values.node import Chain, Node, chain_of, origins_of, state_of, value_or_missing
+from ..values.node import (
+    Chain,
+    Node,
+    chain_of,
+    layers_of,
+    set_chain,
+    state_of,
+    value_or_missing,
+)
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
 from ..words.errors import Problem
 from ..words.names import Path
@@ -32,34 +40,32 @@ class Drop:
 
     def apply(self, section: Node) -> None:
         """Take the value out of a section, so that all follows as if it had never been given."""
-        state = state_of(section)
-        chain = state.origins.pop(self.name, None)
+        chain = chain_of(section, self.name)
         if not chain:
             return
-        state.dropped.append((self.name, chain[-1][1], chain[-1][0], f"no effect: {self.reason}"))
-        if state.shared:
-            state.shared.pop(self.name, None)
-        try:
-            object.__delattr__(section, self.name)
-        except AttributeError:
-            return  # nobody had looked into it yet
+        origin, value = chain[-1]
+        state_of(section).dropped += ((self.name, value, origin, f"no effect: {self.reason}"),)
+        set_chain(section, self.name, [])
+        vars(section).pop(self.name, None)
 
 
 def undo(root: Node, giver: Origin) -> None:
     """Take out all that later layers than one have set."""
     for _, section in sections(root):
-        for name, chain in list(origins_of(section).items()):
-            kept = [entry for entry in chain if not _later(entry[0], giver)]
-            if len(kept) == len(chain):
-                continue
-            state_of(section).origins[name] = kept
+        layers = layers_of(section)
+        undone = [given for origin, given in layers if _later(origin, giver)]
+        if not undone:
+            continue
+        kept_layers = [layer for layer in layers if not _later(layer[0], giver)]
+        state_of(section).layers = kept_layers
+        for name in {name for given in undone for name in given}:
+            kept = chain_of(section, name)
             if kept:
                 kind = type(section).__setpoint__.fields[name].type
                 value = replace_in_item(kind, kept[-1][1], draft_of, False)
                 object.__setattr__(section, name, value)
             else:
-                del state_of(section).origins[name]
-                object.__delattr__(section, name)
+                del vars(section)[name]
 
 
 def find_dead(

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 from ..draft.argument_errors import need_config
-from ..draft.copying import frozen_value, working_copy
+from ..draft.copying import draft_of, freeze, working_copy
 from ..draft.shared_sections import bind, check_size, value_at
-from ..draft.walk import PLAIN, sections
+from ..draft.walk import sections
 from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
 from ..values.origin import Origin
-from ..words.errors import ConfigError, Problem, SetpointError
+from ..words.errors import Caution, ConfigError, Problem, SetpointError
 from ..words.names import Path
-from ..words.shown import MISSING
 from ..words.texts import TOO_DEEP
 from .checks import Checker, silenced_codes, unknown_codes
 from .computed import Determination
@@ -39,29 +38,32 @@ def resolve(
     """
     if not isinstance(draft, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
         need_config(draft, "resolve")
+    if is_frozen(draft):
+        draft = draft_of(draft)
     drops: list[Drop] = []
     earlier: dict[float, tuple[Placed, Determination]] = {}
 
     def before(giver: Origin) -> tuple[Placed, Determination]:
         if giver.order not in earlier:
-            _, placed, _, determination = _determined(draft, problems, (), giver)
+            _, placed, _, determination = _determined(draft, problems, (), giver, reuse=False)
             earlier[giver.order] = placed, determination
         return earlier[giver.order]
 
     while True:
-        root, placed, again, determination = _determined(draft, problems, drops)
+        reuse = not problems and not drops
+        root, placed, again, determination = _determined(draft, problems, drops, reuse=reuse)
         overtaken, found = find_dead(determination, placed, before)
         if not overtaken:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         drops.extend(overtaken)
     found = [*problems, *determination.problems, *found]
-    checker = Checker(placed)
+    checker = Checker(placed, _known_cautions(draft))
     checker.required()
     checker.items()
     fresh = [section for _, section in placed if not is_frozen(section)]
     for section in fresh:
-        _freeze(section)  # so that no check can change what it looks at
+        freeze(section)  # so that no check can change what it looks at
     checker.run()
     found.extend(checker.problems)
     silenced = silenced_codes(root)
@@ -69,39 +71,50 @@ def resolve(
         found.extend(unknown_codes(root, silenced))
     if found:
         raise ConfigError(found)
-    for section in fresh:
-        state_of(section).whole = True
     tied = _tied(placed, determination.tied)
-    for _, section in placed:
+    for section in fresh:
         state = state_of(section)
-        state.ties = bool(again)
-        if again or id(section) in tied:  # a section in two places ties these together
-            state.whole = False
-    heard = [caution for caution in checker.cautions if caution.code not in silenced]
-    state_of(root).cautions = tuple(heard)
+        state.has_shared = bool(again)
+        # A section in two places ties these together.
+        state.self_contained = not again and id(section) not in tied
+    state_of(root).cautions = tuple(checker.cautions)
     return root
 
 
+def _known_cautions(draft: Node) -> Sequence[Caution]:
+    """The cautions of the config that a draft was made of."""
+    fork = state_of(draft).fork
+    return (state_of(fork.original).cautions or ()) if fork is not None else ()
+
+
 def _determined(
-    draft: C, problems: Sequence[Problem], drops: Sequence[Drop], last: Origin | None = None
+    draft: C,
+    problems: Sequence[Problem],
+    drops: Sequence[Drop],
+    last: Origin | None = None,
+    *,
+    reuse: bool,
 ) -> tuple[C, Placed, Placed, Determination]:
     """A copy in which every value is computed; its sections, and their further places.
 
-    `last` is the last layer that counts, if not all of them do.
+    `last` is the last layer that counts, if not all of them do. Of sections that are taken over as
+    they were resolved, only the uppermost are among its sections.
     """
     try:
-        root = working_copy(draft, reuse=not problems and not drops and last is None)
+        root, refers = working_copy(draft, reuse)
     except RecursionError:
         raise SetpointError(f"the sections of {type(draft).__name__} are {TOO_DEEP}") from None
     if last is not None:
         undo(root, last)
+    refers = refers or last is not None or bool(drops)
     again: Placed = []
-    placed = list(sections(root, (), again))
-    bound = bind(root, placed)
-    if bound:
+    placed = list(sections(root, (), again, into_frozen=False))
+    if refers and bind(root, placed):
         again = []
-        placed = list(sections(root, (), again))
+        placed = list(sections(root, (), again, into_frozen=False))
     if again:
+        if any(is_frozen(section) for _, section in placed):
+            return _determined(draft, problems, drops, last, reuse=False)
         check_size(root)
     if drops:
         by_path = dict(placed)
@@ -112,11 +125,13 @@ def _determined(
         placed = list(sections(root, (), again))
     if problems:
         placed = _mark_invalid(root, placed, problems)
-    determination = Determination(root, placed)
+    determination = Determination(root, placed, refers)
     determination.run()
     if determination.shares:
         again = []
-        placed = list(sections(root, (), again))
+        placed = list(sections(root, (), again, into_frozen=False))
+        if again and any(is_frozen(section) for _, section in placed):
+            return _determined(draft, problems, drops, last, reuse=False)
     return root, placed, again, determination
 
 
@@ -126,7 +141,7 @@ def determined(draft: C, problems: Sequence[Problem]) -> C:
     Returns:
         the copy; what cannot be computed has no value in it.
     """
-    return _determined(draft, problems, [])[0]
+    return _determined(draft, problems, [], reuse=False)[0]
 
 
 def _mark_invalid(root: Node, placed: Placed, problems: Sequence[Problem]) -> Placed:
@@ -173,21 +188,3 @@ def _tied(placed: list[tuple[Path, Node]], tied: set[int]) -> set[int]:
         return tied
     above = {path[:n] for path, section in placed if id(section) in tied for n in range(len(path))}
     return tied | {id(section) for path, section in placed if path in above}
-
-
-def _freeze(section: Node) -> None:
-    state = state_of(section)
-    origins, put = state.origins, object.__setattr__
-    for name, info in type(section).__setpoint__.fields.items():
-        if name in state.invalid:
-            continue  # known to be wrong, and so unreadable
-        # Filled slots also make later reads plain attribute reads.
-        if name not in origins and info.constant:
-            put(section, name, info.default)
-            continue
-        value = value_or_missing(section, name)
-        if type(value) not in PLAIN and value is not MISSING:
-            put(section, name, frozen_value(value))
-    state.frozen = True
-    # What the copy was made of is of no more use, and would be kept alive.
-    state.source = state.copies = None

@@ -30,6 +30,45 @@ LONG = 6  # letters from which on one wrong letter leaves much alike
 NAME = 60  # a longer name than this is shortened in errors
 
 
+class Plan:
+    """What is done with every instance of a class, worked out once from its fields."""
+
+    __slots__ = (
+        "_constants",
+        "factories",
+        "fields",
+        "identity",
+        "item_bounded",
+        "lacking",
+        "made",
+        "order",
+    )
+
+    def __init__(self, fields: Mapping[str, FieldInfo]) -> None:
+        self.fields = fields
+        self.made = FieldInfo.changes
+        # The fields whose default each instance makes for itself.
+        self.factories = tuple(name for name, info in fields.items() if info.factory is not None)
+        self.item_bounded = tuple(
+            (name, info) for name, info in fields.items() if info.item_bounds is not None
+        )
+        # Those that have none: required, or derived.
+        self.lacking = tuple(
+            name for name, info in fields.items() if not info.constant and info.factory is None
+        )
+        self.order = {name: index for index, name in enumerate(fields)}
+        self._constants: dict[str, Any] | None = None
+        # How its part of the canonical form is made, once a fingerprint has been taken.
+        self.identity: Any = None
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The defaults that all instances share, by field; not to be changed."""
+        if self._constants is None:
+            self._constants = {n: info.default for n, info in self.fields.items() if info.constant}
+        return self._constants
+
+
 class ClassInfo:
     """What the engine knows of one config class.
 
@@ -45,10 +84,10 @@ class ClassInfo:
         "derives",
         "environment_prefix",
         "fields",
-        "identity",
         "migrations",
         "other_names",
         "owner",
+        "plan_made",
         "presets",
         "role",
         "schema",
@@ -72,14 +111,21 @@ class ClassInfo:
         # The module with what the root answers to names of other systems.
         self.other_names: str | None = None
         self.fields: dict[str, FieldInfo] = {}
-        # How its part of the canonical form is made, once a fingerprint has been taken.
-        self.identity: Any = None
+        self.plan_made: Plan | None = None
         # Of a root: the sections that packages have added to it.
         self.added: dict[str, Any] = {}
         self.variants: dict[str, type] = {}
         self.derives: dict[str, str] = {}
         self.checks: list[str] = []
         self.deads: list[str] = []
+
+    @property
+    def plan(self) -> Plan:
+        """What is done with every instance; made anew where a field or default has changed."""
+        plan = self.plan_made
+        if plan is None or plan.made != FieldInfo.changes:
+            plan = self.plan_made = Plan(self.fields)
+        return plan
 
     def find(self, key: str) -> FieldInfo | None:
         """The field that a key sets, hyphens and underscores being the same.

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from ..types.base import read_item
 from ..types.compiler import SIMPLE, compile_annotation
@@ -79,6 +79,8 @@ class FieldInfo:
         "values_also_called",
         "written",
     )
+    # How often a default was changed after its class was made, which makes plans obsolete.
+    changes: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -129,6 +131,7 @@ class FieldInfo:
     @default.setter
     def default(self, value: object) -> None:
         self.written, self.settled = value, False
+        FieldInfo.changes += 1
 
     @property
     def required(self) -> bool:

@@ -144,7 +144,7 @@ def add_section(
     newer.add(name)
     for cls in _with_subclasses(root):
         cls.__setpoint__.fields[name] = info
-        cls.__setpoint__.identity = None
+        cls.__setpoint__.plan_made = None
         cls.__setpoint__.added[name] = section
 
 

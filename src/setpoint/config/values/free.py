@@ -91,6 +91,10 @@ class Free:
         self._values[key] = stored
         self._origins.setdefault(key, []).append((origin, stored))
 
+    def is_frozen(self) -> bool:
+        """Whether the area is part of a resolved config."""
+        return self._frozen
+
     def inside(self, key: str) -> Any:
         """What stands under a key, an empty area if nothing does yet.
 

@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..words.errors import Caution, UnresolvedError
-from ..words.names import Path
 from ..words.shown import MISSING
 from .origin import Origin
 
-Chain = list[tuple[Origin, object]]
-
-
-NO_ORIGINS: Mapping[str, Chain] = MappingProxyType({})
+Chain = list[tuple[Origin, Any]]
+# One layer as a section sees it: where it comes from, and the values it gave to fields.
+Layer = tuple[Origin, dict[str, Any]]
 
 
 class State:
     """What an instance remembers beside its values; made when the first value is set."""
 
     __slots__ = (
-        "below",
         "cautions",
-        "copies",
+        "closed",
         "dropped",
+        "fork",
         "frozen",
+        "has_shared",
         "invalid",
-        "origins",
+        "layers",
         "rows",
-        "shared",
-        "source",
-        "ties",
-        "whole",
+        "self_contained",
     )
 
     def __init__(self) -> None:
-        self.origins: dict[str, Chain] = {}
+        # The layers that set something here, first to last. What stands in a layer is not changed,
+        # only replaced, since copies of a section have its layers in common.
+        self.layers: list[Layer] = []
         self.frozen = False
         # Fields whose value is known to be wrong, so that nothing may be concluded from it.
-        self.invalid: set[str] = set()
+        self.invalid: set[str] | None = None
         # Values that a later layer has overtaken: (field, value, origin, reason).
-        self.dropped: list[tuple[str, object, Origin, str]] = []
-        # What resolve found legal but suspicious, on the root.
-        self.cautions: tuple[Caution, ...] = ()
-        # Of a resolved section: whether nothing in it follows from values outside of it.
-        self.whole = False
-        # Of a resolved section: whether some section of its tree stands in several places.
-        self.ties = False
-        # Of such a section: those below it with their paths, once somebody has asked for them.
-        self.below: list[tuple[Path, Node]] | None = None
+        self.dropped: tuple[tuple[str, Any, Origin, str], ...] = ()
+        # Of a resolved section: the values that a draft of it has to copy before it hands them
+        # out. Of such a draft: those of them that nobody has asked for yet; see `copying.Fork`.
+        self.closed: dict[str, Any] | None = None
+        self.fork: Any = None
+        # Of a resolved section: whether nothing in it follows from values outside of it, and no
+        # part of it stands anywhere else; so that any fork may take it over as it is.
+        self.self_contained = False
+        # Of a resolved section: whether some section of its tree stands in several places; None
+        # where it is not known, see `walk.has_shared`.
+        self.has_shared: bool | None = None
         # Of such a section: its part of the canonical form, once a fingerprint has been taken.
         self.rows: list[str] | None = None
-        # Of a draft of a resolved section: that section; the fields that nobody has looked into
-        # yet and that are still its own; and the copies made so far. See `copying.draft_of`.
-        self.source: Node | None = None
-        self.shared: dict[str, Any] | None = None
-        self.copies: Any = None
+        # What resolve found legal but suspicious, on the root; None elsewhere.
+        self.cautions: tuple[Caution, ...] | None = None
 
 
 class Node:
@@ -85,13 +81,13 @@ class Node:
         if state is None:
             state = State()
             object.__setattr__(self, "_state", state)
-        elif state.shared:
-            state.shared.pop(name, None)
-        chain = state.origins.get(name)
-        if chain is None:
-            state.origins[name] = [(origin, value)]
+        elif state.closed:
+            state.closed.pop(name, None)
+        layers = state.layers
+        if layers and layers[-1][0] is origin and name not in layers[-1][1]:
+            layers[-1] = (origin, {**layers[-1][1], name: value})
         else:
-            chain.append((origin, value))
+            layers.append((origin, {name: value}))
 
 
 def is_frozen(config: Node) -> bool:
@@ -119,17 +115,16 @@ def mark_invalid(config: Node, name: str) -> None:
     Derivations and checks that read it then end without a conclusion of their own.
     """
     state = state_of(config)
-    if state.shared:
-        state.shared.pop(name, None)
-    if name in touched(config):
-        object.__delattr__(config, name)
-    state.invalid.add(name)
+    if state.closed:
+        state.closed.pop(name, None)
+    vars(config).pop(name, None)
+    state.invalid = {*(state.invalid or ()), name}
 
 
 def is_invalid(config: Node, name: str) -> bool:
     """Whether a field's value is known to be wrong, so that nothing may be concluded from it."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
-    return state is not None and name in state.invalid
+    return state is not None and state.invalid is not None and name in state.invalid
 
 
 def chain_of(config: Node, name: str) -> Chain:
@@ -139,17 +134,58 @@ def chain_of(config: Node, name: str) -> Chain:
         pairs of origin and value; the last one won.
     """
     state = config._state  # pyright: ignore[reportPrivateUsage]
-    return state.origins.get(name, []) if state else []
+    if state is None:
+        return []
+    return [(origin, given[name]) for origin, given in state.layers if name in given]
 
 
-def origins_of(config: Node) -> Mapping[str, Chain]:
+def chains_of(config: Node) -> dict[str, Chain]:
     """The layers that touched each field of a section; fields that none has touched are not in it.
 
     Returns:
         a chain, as `chain_of` gives it, for each field that was set or computed.
     """
+    found: dict[str, Chain] = {}
+    for origin, given in layers_of(config):
+        for name, value in given.items():
+            found.setdefault(name, []).append((origin, value))
+    return found
+
+
+def layers_of(config: Node) -> Sequence[Layer]:
+    """The layers that set something in a section, first to last, each with what it gave."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
-    return state.origins if state else NO_ORIGINS
+    return state.layers if state else ()
+
+
+def names_set(config: Node) -> set[str]:
+    """The fields that some layer has set or that were computed."""
+    return {name for _, given in layers_of(config) for name in given}
+
+
+def set_chain(config: Node, name: str, chain: Chain) -> None:
+    """Replace the layers that touched a field; its value stays as it is."""
+    state = state_of(config)
+    state.layers = [
+        (origin, {key: value for key, value in given.items() if key != name})
+        if name in given
+        else (origin, given)
+        for origin, given in state.layers
+    ]
+    state.layers.extend((origin, {name: value}) for origin, value in chain)
+
+
+def replace_given(layers: list[Layer], values: Mapping[str, object]) -> None:
+    """Put other objects in place of the last values of fields: they are the same settings."""
+    rest = set(values)
+    for index in range(len(layers) - 1, -1, -1):
+        origin, given = layers[index]
+        found = rest & given.keys()
+        if found:
+            layers[index] = (origin, {**given, **{name: values[name] for name in found}})
+            rest -= found
+            if not rest:
+                return
 
 
 def value_or_missing(config: Any, name: str) -> Any:
@@ -164,14 +200,11 @@ def touched(config: Node) -> Iterator[str]:
     """The fields that hold a value of their own: set, or sections that were looked into."""
     state = config._state  # pyright: ignore[reportPrivateUsage]
     frozen = state is not None and state.frozen
-    origins = state.origins if state else {}
-    shared = state.shared or () if state else ()
+    given = names_set(config)
+    closed = (state.closed if state and not frozen else None) or ()
+    held = vars(config)
     for name, info in type(config).__setpoint__.fields.items():
-        if info.constant and name not in origins and not frozen:
-            continue  # a default that all instances share is not put into them before the freeze
-        if name not in shared:
-            try:
-                object.__getattribute__(config, name)
-            except AttributeError:
-                continue
-        yield name
+        if info.constant and name not in given and not frozen:
+            continue  # a default that all instances share is not theirs
+        if name in held or name in closed:
+            yield name

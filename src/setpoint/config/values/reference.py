@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import ast
 
 LENGTH = 2000
+_NUMBERS = frozenset({int, float, bool, type(None)})
 EXAMPLE = '"${model.dim * 4}"'
 LITERALLY = "A text that holds ${ as it is writes it $${."
 BITS = 4096
@@ -255,10 +256,15 @@ def may_refer(value: object) -> bool:
     """Whether a value holds a reference, as text or read already, also in the items inside it."""
     if isinstance(value, str):
         return refers(value)
-    if isinstance(value, list | tuple):
-        return any(map(may_refer, cast(Sequence[object], value)))
-    if isinstance(value, dict):
-        return any(map(may_refer, cast(dict[str, object], value).values()))
+    if isinstance(value, list | tuple | dict):
+        held = cast(Any, value)
+        for item in held.values() if isinstance(value, dict) else held:
+            if item.__class__ is str:
+                if OPENING in item and refers(item):
+                    return True
+            elif item.__class__ not in _NUMBERS and may_refer(item):
+                return True
+        return False
     return isinstance(value, Reference)
 
 
