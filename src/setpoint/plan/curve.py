@@ -102,7 +102,7 @@ class _Run:
 
     def __init__(self, job: Job, steps: int | None) -> None:
         section, tokens = job.schedule, job.batch.global_size * job.batch.sequence_length
-        known = job.updates() if steps is None else steps
+        known = job.total_steps() if steps is None else steps
         limits = [*job.duration.limits, *(section.runs_over or job.duration).limits]
         self.job = job
         self.unit = "steps" if known is not None else job.duration.limits[0].unit

@@ -232,8 +232,8 @@ class Job(
             self.parallel.world_size,
         )
 
-    def updates(self) -> int | None:
-        """The number of updates of the whole run, as far as the duration decides it.
+    def total_steps(self) -> int | None:
+        """The number of steps of the whole run, as far as the duration decides it.
 
         Returns:
             the number; None where only epochs or time end the run.

@@ -8,13 +8,19 @@ import pytest
 
 from setpoint.config import ConfigError, resolve
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.resolving.checks import verify
-from setpoint.train.rules.cautions import hopeless_patience, hopeless_plateau
+from setpoint.config.resolving.checks import cautions_of, verify
+from setpoint.train.config import Job
+from setpoint.train.rules.cautions import PATIENCE, PLATEAU
 from setpoint.train.run import train
 
 from ..small import rows, small_job
 
 STOP = "evaluation.early_stopping.patience"
+
+
+def said(job: Job, code: str) -> str | None:
+    """The message of a caution; None if there is none."""
+    return next((each.message for each in cautions_of(job) if each.code == code), None)
 
 
 @pytest.mark.parametrize(
@@ -34,11 +40,9 @@ def test_how_many_evaluations_count(
     """The first one is the best so far, so that patience needs one more."""
     if evaluations > 1:
         enough = small_job(tmp_path, *flags, f"{STOP}={evaluations - 1}")
-        assert hopeless_patience(enough) is None
+        assert said(enough, PATIENCE) is None
     beyond = small_job(tmp_path, *flags, f"{STOP}={max(evaluations, 1)}")
-    assert str(hopeless_patience(beyond)).endswith(
-        f" and {evaluations} are made before the last update"
-    )
+    assert str(said(beyond, PATIENCE)).endswith(f" and {evaluations} are made before the last step")
 
 
 def test_a_run_does_count_so_many(tmp_path: Path) -> None:
@@ -57,10 +61,10 @@ def test_a_run_does_count_so_many(tmp_path: Path) -> None:
     ],
 )
 def test_where_nobody_can_tell(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    assert hopeless_patience(small_job(tmp_path, *flags)) is None
+    assert said(small_job(tmp_path, *flags), PATIENCE) is None
 
 
-PLATEAU = ("schedule=plateau", "duration=30 steps", "evaluation.every=3 steps")
+FOLLOWS = ("schedule=plateau", "duration=30 steps", "evaluation.every=3 steps")
 
 
 @pytest.mark.parametrize(
@@ -71,15 +75,15 @@ def test_how_many_evaluations_a_plateau_sees_in_time(
     tmp_path: Path, flags: tuple[str, ...], before_the_end: int
 ) -> None:
     patience = before_the_end - 2
-    enough = small_job(tmp_path, *PLATEAU, *flags, f"schedule.patience={patience}")
-    assert hopeless_plateau(enough) is None
-    beyond = small_job(tmp_path, *PLATEAU, *flags, f"schedule.patience={patience + 1}")
-    assert f"and {before_the_end} are made before the last update" in str(hopeless_plateau(beyond))
+    enough = small_job(tmp_path, *FOLLOWS, *flags, f"schedule.patience={patience}")
+    assert said(enough, PLATEAU) is None
+    beyond = small_job(tmp_path, *FOLLOWS, *flags, f"schedule.patience={patience + 1}")
+    assert f"and {before_the_end} are made before the last step" in str(said(beyond, PLATEAU))
 
 
 def test_a_run_lowers_the_rate_just_in_time(tmp_path: Path) -> None:
     """At a rate at which nothing is learnt, so that no evaluation after the first is a gain."""
-    still = (*PLATEAU, "optimizer.lr=1e-30")
+    still = (*FOLLOWS, "optimizer.lr=1e-30")
     for patience, fallen in ((7, True), (8, False)):
         job = small_job(tmp_path / str(patience), *still, f"schedule.patience={patience}")
         rates = [row["lr"] for row in rows(train(job).directory) if row["kind"] == "train"]
@@ -87,9 +91,9 @@ def test_a_run_lowers_the_rate_just_in_time(tmp_path: Path) -> None:
 
 
 def test_other_schedules_have_no_patience(tmp_path: Path) -> None:
-    assert hopeless_plateau(small_job(tmp_path)) is None
+    assert said(small_job(tmp_path), PLATEAU) is None
     job = small_job(tmp_path, "schedule=plateau", "duration=1 epochs", "schedule.patience=99")
-    assert hopeless_plateau(job) is None
+    assert said(job, PLATEAU) is None
 
 
 WEB = "evaluation.datasets=[{name: web.1, sources: [{type: random}]}]"
@@ -104,7 +108,7 @@ WEB = "evaluation.datasets=[{name: web.1, sources: [{type: random}]}]"
         (("schedule.monitor=held_out.accuracy",), "Set evaluation.accuracy = true."),
         (
             ("schedule.monitor=held_out.accuracy", "evaluation.every=last_step"),
-            "there is one evaluation, after the last update",
+            "there is one evaluation, after the last step",
         ),
         (
             ("schedule.monitor=web.loss", WEB, "evaluation.accuracy=true"),

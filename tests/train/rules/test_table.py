@@ -101,7 +101,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "attention:backend_problems": ("model.attention_backend=sdpa_math",),
 }  # fmt: skip
 # What methods of the job read.
-BEHIND = {"updates": {"duration", "batch"}, "plateau_basis": {"schedule", "evaluation"}}
+BEHIND = {"total_steps": {"duration", "batch"}, "plateau_basis": {"schedule", "evaluation"}}
 
 
 class Watched:

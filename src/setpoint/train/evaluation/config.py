@@ -210,7 +210,7 @@ class Evaluation(Config, role=RUNTIME):
         if self.early_stopping is not None and self.every.unit == "last_step":
             yield Problem(
                 "early_stopping",
-                "has no effect: after the last update there is nothing left to end",
+                "has no effect: after the last step there is nothing left to end",
                 also=("every",),
                 hint="Remove it, or evaluate every so many steps.",
             )

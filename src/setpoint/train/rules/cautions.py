@@ -33,9 +33,9 @@ DECAYS_ANYWAY = "schedule-free-with-decay"
 LOW_MUON_RATE = "muon-learning-rate-low"
 MUON_RATE_FOR_ADAMW = "muon-rate-for-adamw"
 HIGH_LION_RATE = "lion-learning-rate-high"
-JUDGED_UNSAVED = "judged-but-not-saved"
-HOPELESS_PATIENCE = "patience-beyond-run"
-HOPELESS_PLATEAU = "plateau-beyond-run"
+UNSAVED = "judged-but-not-saved"
+PATIENCE = "patience-beyond-run"
+PLATEAU = "plateau-beyond-run"
 WORST_IS_BEST = "best-is-the-worst"
 UNUSED_ROWS = "vocabulary-mostly-unused"
 TOO_LARGE = "larger-than-any-machine"
@@ -46,15 +46,15 @@ CAUTIONS = {
     NEVER_SAVED: "a long run saves no checkpoint before its end",
     HIGH_RATE: "the peak learning rate is far above what is usual",
     UNTRAINED_POSITIONS: "some learned positions lie beyond every training sequence",
-    HOPELESS_PATIENCE: "the run is over before early stopping could end it",
-    HOPELESS_PLATEAU: "the run is over before a plateau could lower the learning rate",
+    PATIENCE: "the run is over before early stopping could end it",
+    PLATEAU: "the run is over before a plateau could lower the learning rate",
     WORST_IS_BEST: "what is kept as the best is the worst by its metric",
     MUP_WITHOUT_ADAM: "muP's learning rates are those for Adam, and the optimizer is another one",
     DECAYS_ANYWAY: "the optimizer takes the place of a falling learning rate, and the rate falls",
     LOW_MUON_RATE: "a learning rate for AdamW is Muon's, whose updates are of another size",
     MUON_RATE_FOR_ADAMW: "AdamW gets the learning rate of Muon's matrices for what is not a matrix",
     HIGH_LION_RATE: "a learning rate for AdamW is Lion's, whose updates are larger",
-    JUDGED_UNSAVED: "most evaluations judge weights that are not saved, so that none is the best",
+    UNSAVED: "most evaluated weights are not saved, so that they cannot be the best",
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 
@@ -62,7 +62,7 @@ UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokeni
 UNUSUAL_RATE = 0.1
 # The largest memory that one machine has, which the largest accelerators have a hundredth of.
 ANY_MACHINE = 32 * 2**40
-LONG = 1000  # updates whose loss hurts
+LONG = 1000  # steps; to lose fewer does not hurt
 # Published ones lie at 0.01 to 0.05; switching the type keeps the rate that AdamW had.
 LEAST_MUON_RATE = 5e-3
 # Lion's authors advise a third to a tenth of AdamW's (Chen et al., 2023).
@@ -71,7 +71,7 @@ MOST_LION_RATE = 1e-3
 
 def suspicious(job: Job) -> Iterator[Caution]:
     """Look for what is seldom meant."""
-    updates = job.updates()
+    steps = job.total_steps()
     if job.optimizer.lr > UNUSUAL_RATE:
         yield Caution(
             HIGH_RATE,
@@ -94,18 +94,18 @@ def suspicious(job: Job) -> Iterator[Caution]:
             also=("duration",),
         )
     yield from _suspicious_end(job)
-    if updates is None:
+    if steps is None:
         return
-    yield from _suspicious_patience(job)
-    yield from _seldom_saved(job, updates)
+    yield from _patience_beyond_run(job, steps)
+    yield from _seldom_saved(job, steps)
     every = job.checkpoint.every
-    in_steps = every.unit == "steps" and every.count >= updates
-    if updates >= LONG and (in_steps or every.unit in ("last_step", "never")):
+    in_steps = every.unit == "steps" and every.count >= steps
+    if steps >= LONG and (in_steps or every.unit in ("last_step", "never")):
         yield Caution(
             NEVER_SAVED,
             "checkpoint.every",
-            f"nothing is saved before the end of {updates} updates; a crash would lose them all",
-            valid=(f"{max(updates // 10, 1)} steps",),
+            f"nothing is saved before the end of {steps} steps; a crash would lose them all",
+            valid=(f"{max(steps // 10, 1)} steps",),
             also=("duration",),
         )
 
@@ -124,46 +124,58 @@ def _suspicious_best(job: Job) -> Iterator[Caution]:
         )
 
 
-def _suspicious_patience(job: Job) -> Iterator[Caution]:
-    """Evaluations that are waited for and never come."""
-    section, cadence = job.evaluation, ("evaluation.every", "duration")
-    if section is not None and section.early_stopping is not None:
-        hopeless = hopeless_patience(job)
-        if hopeless is not None:
-            path = "evaluation.early_stopping.patience"
-            yield Caution(HOPELESS_PATIENCE, path, hopeless, also=cadence)
-    if isinstance(job.schedule, Plateau):
-        hopeless = hopeless_plateau(job)
-        if hopeless is not None:
-            yield Caution(HOPELESS_PLATEAU, "schedule.patience", hopeless, also=cadence)
+def _patience_beyond_run(job: Job, steps: int) -> Iterator[Caution]:
+    """Early stopping or a plateau whose patience is longer than the run."""
+    section, per_step = job.evaluation, job.batch.global_size * job.batch.sequence_length
+    if section is None or section.every.unit not in ("steps", "tokens"):
+        return
+    # An evaluation after the last step comes too late, and the first one is the best so far.
+    trained = (steps - 1) * (per_step if section.every.unit == "tokens" else 1)
+    count = int(trained // section.every.count) + section.before_training
+    stopping, schedule = section.early_stopping, job.schedule
+    late: list[tuple[str, str, str, int]] = []
+    if stopping is not None:
+        path = "evaluation.early_stopping.patience"
+        late.append((PATIENCE, path, "training ends", stopping.patience))
+    if isinstance(schedule, Plateau):
+        fall = "the learning rate falls"
+        late.append((PLATEAU, "schedule.patience", fall, schedule.patience + 1))
+    for code, path, what, patience in late:
+        if count <= patience:
+            yield Caution(
+                code,
+                path,
+                f"{what} after {patience} evaluations without a gain, after the first, and {count} "
+                f"are made before the last step",
+                also=("evaluation.every", "duration"),
+            )
 
 
-def _seldom_saved(job: Job, updates: int) -> Iterator[Caution]:
+def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     """A best checkpoint that is chosen among few of the evaluations."""
     section, saves = job.evaluation, job.checkpoint.every
     if section is None or not job.checkpoint.keep_best:
         return
-    judges = section.every
-    if (judges.unit, saves.unit) != ("steps", "steps"):
+    if (section.every.unit, saves.unit) != ("steps", "steps"):
         return
-    # The last update is judged and saved in any case.
-    each, period = int(judges.count), int(saves.count)
-    judged, saved = (updates - 1) // each, (updates - 1) // math.lcm(each, period)
+    # The last step is evaluated and saved in any case.
+    each, period = int(section.every.count), int(saves.count)
+    evaluated, saved = (steps - 1) // each, (steps - 1) // math.lcm(each, period)
     multiple = period % each == 0 or each % period == 0
-    if multiple or 2 * saved >= judged:
+    if multiple or 2 * saved >= evaluated:
         return
     yield Caution(
-        JUDGED_UNSAVED,
+        UNSAVED,
         "checkpoint.every",
-        f"the best is one that is judged and saved, and of {judged} evaluations before the "
+        f"the best is one that is evaluated and saved, and of {evaluated} evaluations before the "
         f"end {saved} are of weights that are saved",
-        valid=(str(judges),),
+        valid=(str(section.every),),
         also=("evaluation.every", "checkpoint.keep_best"),
     )
 
 
 def _suspicious_end(job: Job) -> Iterator[Caution]:
-    """A curve that ends where the run does not."""
+    """A schedule that ends where the run does not."""
     section, end = job.schedule, job.schedule.end
     share = None if end is None else share_of_run(job, end)
     if end is None or share is None or share == 1:
@@ -179,7 +191,7 @@ def _suspicious_end(job: Job) -> Iterator[Caution]:
         elif section.phases[-1].target:
             return  # to stay somewhere after the last phase is what it is for
         else:
-            effect = "the rest of the run learns nothing, as the last target is 0"
+            effect = "the rest of the run trains at a rate of 0"
     yield Caution(
         HORIZON,
         path,
@@ -272,7 +284,7 @@ def _too_large(job: Job) -> Iterator[Caution]:
 
 
 def _suspicious_model(job: Job) -> Iterator[Caution]:
-    """What the model asks of the other sections and seldom gets on purpose."""
+    """Positions that are never trained, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length
     if not isinstance(model, Transformer):
         return
@@ -299,47 +311,3 @@ def _suspicious_model(job: Job) -> Iterator[Caution]:
             f"which widths may need others",
             also=("optimizer",),
         )
-
-
-def hopeless_patience(job: Job) -> str | None:
-    """Tell whether a run is over before training can have stopped getting better.
-
-    Returns:
-        that it is, in words; None if it is not, if nothing ends early, or if nobody can tell.
-    """
-    stopping = job.evaluation.early_stopping if job.evaluation is not None else None
-    count = _evaluations_in_time(job)
-    # The first evaluation is the best so far.
-    if stopping is None or count is None or count > stopping.patience:
-        return None
-    return (
-        f"training ends after {stopping.patience} evaluations without a gain, after the first, "
-        f"and {count} are made before the last update"
-    )
-
-
-def hopeless_plateau(job: Job) -> str | None:
-    """Tell whether a run is over before a plateau can have lowered the learning rate.
-
-    Returns:
-        that it is, in words; None if it is not, for other schedules, or if nobody can tell.
-    """
-    section, count = job.schedule, _evaluations_in_time(job)
-    if not isinstance(section, Plateau) or count is None or count > section.patience + 1:
-        return None
-    return (
-        f"the learning rate falls after {section.patience + 1} evaluations without a gain, after "
-        f"the first, and {count} are made before the last update"
-    )
-
-
-def _evaluations_in_time(job: Job) -> int | None:
-    """How many evaluations count and can change the run; None if nobody can tell."""
-    section, updates = job.evaluation, job.updates()
-    per_update = {"steps": 1, "tokens": job.batch.global_size * job.batch.sequence_length}
-    if section is None or updates is None or section.every.unit not in per_update:
-        return None
-    every = section.every
-    # What is seen after the last update comes too late.
-    count = int((updates - 1) * per_update[every.unit] // every.count)
-    return count + section.before_training

@@ -136,7 +136,7 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
     if section.every.unit == "last_step":
         yield Problem(
             "evaluation.every",
-            "leaves the schedule nothing to act on: there is one evaluation, after the last update",
+            "leaves the schedule nothing to act on: there is one evaluation, after the last step",
             valid=("100 steps",),
             also=(path,),
         )

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def idle_rounding(job: Job) -> str | None:
-    """Why it does not matter how an optimizer rounds.
-
-    Returns:
-        the reason; None if it does.
-    """
+    """Say why optimizer.rounding has no effect; None if it has one."""
     state = job.precision.optimizer_state or job.precision.updated
     if "bf16" in (state, job.precision.updated):
         return None
@@ -29,11 +25,7 @@ def idle_rounding(job: Job) -> str | None:
 
 
 def idle_reduction(job: Job) -> str | None:
-    """Why it does not matter in which format gradients are added up.
-
-    Returns:
-        the reason; None if it does.
-    """
+    """Say why precision.reduce has no effect; None if it has one."""
     if job.precision.reduce == job.precision.params:
         return f"null is the same: the format of precision.params, {job.precision.params}"
     widened = (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
@@ -43,11 +35,7 @@ def idle_reduction(job: Job) -> str | None:
 
 
 def idle_state(job: Job) -> str | None:
-    """Why it does not matter that the format of the optimizer's state is given.
-
-    Returns:
-        the reason; None if it does, or if the optimizer has no such state at all.
-    """
+    """Say why precision.optimizer_state has no effect; None if it has one, or no state is kept."""
     held = job.precision.updated
     if job.precision.optimizer_state != held or _state_in_doubt(job):
         return None
@@ -55,7 +43,7 @@ def idle_state(job: Job) -> str | None:
 
 
 def _state_in_doubt(job: Job) -> bool:
-    """Whether the optimizer keeps nothing, or what it likes."""
+    """Whether the optimizer keeps no state, or chooses its dtype."""
     return isinstance(job.optimizer, ImportedOptimizer) or not job.optimizer.keeps_state
 
 

@@ -163,7 +163,7 @@ def _switched_on(options: Any, before: str = "") -> Iterator[str]:
 CHECKPOINTING = "memory.activation_checkpointing"
 OFFLOAD = "memory.activation_offload = set"
 ATTENTION = f"{CHECKPOINTING}.save = attention"
-IDLE = "has no effect: {optimizer.type} keeps nothing from update to update"
+IDLE = "has no effect: {optimizer.type} keeps no state between steps"
 FASTEST = "takes the kernel that was fastest, which is another one in another run"
 OTHER_MASK = (
     "eager gives wrong gradients with activation checkpointing and dropout: what is recomputed "
@@ -203,7 +203,7 @@ CONFLICTS = (
         "needs a GPU of Ada's or Hopper's age or newer", ("null",), hint=ON_A_GPU),
     Conflict(
         "precision.optimizer_state = set", ("optimizer = import",),
-        "cannot be asked of {optimizer.target}, which keeps its state in what it likes", ("null",)),
+        "cannot be given for {optimizer.target}, which chooses the dtype of its state", ("null",)),
     Conflict(
         "precision.optimizer_state = set", ("optimizer that keeps no state",), IDLE, ("null",),
         where=lambda job: not job.optimizer.keeps_state),
