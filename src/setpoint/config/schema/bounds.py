@@ -7,9 +7,7 @@ from typing import Any
 from ..words.errors import Invalid
 
 INFINITIES = (float("inf"), float("-inf"))
-
-
-LIMITS = (type(None), int, float)
+NUMBERS = (int, float)
 
 
 class Bounds:
@@ -44,7 +42,7 @@ class Bounds:
         """Whether the limits are numbers that leave room for a value."""
         gt, ge, lt, le = self.gt, self.ge, self.lt, self.le
         for limit in (gt, ge, lt, le):
-            if limit.__class__ not in LIMITS and int not in limit.__class__.__mro__:
+            if not (limit is None or limit.__class__ is float or isinstance(limit, int)):
                 return False
         if lt is not None and ((gt is not None and gt >= lt) or (ge is not None and ge >= lt)):
             return False

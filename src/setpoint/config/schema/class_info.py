@@ -257,10 +257,11 @@ class ConfigMeta(type):
                 theirs: list[str] = getattr(base.__setpoint__, group)
                 mine.extend(method for method in theirs if method not in mine)
         local_names = _enclosing_locals(qualified)
+        info.fields.update(fields)
         for key, declared in fields.items():
-            declared.name, declared.owner, declared.namespace = key, cls, local_names
-            declared.role = declared.role or role
-            info.fields[key] = declared
+            declared.owner, declared.namespace = cls, local_names
+            if declared.role is None:
+                declared.role = role
             if declared.before is not MISSING:
                 newer.add(key)
             if declared.environment is not None:
@@ -287,7 +288,7 @@ def _own_fields(
 ) -> dict[str, FieldInfo]:
     fields: dict[str, FieldInfo] = {}
     for key, annotation in _annotations(namespace).items():
-        if key[:2] == "__" or _is_class_var(annotation):
+        if key[:2] == "__" or (annotation.__class__ is not type and _is_class_var(annotation)):
             continue
         if key in RESERVED or key[0] == "_":
             reason = "begins with an underscore" if key[0] == "_" else "is a word of the engine"
@@ -313,7 +314,7 @@ def _own_fields(
                     f"field(factory=...)"
                 )
             info.written = stored_default(default, f"{name}.{key}")
-        info.annotation = annotation
+        info.name, info.annotation = key, annotation
         info.settled = info.constant and is_settled(info)
         fields[key] = info
     known = {f for base in inherited for f in base.__setpoint__.fields}
@@ -335,8 +336,6 @@ def _own_fields(
 def _is_class_var(annotation: Any) -> bool:
     if annotation.__class__ is str:
         return annotation.partition("[")[0].endswith("ClassVar")
-    if annotation.__class__ is type:
-        return False
     return getattr(annotation, "__origin__", annotation) is ClassVar
 
 
