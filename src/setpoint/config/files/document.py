@@ -63,7 +63,6 @@ class Document:
     """The data of one file, with the position of every key.
 
     Arguments:
-        format: `"toml"`, `"yaml"` or `"json"`.
         data: the top level mapping, of plain dicts, lists and scalars.
         text: the whole text, without a byte order mark.
         scan: finds the places in the text; called once, when a position is first asked for.

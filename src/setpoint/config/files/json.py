@@ -40,9 +40,6 @@ _INFINITE = float("inf")
 def parse_json(text: str, name: str) -> Document:
     """Read JSON; refused is what other readers let pass: keys given twice, NaN, infinity, 1e999.
 
-    Arguments:
-        text: the file, without a byte order mark.
-
     Returns:
         the document; empty text is an empty mapping.
 

@@ -41,9 +41,6 @@ def read_file(path: str) -> Document:
 def parse_bytes(data: bytes, format: Format, name: str) -> Document:
     """Read what came from elsewhere than a file, standard input for instance.
 
-    Arguments:
-        format: `"toml"`, `"yaml"` or `"json"`.
-
     Raises:
         FileError: it is not UTF-8 or not of that format, or breaks one of the limits.
     """
@@ -52,9 +49,6 @@ def parse_bytes(data: bytes, format: Format, name: str) -> Document:
 
 def parse(text: str, format: Format, name: str) -> Document:
     """Read a text that does not come from a file.
-
-    Arguments:
-        format: `"toml"`, `"yaml"` or `"json"`.
 
     Raises:
         FileError: the text is not of that format, or breaks one of the limits.

@@ -50,9 +50,6 @@ _INFINITE = float("inf")
 def parse_toml(text: str, name: str) -> Document:
     """Read TOML 1.0; dates and times are refused, since no field takes them.
 
-    Arguments:
-        text: the file, without a byte order mark.
-
     Returns:
         the document; empty text is an empty mapping.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..words.errors import SetpointError
+from ..words.shown import rebuild
 from ..words.texts import (
     HALF_PAIR,
     MAX_DEPTH,
@@ -20,7 +21,7 @@ from ..words.texts import (
     guess,
     is_text,
 )
-from .document import Document, FileError, Place, describe, error_at, is_list, is_mapping, named
+from .document import Document, FileError, Place, describe, error_at, is_mapping, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,9 +51,6 @@ def parse_yaml(text: str, name: str) -> Document:
     """Read YAML 1.2; tags, merge keys, keys given twice and several documents are refused.
 
     Scalars without quotes become `PlainScalar`, except the nulls; no other value is guessed.
-
-    Arguments:
-        text: the file, without a byte order mark.
 
     Returns:
         the document; empty text is an empty mapping. What lies inside an alias stands, as far as
@@ -246,11 +244,7 @@ class _Builder:
 
 def _copy(value: object) -> object:
     """A value of its own for each alias, so that a later change of one leaves the others."""
-    if is_mapping(value):
-        return {key: _copy(item) for key, item in value.items()}
-    if is_list(value):
-        return [_copy(item) for item in value]
-    return value
+    return rebuild(value, _copy)
 
 
 class Mark(Protocol):

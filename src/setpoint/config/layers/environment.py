@@ -34,11 +34,7 @@ def prefix_of(root: type[Node]) -> str:
 
 
 def declared_in(environ: Mapping[str, str]) -> Declared:
-    """The variables at hand that some field declares.
-
-    Arguments:
-        environ: usually `os.environ`.
-    """
+    """The variables at hand that some field declares."""
     names = sorted(environmental & environ.keys())
     return {name: Origin(ENVIRONMENT, name) for name in names if environ[name]}
 
@@ -52,7 +48,6 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
 
     Arguments:
         editor: the draft; a value that does not fit becomes a problem.
-        environ: usually `os.environ`.
     """
     if not declared:
         return
@@ -222,11 +217,7 @@ def _meant(cls: type[Node], words: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The variables that are meant for the configuration, shallow paths first.
-
-    Arguments:
-        environ: usually `os.environ`.
-    """
+    """The variables that are meant for the configuration, shallow paths first."""
     names = [name for name in environ if name.upper().startswith(prefix)]
     paths = {name: tuple(name[len(prefix) :].split("__")) for name in names}
 

@@ -157,11 +157,7 @@ class Tree:
         return list(_find(self.data, tuple(pattern.split(".")), ()))
 
     def get(self, path: Path) -> Any:
-        """The value at a place that exists.
-
-        Arguments:
-            path: from `find`.
-        """
+        """The value at a place that exists."""
         node: Any = self.data
         for part in path:
             node = node[part]
@@ -169,9 +165,6 @@ class Tree:
 
     def plain(self, path: Path) -> Any:
         """The value at a place as a function of a migration wants it.
-
-        Arguments:
-            path: from `find`.
 
         Returns:
             the value; texts without quotes, as YAML has them, are numbers where they look it.
@@ -315,8 +308,8 @@ class Tree:
 
             return REFERENCE.sub(lambda found: NAMES.sub(name, found.group()), text)
 
-        for path, text in list(_texts(self.data)):
-            if renamed(text) != text:
+        for path, text in list(nested(self.data)):
+            if isinstance(text, str) and renamed(text) != text:
                 self.put(path, renamed(text))
         for entry in self.origins.values():
             for layer in entry["layers"]:
@@ -350,11 +343,6 @@ def _child(node: Any, part: str | int) -> Any:
         items = cast(list[Any], node)
         return items[part] if part < len(items) else None
     return None
-
-
-def _texts(node: Any) -> Iterator[tuple[Path, str]]:
-    """Every text that holds a reference."""
-    return ((path, text) for path, text in nested(node) if isinstance(text, str) and "${" in text)
 
 
 F = TypeVar("F", bound=Callable[[], Iterable[Operation]])

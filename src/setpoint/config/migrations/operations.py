@@ -18,7 +18,6 @@ class Renamed(Operation):
     Arguments:
         old: the path of the schema before; `*` stands for each item of a list or mapping.
         new: the path now, with as many `*`.
-        of: as for `Operation`.
         convert: where the same value is written in another way now, from the old one to the new
             one; a reference stays as it is.
     """
@@ -77,7 +76,6 @@ class Split(Operation):
     Arguments:
         divide: gives the value of each from the old one. For a section it may be left out: then
             `new` are the new places of its fields, each with the name that it had.
-        of: as for `Operation`.
     """
 
     def __init__(
@@ -142,7 +140,6 @@ class Merged(Operation):
         old: the paths of the schema before; `*` stands for each item of a list or mapping.
         new: the path now, with as many `*`.
         defaults: what the old fields were where a file leaves them out.
-        of: as for `Operation`.
     """
 
     def __init__(
@@ -216,7 +213,6 @@ class Retired(Operation):
     Arguments:
         advice: a sentence that says why, or what to do now.
         neutral: the value with which nothing is lost; any other one is reported.
-        of: as for `Operation`.
     """
 
     def __init__(
@@ -253,7 +249,6 @@ class Converted(Operation):
     Arguments:
         what: what has changed, as a sentence, for instance `is counted in tokens, not steps`;
             empty where it is the same value, written in another way.
-        of: as for `Operation`.
     """
 
     def __init__(
@@ -293,7 +288,6 @@ class Added(Operation):
         derived: whether the field is computed from others unless given.
         what: a sentence for files, which mean today's default by what they leave out; to be given
             where that default is another value than the one that runs had before.
-        of: as for `Operation`.
     """
 
     def __init__(
@@ -350,11 +344,7 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 
 class Kept(Operation):
-    """A derived value would be another one today; a record keeps the one that its run had.
-
-    Arguments:
-        of: as for `Operation`.
-    """
+    """A derived value would be another one today; a record keeps the one that its run had."""
 
     def __init__(
         self, path: str, when: Callable[[dict[str, Any]], bool], of: str | None = None
@@ -381,7 +371,6 @@ class Meant(Operation):
 
     Arguments:
         what: what has changed, as a sentence; shown whenever an older record or file is loaded.
-        of: as for `Operation`.
     """
 
     def __init__(

@@ -58,6 +58,12 @@ def _refusal(document: Document, reason: str) -> str:
     )
 
 
+def _at(document: Any, path: Path) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
 def _json(text: str, data: dict[str, Any]) -> str:
     indent = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
     width = indent.group(1) if indent else None
@@ -88,7 +94,7 @@ def rewrite_toml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> st
         elif kind == "put":
             _put_in_toml(kit, document, first, second)
         elif kind == "remove":
-            _remove_in_toml(document, first)
+            del _at(document, first[:-1])[first[-1]]
         text = kit.dumps(document)
     document = kit.parse(text)
     if HEADER in document:
@@ -102,12 +108,11 @@ def rewrite_toml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> st
 
 
 def _move_in_toml(kit: Any, document: Any, old: Path, new: Path) -> None:
-    if old[:-1] == new[:-1] and _rename_in_toml(
-        _at_in_toml(document, old[:-1]), str(old[-1]), str(new[-1])
-    ):
+    section = _at(document, old[:-1])
+    if old[:-1] == new[:-1] and _rename_in_toml(section, str(old[-1]), str(new[-1])):
         return
-    item = _at_in_toml(document, old)
-    _remove_in_toml(document, old)
+    item = section[old[-1]]
+    del section[old[-1]]
     # A plain value takes the remark behind it along; a table would bring its title, too.
     _put_in_toml(kit, document, new, item.unwrap() if hasattr(item, "append") else item)
 
@@ -145,28 +150,12 @@ def _put_in_toml(kit: Any, document: Any, path: Path, value: Any) -> None:
     node = document
     for part in path[:-1]:
         if not isinstance(part, int) and part not in node:
-            node[part] = kit.table() if node is document else _fresh_in_toml(kit, node)
+            inline = isinstance(node, kit.items.InlineTable)
+            node[part] = kit.inline_table() if inline else kit.table()
         elif isinstance(node[part], str):
             node[part] = {"type": str(node[part])}
         node = node[part]
     node[path[-1]] = "null" if value is None else value
-
-
-def _fresh_in_toml(kit: Any, node: Any) -> Any:
-    from tomlkit.items import InlineTable
-
-    return kit.inline_table() if isinstance(node, InlineTable) else kit.table()
-
-
-def _remove_in_toml(document: Any, path: Path) -> None:
-    section = _at_in_toml(document, path[:-1])
-    del section[path[-1]]
-
-
-def _at_in_toml(document: Any, path: Path) -> Any:
-    for part in path:
-        document = document[part]
-    return document
 
 
 def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> str:
@@ -187,9 +176,9 @@ def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> st
         if kind == "move":
             _move_in_yaml(document, first, second)
         elif kind == "put":
-            _put_in_yaml(document, first, second)
+            _section_in_yaml(document, first)[first[-1]] = second
         elif kind == "remove":
-            _remove_in_yaml(_at_in_yaml(document, first[:-1]), first[-1])
+            _remove_in_yaml(_at(document, first[:-1]), first[-1])
     if HEADER in document:
         document[HEADER].update(header)
     else:
@@ -204,7 +193,7 @@ def rewrite_yaml(text: str, steps: Sequence[Step], header: dict[str, Any]) -> st
 
 
 def _move_in_yaml(document: Any, old: Path, new: Path) -> None:
-    section = _at_in_yaml(document, old[:-1])
+    section = _at(document, old[:-1])
     value = section[old[-1]]
     comments = section.ca.items.pop(old[-1], None)
     place = list(section).index(old[-1])
@@ -227,10 +216,6 @@ def _remove_in_yaml(section: Any, key: str | int) -> None:
         section.yaml_set_comment_before_after_key(after[0], before="\n".join(lines))
 
 
-def _put_in_yaml(document: Any, path: Path, value: Any) -> None:
-    _section_in_yaml(document, path)[path[-1]] = value
-
-
 def _section_in_yaml(document: Any, path: Path) -> Any:
     """The mapping or list that a value is to stand in, made where there is none."""
     from ruamel.yaml.comments import CommentedMap
@@ -243,12 +228,6 @@ def _section_in_yaml(document: Any, path: Path) -> Any:
             node[part] = CommentedMap({"type": str(node[part])})
         node = node[part]
     return node
-
-
-def _at_in_yaml(document: Any, path: Path) -> Any:
-    for part in path:
-        document = document[part]
-    return document
 
 
 def _indents(text: str) -> dict[str, int]:

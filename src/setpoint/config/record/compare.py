@@ -282,11 +282,7 @@ def _plain(kind: FieldType, value: Any) -> Any:
 
 
 def difference_of(row: Row) -> Difference:
-    """A row of two tables as a difference.
-
-    Arguments:
-        row: from `compare` of two tables.
-    """
+    """A row of two tables as a difference."""
     left, right = row.entries
     return Difference(
         row.path,

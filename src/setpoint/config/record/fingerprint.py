@@ -235,11 +235,7 @@ def _float(value: float) -> str:
 
 
 def canonical_json(values: Mapping[str, object]) -> str:
-    """The canonical form of values by dotted path.
-
-    Returns:
-        see `canonical`.
-    """
+    """The canonical form of values by dotted path."""
     json = sys.modules.get("json")
     if json is not None:  # somebody has paid for it already
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

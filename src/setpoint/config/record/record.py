@@ -29,7 +29,18 @@ from ..words.shown import children, json_value, shown_plain
 from .fingerprint import as_before, canonical_json, fingerprint, formerly, sha256
 
 C = TypeVar("C", bound=Node)
+CONFIG = "config.json"
+ORIGINS = "origins.json"
+# The origins of a `config.json` that was replaced last, until they take the place of the old ones.
+# A process that is killed between the two leaves the old `origins.json`, and this beside it.
+NEW_ORIGINS = "origins.new.json"
 MINIMAL = "config.toml"
+ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
+# Marks an identity value that is no part of the fingerprint: its field was added later, and holds
+# what every run had before.
+AS_BEFORE = "as_before"
+# Paths and values that stand in the fingerprint for a value whose field was renamed.
+FORMERLY = "formerly"
 
 
 def record_files(config: Node) -> dict[str, str]:
@@ -88,9 +99,6 @@ def read_record(root: type[C], folder: str) -> tuple[C, dict[str, Any]]:
     Every recorded value is kept, also where today's default is another one: a record says what
     the run was, whatever has become of the defaults since. Each keeps the origins it had. A record
     of an older schema is taken to today's one in memory.
-
-    Arguments:
-        folder: a folder with `config.json` and `origins.json`.
 
     Returns:
         the draft, and the record's header (`schema`, `fingerprint`) with `notes`: what has
@@ -208,27 +216,8 @@ def _without(values: Mapping[str, Any], derived: set[str], prefix: str) -> dict[
     return result
 
 
-CONFIG = "config.json"
-ORIGINS = "origins.json"
-NEW_ORIGINS = "origins.new.json"
-ROLES = {role.name: role for role in (IDENTITY, BUDGET, RUNTIME)}
-# Marks an identity value that is no part of the fingerprint: its field was added later, and holds
-# what every run had before.
-AS_BEFORE = "as_before"
-# Paths and values that stand in the fingerprint for a value whose field was renamed.
-FORMERLY = "formerly"
-"""The origins of a `config.json` that was replaced last, until they take the place of the old ones.
-
-A process that is killed between the two leaves the old `origins.json`, and this beside it.
-"""
-
-
 def is_record(path: str) -> bool:
-    """Whether a path is a folder with a recorded config.
-
-    Returns:
-        True if `config.json` lies in it.
-    """
+    """Whether a path is a folder with a recorded config."""
     return os.path.isfile(os.path.join(path, CONFIG))
 
 
@@ -258,8 +247,6 @@ class Record:
     """What a record says, in terms of today's schema.
 
     Arguments:
-        values: of `config.json`, without the header.
-        origins: of `origins.json`.
         find: finds `file:line` for a path.
     """
 
@@ -282,9 +269,6 @@ class Record:
 
 def load_record(root: type[Node], folder: str) -> Record:
     """Read a record, and take it to today's schema if it is of an older one.
-
-    Arguments:
-        folder: a folder with `config.json` and `origins.json`.
 
     Returns:
         the record; the files are not changed.
@@ -385,11 +369,6 @@ def check_integrity(
     """Refuse a record that was changed after it was written.
 
     Nothing of today's code takes part: what was recorded is compared with what was recorded.
-
-    Arguments:
-        values: of `config.json`, without the header.
-        header: of `config.json`.
-        origins: of `origins.json`.
 
     Raises:
         SetpointError: naming the first value that is not the same in both files, or both

@@ -592,9 +592,6 @@ def read_default(info: FieldInfo, value: object) -> Any:
 def refuse_environment(info: FieldInfo, kind: Any) -> None:
     """Refuse a variable for a field that cannot be read from one text.
 
-    Arguments:
-        info: a field declared with `environment=`.
-
     Raises:
         DeclarationError: for secrets and sections.
     """

@@ -153,9 +153,6 @@ def not_of(value: object, root: type) -> str:
 def named(name: str) -> str:
     """A class's name with its article.
 
-    Arguments:
-        name: such as `Job` or `Inference`.
-
     Returns:
         `a Job` or `an Inference`.
     """

@@ -194,11 +194,7 @@ def refuse_credentials(text: str) -> None:
 
 
 def too_large(size: int, format: Format) -> str:
-    """Why a file of so many bytes is not read.
-
-    Arguments:
-        format: `"toml"`, `"yaml"` or `"json"`.
-    """
+    """Why a file of so many bytes is not read."""
     limit = f"at most {MAX_BYTES[format] // MIB} MiB of {format.upper()} are read"
     return f"the file holds {size} bytes; {limit}"
 
