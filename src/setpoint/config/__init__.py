@@ -137,6 +137,8 @@ if TYPE_CHECKING:
     from .record.record import recorded_fingerprint as recorded_fingerprint
     from .record.record import recorded_schema as recorded_schema
     from .record.record import take_new_origins as take_new_origins
+    from .resolving.checks import Verification as Verification
+    from .resolving.checks import cautions_of as cautions_of
     from .resolving.checks import describe_value as describe_value
     from .resolving.checks import known_cautions as known_cautions
     from .resolving.checks import needs_of as needs_of
