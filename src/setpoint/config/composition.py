@@ -135,13 +135,13 @@ def compose(
     except ConfigError:
         raise
     except SetpointError as error:
-        if _plugins(broken):
+        if load_plugins(broken):
             return merge()
         if not broken:
             raise
         raise SetpointError("\n".join(map(str, [error, *broken]))) from None
     # What is not known may be what an installed package brings.
-    if _plugins(broken):
+    if load_plugins(broken):
         composition = merge()
     composition.problems.extend(Problem("", str(error)) for error in broken)
     return composition
@@ -162,10 +162,6 @@ def import_presets(root: type[Config]) -> None:
             import_module(module)
         except Exception:  # tried again from the working folder, with its errors in words
             import_user_module(module, f"the presets of {root.__name__}", trusted=False)
-
-
-def _plugins(broken: list[SetpointError]) -> bool:
-    return load_plugins(broken)
 
 
 def _merge(

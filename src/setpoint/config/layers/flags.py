@@ -113,6 +113,9 @@ def parse_flags(
         at += 1
         name, equals, text = token.partition("=")
         label = label_of(token, name)
+        # What follows, unless it is a further flag; and unless it is any further override.
+        following = tokens[at] if at < len(tokens) and not tokens[at].startswith("--") else None
+        word = None if following is None or "=" in following else following
         if not name.startswith("--"):
             if not equals or not name or name.startswith("-") or deletes(token):
                 raise SetpointError(unexpected(token))
@@ -123,20 +126,17 @@ def parse_flags(
             flags.append(Flag(path, text, label))
         elif is_switch(path):
             # A word that is no further override can only be meant as the value.
-            if at < len(tokens) and not tokens[at].startswith("--") and "=" not in tokens[at]:
-                flags.append(Flag(path, tokens[at], label))
-                at += 1
-            else:
-                flags.append(Flag(path, "true", label))
+            flags.append(Flag(path, "true" if word is None else word, label))
+            at += word is not None
         elif name.startswith("--no-") and is_switch(_path(name[5:])):
-            if at < len(tokens) and not tokens[at].startswith("--") and "=" not in tokens[at]:
+            if word is not None:
                 raise SetpointError(
-                    f"{name} takes no value, got {tokens[at]!r}; write --{name[5:]} true or "
+                    f"{name} takes no value, got {word!r}; write --{name[5:]} true or "
                     f"--{name[5:]} false"
                 )
             flags.append(Flag(_path(name[5:]), "false", label))
-        elif at < len(tokens) and not tokens[at].startswith("--"):
-            flags.append(Flag(path, tokens[at], label))
+        elif following is not None:
+            flags.append(Flag(path, following, label))
             at += 1
         elif said := gone(path):
             raise SetpointError(f"{name}: {said}")
@@ -176,19 +176,18 @@ def takes_next(cls: type[Node], token: str, word: str) -> bool:
 
 def _is_value(kinds: Sequence[FieldType], word: str) -> bool:
     """Whether a word is a value of one of the types, or a reference."""
-    if "${" in word:
+    return "${" in word or all(_reads(kinds, part) for part in word.split(","))
+
+
+def _reads(kinds: Sequence[FieldType], text: str) -> bool:
+    """Whether one of the types takes a text."""
+    for kind in kinds:
+        try:
+            kind.read(PlainScalar(text), Origin(COMMAND_LINE))
+        except SetpointError:
+            continue
         return True
-
-    def read(part: str) -> bool:
-        for kind in kinds:
-            try:
-                kind.read(PlainScalar(part), Origin(COMMAND_LINE))
-            except SetpointError:
-                continue
-            return True
-        return False
-
-    return all(map(read, word.split(",")))
+    return False
 
 
 def apply_flags(editor: Editor, tokens: Sequence[str]) -> None:
@@ -238,11 +237,7 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
     kinds = _kinds(cls, path)
     listed = [kind for kind in kinds if kind.is_container() and ".append" not in flag]
     for these, text in ((listed, ",".join(words)), (kinds, " ".join(words))):
-        for kind in these:
-            try:
-                kind.read(PlainScalar(text), Origin(COMMAND_LINE))
-            except SetpointError:
-                continue
+        if _reads(these, text):
             return f"--{'.'.join(path)} {in_shell(text)}"
     return ""
 
@@ -288,7 +283,7 @@ def _chooses(cls: type[Node], flag: Flag) -> bool:
         return True
     if flag.text == "null" or flag.text.startswith("{") or "${" in flag.text:
         return False
-    return any(_holds(kind, SectionType) for kind in _kinds(cls, flag.path))
+    return is_section(cls, flag.path)
 
 
 def _holds(kind: FieldType, wanted: type[FieldType]) -> bool:
