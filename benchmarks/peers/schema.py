@@ -109,7 +109,7 @@ def classes_in(kind: FieldType) -> Iterator[type[Config]]:
     """
     if isinstance(kind, SectionType):
         yield from kind.variants().values() or kind.classes
-    for part in kind.parts():
+    for part in kind.inner_types():
         yield from classes_in(part)
 
 
@@ -176,7 +176,7 @@ def annotation(kind: FieldType, union: str, item: str = "{}") -> str:
     if isinstance(kind, SequenceType):
         return f"tuple[{item.format(annotation(kind.item, union))}, ...]"
     if isinstance(kind, TupleType):
-        inside = ", ".join(item.format(annotation(part, union)) for part in kind.items)
+        inside = ", ".join(item.format(annotation(part, union)) for part in kind.kinds)
         return f"tuple[{inside}]"
     if isinstance(kind, LiteralType):
         return f"Literal[{', '.join(map(repr, kind.choices))}]"

@@ -448,7 +448,9 @@ def frozen_value(value: Any) -> Any:
         items = {key: frozen_value(item) for key, item in value.items()}
         return FrozenDict(items, title_of(value))
     if isinstance(value, tuple):
-        return tuple(_frozen_items(cast(tuple[Any, ...], value)))
+        items = cast(tuple[Any, ...], value)
+        plain = all(item.__class__ in PLAIN for item in items)
+        return value if plain else tuple(_frozen_items(items))
     return value
 
 

@@ -17,10 +17,11 @@ from ..draft.walk import (
 from ..schema.bounds import IDENTITY, Role
 from ..types.base import FieldType
 from ..values.free import Free
-from ..values.node import Chain, Node, chain_of, is_frozen
+from ..values.node import Node, chain_of, is_frozen
+from ..values.origin import Origin
 from ..values.reference import Reference
 from ..words.names import Path, dotted, within
-from ..words.shown import MISSING, json_value, same
+from ..words.shown import json_value, same
 from .fingerprint import identity_leaves
 from .record import ROLES, load_record
 
@@ -134,24 +135,42 @@ class Absent:
 ABSENT = Absent()
 
 
+# An origin in words, or the origin with the path in it, which are put into words when asked for.
+Source = str | tuple[Origin, Path]
+
+
 class Difference:
     """One value in which two configs differ.
 
     Arguments:
         left, right: the values in plain data, or `ABSENT`.
+        origins: where they come from.
     """
 
-    __slots__ = ("left", "left_origin", "path", "right", "right_origin", "role")
+    __slots__ = ("_origins", "left", "path", "right", "role")
 
     def __init__(
-        self, path: str, left: Any, right: Any, left_origin: str, right_origin: str, role: Role
+        self, path: str, left: Any, right: Any, origins: tuple[Source, Source], role: Role
     ) -> None:
         self.path = path
         self.left = left
         self.right = right
-        self.left_origin = left_origin
-        self.right_origin = right_origin
+        self._origins = origins
         self.role = role
+
+    @property
+    def left_origin(self) -> str:
+        """Where the left value comes from, in words."""
+        return self._origin(0)
+
+    @property
+    def right_origin(self) -> str:
+        """Where the right value comes from, in words."""
+        return self._origin(1)
+
+    def _origin(self, side: int) -> str:
+        source = self._origins[side]
+        return source if isinstance(source, str) else source[0].describe(source[1])
 
     def __str__(self) -> str:
         left, right = (
@@ -220,17 +239,16 @@ class _Pairs:
                 raise _Uneven
             seen.add(id(section))
         ours, theirs = vars(left), vars(right)
-        for name, info in type(left).__setpoint__.fields.items():
-            value, other = ours.get(name, MISSING), theirs.get(name, MISSING)
-            if value is MISSING or other is MISSING:
-                raise _Uneven
-            if value is other or (
-                type(value) in PLAIN and type(value) is type(other) and value == other
-            ):
+        known = type(left).__setpoint__
+        if ours.keys() != theirs.keys() or len(ours) < len(known.fields):
+            raise _Uneven
+        differ = [name for name, value in ours.items() if theirs[name] is not value]
+        for name in sorted(differ, key=known.plan.order.__getitem__):
+            info, value, other = known.fields[name], ours[name], theirs[name]
+            if type(value) in PLAIN and type(value) is type(other) and value == other:
                 continue
             own = narrower(role, info.role) if info.role not in (None, role) else role
-            chains = chain_of(left, name), chain_of(right, name)
-            self.values(info.type, value, other, (*path, name), own, chains)
+            self.values(info.type, value, other, (*path, name), own, (left, right, name))
 
     def values(
         self,
@@ -239,7 +257,7 @@ class _Pairs:
         right: Any,
         path: Path,
         role: Role,
-        chains: tuple[Chain, Chain],
+        field: tuple[Node, Node, str],
     ) -> None:
         """Compare two values of one field, or two items of one place."""
         if isinstance(left, Node) and type(left) is type(right):
@@ -251,7 +269,7 @@ class _Pairs:
             if [leaf.path for leaf in ours] != [leaf.path for leaf in theirs]:
                 raise _Uneven
             for one, two in zip(ours, theirs, strict=True):
-                self.leaf(one.value, two.value, one.path, role, (one.chain, two.chain))
+                self.leaf(one.value, two.value, one.path, role, (one.origin, two.origin))
         elif isinstance(left, Free) or isinstance(right, Free):
             raise _Uneven
         elif kind.nested and (left or right):
@@ -262,19 +280,22 @@ class _Pairs:
             if [item[0] for item in ours] != [item[0] for item in theirs]:
                 raise _Uneven
             for (key, value, inner), (_, other, _) in zip(ours, theirs, strict=True):
-                self.values(inner, value, other, (*path, key), role, chains)
+                self.values(inner, value, other, (*path, key), role, field)
         else:
             role = absence_role(kind, role) if kind.nested else role
-            self.leaf(_plain(kind, left), _plain(kind, right), path, role, chains)
+            ours, theirs, name = field
+            chains = chain_of(ours, name), chain_of(theirs, name)
+            before, after = (chain[-1][0] if chain else UNTOUCHED for chain in chains)
+            self.leaf(_plain(kind, left), _plain(kind, right), path, role, (before, after))
 
     def leaf(
-        self, left: Any, right: Any, path: Path, role: Role, chains: tuple[Chain, Chain]
+        self, left: Any, right: Any, path: Path, role: Role, origins: tuple[Origin, Origin]
     ) -> None:
         """Compare two values in plain data."""
         if not same(json_value(left), json_value(right)):
-            before, after = (chain[-1][0] if chain else UNTOUCHED for chain in chains)
-            here, there = before.describe(path), after.describe(path)
-            self.found.append(Difference(dotted(path), left, right, here, there, role))
+            before, after = origins
+            sources = (before, path), (after, path)
+            self.found.append(Difference(dotted(path), left, right, sources, role))
 
 
 def _plain(kind: FieldType, value: Any) -> Any:
@@ -288,8 +309,7 @@ def difference_of(row: Row) -> Difference:
         row.path,
         ABSENT if left is None else left.value,
         ABSENT if right is None else right.value,
-        "" if left is None else left.origin,
-        "" if right is None else right.origin,
+        ("" if left is None else left.origin, "" if right is None else right.origin),
         row.role,
     )
 
@@ -330,5 +350,5 @@ def recorded_differences(folder: str, config: Node) -> list[Difference]:
         origin = "" if entry is None else str(entry["layers"][-1]["origin"])
         role = leaf.role if leaf is not None else ROLES[entry["role"] if entry else ""]
         today = leaf.describe_origin() if leaf is not None else ""
-        found.append(Difference(path, left, right, origin, today, role))
+        found.append(Difference(path, left, right, (origin, today), role))
     return found
