@@ -450,7 +450,7 @@ def frozen_value(value: Any) -> Any:
     if isinstance(value, tuple):
         items = cast(tuple[Any, ...], value)
         plain = all(item.__class__ in PLAIN for item in items)
-        return value if plain else tuple(_frozen_items(items))
+        return items if plain else tuple(_frozen_items(items))
     return value
 
 

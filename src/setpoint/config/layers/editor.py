@@ -10,6 +10,7 @@ from ..draft.shared_sections import bind, switch
 from ..draft.unknown_keys import former, known_elsewhere, unknown_key
 from ..draft.walk import TAG, reached
 from ..schema.field import FieldInfo
+from ..schema.readers import DOUBT
 from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType
 from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
@@ -17,7 +18,7 @@ from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType,
 from ..types.sections import SectionType, tag_of
 from ..types.special import FreeType
 from ..values.free import Free
-from ..values.node import Node, chain_of
+from ..values.node import Node, chain_of, layers_of, state_of
 from ..values.origin import Origin
 from ..values.reference import Reference, may_refer
 from ..words.errors import Invalid
@@ -44,9 +45,9 @@ class Editor(EditorBase):
 
     def __init__(self, root: Node, replace_mappings: bool = False) -> None:
         super().__init__(root, replace_mappings)
-        # By what path a layer has set a field; a section may stand in several places. What is
+        # By what path a layer first came to a section, which may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
-        self.written: dict[tuple[int, str, int], tuple[Path, Node, Origin]] = {}
+        self.reached: dict[tuple[int, int], tuple[Path, Node, Origin]] = {}
 
     def trial(self) -> Editor:
         return Editor(draft_of(self.root))
@@ -114,7 +115,7 @@ class Editor(EditorBase):
         self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
     ) -> None:
         """Put a mapping onto one section."""
-        for key, value in values.items():
+        for key, value in self._merge_plain(section, values, origin, path).items():
             here = (*path, str(key))
             try:
                 info = self._field(section, str(key))
@@ -122,6 +123,26 @@ class Editor(EditorBase):
             except Invalid as error:
                 for inner, item in self._foreign_section(here, value, error):
                     self.report(inner, item, origin, error)
+
+    def _merge_plain(
+        self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
+    ) -> Mapping[str, object]:
+        """Put the values of a mapping that need no closer look; the others are returned."""
+        state, first = state_of(section), (id(section), id(origin)) not in self.reached
+        if state.frozen or state.closed or not first or hasattr(section, "__setpoint_open__"):
+            return values
+        self.reached[id(section), id(origin)] = path, section, origin
+        held, plan = vars(section), type(section).__setpoint__.plan
+        readers, given, rest = plan.readers, dict[str, Any](), dict[str, object]()
+        for key, value in values.items():
+            stored = (readers.get(key) or plan.reader(key))(value)
+            if stored is DOUBT:
+                rest[key] = value
+            else:
+                held[key] = given[key] = stored
+        if given:
+            state.layers.append((origin, given))
+        return rest
 
     def _foreign_section(
         self, path: Path, value: object, error: Invalid
@@ -229,12 +250,14 @@ class Editor(EditorBase):
         if info.type.nested:
             value = with_fragments(self, info.type, value, origin, path)
         stored = info.read(value, origin)
-        key = (id(section), name, id(origin))
-        before, *_ = self.written.setdefault(key, (path, section, origin))
-        if before != path and not same(stored, getattr(section, name)):
+        place = path[:-1]
+        key = (id(section), id(origin))
+        before, *_ = self.reached.setdefault(key, (place, section, origin))
+        given = any(layer is origin and name in values for layer, values in layers_of(section))
+        if before != place and given and not same(stored, getattr(section, name)):
             raise Invalid(
-                f"is the same value as {dotted(before)}, to which the same file gives another "
-                f"value: the section stands in both places"
+                f"is the same value as {dotted((*before, name))}, to which the same file gives "
+                f"another value: the section stands in both places"
             )
         section.store(name, stored, origin)
 

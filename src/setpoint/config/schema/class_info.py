@@ -14,6 +14,7 @@ from .bounds import IDENTITY, Role
 from .declaration_errors import class_fault, field_fault, is_variable, mark_fault, refuse_clashes
 from .declare import CHECK, DEAD, DERIVE, Rule, component, field
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
+from .readers import Reader, doubts, reader_of
 
 # The roots that have migrations; whoever meets an unknown key may have to ask theirs.
 versioned: list[Any] = []
@@ -42,6 +43,7 @@ class Plan:
         "lacking",
         "made",
         "order",
+        "readers",
     )
 
     def __init__(self, fields: Mapping[str, FieldInfo]) -> None:
@@ -60,6 +62,14 @@ class Plan:
         self._constants: dict[str, Any] | None = None
         # How its part of the canonical form is made, once a fingerprint has been taken.
         self.identity: Any = None
+        # How the plain values of a field are read, once a mapping has set it.
+        self.readers: dict[str, Reader] = {}
+
+    def reader(self, name: str) -> Reader:
+        """What reads the plain values of a key; it doubts all values of one that no field has."""
+        info = self.fields.get(name)
+        found = self.readers[name] = doubts if info is None else reader_of(info)
+        return found
 
     @property
     def constants(self) -> dict[str, Any]:
