@@ -317,14 +317,13 @@ BREAKS = [
         "train/step/loop.py",
         "auxiliary * (whole.weight * count.tokens / whole.tokens)",
         "auxiliary * whole.weight",
-        "train/step/test_loop_accumulation.py train/step/test_loop.py "
-        "train/callbacks/test_experts.py",
+        "train/step/test_loop_accumulation.py train/step/test_loop.py train/step/test_routing.py",
     ),
     Break(
         "train/step/loop.py",
         "            routing = None  # biases",
         "            pass  # biases",
-        "train/callbacks/test_experts.py train/step/test_loop.py",
+        "train/step/test_routing.py train/step/test_loop.py",
     ),
     Break(
         "train/step/position.py",
@@ -334,13 +333,13 @@ BREAKS = [
     ),
     Break(
         "train/record/state.py",
-        'parts.schedule.load_state_dict(state.get("schedule", {}))',
-        "parts.schedule.state_dict()",
+        "self.owner.load_state_dict(saved.state.get(self.key, {}))",
+        "self.owner.state_dict()",
         "train/record/test_state.py train/step/test_learning_rate.py train/test_killed_anywhere.py",
     ),
     Break(
         "train/record/state.py",
-        "convert_state(job.precision, parts.optimizer, others)",
+        "convert_state(self.job.precision, parts.optimizer, others)",
         "others = None",
         "train/record/test_state.py train/test_formats.py",
     ),
@@ -363,16 +362,16 @@ BREAKS = [
         "train/evaluation",
     ),
     Break(
-        "train/callbacks/save.py",
-        "with evaluation_point(loop.parts) as training:",
-        "training = None\n        with evaluation_point(loop.parts):",
+        "train/record/state.py",
+        "training = within.enter_context(evaluation_point(self.parts))",
+        "training = {}\n        within.enter_context(evaluation_point(self.parts))",
         "train/step/test_averaging.py train/test_killed_anywhere.py",
     ),
     Break(
-        "train/record/session.py",
-        "tracker.truncate(min(offset, tracker.offset))",
-        "tracker.truncate(tracker.offset)",
-        "train/record/test_session.py train/test_killed_anywhere.py",
+        "track/jsonl.py",
+        "self._writer.truncate(min(offset, self._writer.offset))",
+        "self._writer.truncate(self._writer.offset)",
+        "track train/test_killed_anywhere.py",
     ),
     Break(
         "precision/scaler.py",

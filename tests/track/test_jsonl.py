@@ -170,6 +170,18 @@ def test_unwritable(tmp_path: Path) -> None:
 
 def test_the_tracker_is_built_from_its_section(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path) as run:
-        with build_jsonl(Jsonl(), run_directory=run) as writer:
-            writer.write({"step": 1})
-        assert read_jsonl(run.metrics) == [{"step": 1}]
+        tracker, notes = build_jsonl(Jsonl(), run_directory=run), list[str]()
+        tracker.open(0, {}, notes.append)
+        tracker.write({"step": 1})
+        state = tracker.state_dict()
+        tracker.write({"step": 2})
+        tracker.close()
+        assert read_jsonl(run.metrics) == [{"step": 1}, {"step": 2}] and not notes
+        again = build_jsonl(Jsonl(), run_directory=run)
+        again.open(1, state, notes.append)
+        again.close()
+        assert read_jsonl(run.metrics) == [{"step": 1}] and not notes
+        short = build_jsonl(Jsonl(), run_directory=run)
+        short.open(5, {"offset": 1000}, notes.append)
+        short.close()
+        assert notes == [f"{run.metrics} lacks rows of steps before 5"]

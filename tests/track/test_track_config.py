@@ -13,7 +13,7 @@ from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.help import field_help
 from setpoint.track.config import Jsonl, TrackerConfig, Tracking
-from setpoint.track.jsonl import JsonlWriter, read_jsonl
+from setpoint.track.jsonl import JsonlTracker, read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.units import Period
 
@@ -75,7 +75,7 @@ def test_trackers_that_leave_metrics_jsonl_out_are_cautioned(
 def test_build(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path) as run:
         writers = [t.build(run_directory=run) for t in resolve(Tracking()).trackers]
-        assert [type(writer) for writer in writers] == [JsonlWriter]
+        assert [type(writer) for writer in writers] == [JsonlTracker]
         writers[0].write({"step": 1})
         assert read_jsonl(run.metrics) == [{"step": 1}]
 

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config.composition import compose
+from setpoint.track.tracker import Trackers
+from setpoint.train.build.components import Components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
+from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.record.state import States, states_of
 from setpoint.train.run import train
+from setpoint.train.step.loss_mean import LossMean
 
 TEXT = """
 name = "small"
@@ -78,6 +83,11 @@ def small_job(folder: Path, *flags: str, without: tuple[str, ...] = ()) -> Job:
     """
     quiet = [f"workspace={folder / 'runs'}", "tracking.progress=none"]
     return compose(Job, str(write_config(folder, without)), flags=[*quiet, *flags]).resolve()
+
+
+def states(job: Job, parts: Components) -> States:
+    """All that a checkpoint of a run without rows and evaluations holds."""
+    return states_of(job, parts, best_metric_of(job, parts), LossMean(), Trackers())
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

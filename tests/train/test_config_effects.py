@@ -28,7 +28,6 @@ from setpoint.parallel.device import choose_device
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.build.process import settings_of
-from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.record.summary import print_summary
@@ -113,7 +112,7 @@ def products(job: Job) -> set[str]:
 def balanced(job: Job) -> dict[str, bytes]:
     """What is saved of the model after four updates, with the biases of routers."""
     parts = build_components(job)
-    Loop(job, parts, [ExpertsCallback()], StopRequest(), Position()).run()
+    Loop(job, parts, [], StopRequest(), Position()).run()
     return {name: tensor.numpy().tobytes() for name, tensor in parts.model.state_dict().items()}
 
 

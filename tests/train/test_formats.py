@@ -27,7 +27,7 @@ from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
 from ..precision.gpu_stand_in import gpu_stand_in
-from .small import assert_same_run, events, rows, small_job
+from .small import assert_same_run, events, rows, small_job, states
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OPTIMIZERS = {
@@ -242,7 +242,7 @@ def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None
         store = CheckpointStore(run / "checkpoints")
         checkpoint = store.load("latest")
         assert checkpoint is not None
-        restore(job, parts, checkpoint)
+        restore(job, states(job, parts), checkpoint)
         for name, held in parts.weights.named_parameters():
             assert held.dtype == torch.float32
             assert torch.equal(held, exact[name]), name

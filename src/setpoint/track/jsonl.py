@@ -6,12 +6,14 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from setpoint.config import RunError, SetpointError
+
+from .tracker import Tracker
 
 if TYPE_CHECKING:
     from .config import Jsonl
@@ -126,9 +128,39 @@ class JsonlWriter:
         return RunError(f"{self.path} cannot be written: {error.strerror}")
 
 
-def build_jsonl(config: Jsonl, *, run_directory: RunDirectory) -> JsonlWriter:
+class JsonlTracker(Tracker):
+    """Writes `metrics.jsonl`; a checkpoint keeps how long the file was."""
+
+    def __init__(self, path: Path) -> None:
+        self._writer = JsonlWriter(path)
+
+    def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Drop the rows of steps that were lost with a process."""
+        offset = state.get("offset", 0)
+        if self._writer.offset < offset:
+            note(f"{self._writer.path} lacks rows of steps before {step}")
+        self._writer.truncate(min(offset, self._writer.offset))
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row; see `JsonlWriter.write`."""
+        self._writer.write(row)
+
+    def flush(self) -> None:
+        """Wait until the disk has all rows."""
+        self._writer.sync()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The length of the file in bytes."""
+        return {"offset": self._writer.offset}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+def build_jsonl(config: Jsonl, *, run_directory: RunDirectory) -> JsonlTracker:
     """Build the tracker that writes `metrics.jsonl`."""
-    return JsonlWriter(run_directory.metrics)
+    return JsonlTracker(run_directory.metrics)
 
 
 def read_jsonl(path: Path, damaged: list[str] | None = None) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from setpoint.config import SetpointError
@@ -10,12 +11,33 @@ if TYPE_CHECKING:
     from setpoint.train.step.loop import Loop, StepResult
 
 
+class Phase(IntEnum):
+    """When a callback runs, of those that are called after the same step."""
+
+    STEP = 0
+    """Belongs to the step itself, such as the end of a profile."""
+    OBSERVE = 1
+    """Reads what the step did, and writes rows and events."""
+    EVALUATE = 2
+    """Evaluates the model."""
+    KEEP = 3
+    """Saves what the ones before have left."""
+    TIDY = 4
+    """Frees what is not needed any more."""
+    LAST = 5
+    """After everything that Setpoint does itself."""
+
+
 class Callback:
     """Does nothing; subclasses override what they need.
+
+    Callbacks of one phase run in the order in which they were added.
 
     Raises:
         SetpointError: a subclass has a method of an older version, which nothing would call.
     """
+
+    phase: Phase = Phase.LAST
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

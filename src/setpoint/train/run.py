@@ -1,4 +1,4 @@
-"""One execution of a job: what must hold before it, and how it ended."""
+"""One execution of a job: refuse, build, open, loop, close."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from functools import partial
 from pathlib import Path
 
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, verify
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.run_directory import RunDirectory
+from setpoint.track.tracker import Trackers
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.process import settings_of
+from setpoint.train.callbacks.build import added_callbacks, build_callbacks
 from setpoint.train.config import Job
-from setpoint.train.record.contract import (
-    check_contract,
-    describe_accepted,
-    refuse_renaming,
-    runs_of_other_lengths,
-)
+from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.record.context import Outcome
+from setpoint.train.record.contract import describe_accepted, runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.outlook import outlook
-from setpoint.train.record.run_name import run_directory_of
-from setpoint.train.record.seed import draw_seed
-from setpoint.train.record.session import Outcome, Session, check_resume, progress_of
-from setpoint.train.record.state import restore
+from setpoint.train.record.refuse import refuse
+from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
+from setpoint.train.record.state import restore, states_of
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.out_of_memory import explain_oom
 from setpoint.train.step.position import Position, is_over
 
@@ -49,19 +48,24 @@ def train(
         RunError: if the run itself fails.
         KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
-    job, path = _held_against_its_place(job, directory, accept)
-    # Everything that may be refused is refused before the first byte is written.
+    plan = refuse(job, directory, accept)
+    job = plan.job
+    # Signals are answered from here on, while the data is read, too.
     with stop or active() or StopRequest() as stop, settings_of(job), ExitStack() as ending:
         stop.resumable, stop.grace = True, job.resilience.grace_period
-        stop.outlook = partial(outlook, path / "checkpoints")
+        stop.outlook = partial(outlook, plan.path / "checkpoints")
         stop.watch()
         shown = progress_of(job)
         ending.callback(shown.stop)
-        fresh = not CheckpointStore(path / "checkpoints").steps
         with explain_oom(job):
-            parts = build_components(job, fresh, shown.work)
-        with RunDirectory.create(path) as run:
-            return Session(job, parts, run, stop, accept, shown).run()
+            parts = build_components(job, not plan.has_checkpoints, shown.work)
+        with open_run(plan, parts, stop, shown) as run:
+            added = added_callbacks(run)
+            start = resume(run)
+            callbacks = [*build_callbacks(run, start), *added]
+            loop = Loop(job, parts, callbacks, stop, start.position, start.ended)
+            run_loop(run, loop)
+            return close_run(run, start, loop)
 
 
 def rehearse(
@@ -75,31 +79,31 @@ def rehearse(
         SetpointError: as `train` does.
         RunError: if all checkpoints are damaged.
     """
-    job, path = _held_against_its_place(job, directory, accept)
-    run = RunDirectory.look(path)
-    store = CheckpointStore(run.checkpoints)
+    plan = refuse(job, directory, accept)
+    job, accepted = plan.job, plan.accepted
+    run = RunDirectory.look(plan.path)
+    damaged: list[str] = []
     with settings_of(job), ExitStack() as ending:
         shown = progress_of(job)
         ending.callback(shown.stop)
-        fresh = not store.steps
         with explain_oom(job):
-            parts = build_components(job, fresh, shown.work)
-        changes: list[str] = []
-        if not (run.is_new and fresh):
-            changes = describe_accepted(compare_with_record(run, job, parts, accept)[0])
-        damaged: list[str] = []
-        newest = None
-        if not fresh:
-            newest = store.load(
-                "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
-            )
-        at = Position() if newest is None else restore(job, parts, newest)
+            parts = build_components(job, not plan.has_checkpoints, shown.work)
+        if accepted is not None:
+            accepted, _ = compare_with_record(run, accepted, parts, accept)
+        newest = CheckpointStore(run.checkpoints).load(
+            "auto", on_damaged=lambda where, why: damaged.append(f"{where.name}: {why}")
+        )
+        at = Position()
+        if newest is not None:
+            best, mean = best_metric_of(job, parts), LossMean()
+            at = restore(job, states_of(job, parts, best, mean, Trackers()), newest)
     rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
     rows += [("duration", str(job.duration))]
-    rows += [("changed", line) for line in changes]
+    if accepted is not None:
+        rows += [("changed", line) for line in describe_accepted(accepted)]
     if newest is None and run.is_new:
-        rows += [("note", line) for line in runs_of_other_lengths(job, path)]
+        rows += [("note", line) for line in runs_of_other_lengths(job, plan.path)]
     return rows + [("damaged", line) for line in damaged]
 
 
@@ -107,34 +111,3 @@ def _would(job: Job, at: Position, resumes: bool) -> str:
     if resumes and is_over(job.duration, at):
         return f"finished at step {at.step}: nothing would be trained"
     return f"would go on at step {at.step}" if resumes else "would start at step 0"
-
-
-def _held_against_its_place(
-    job: Job, directory: str | Path | None, accept: Sequence[str]
-) -> tuple[Job, Path]:
-    """Refuse what the configuration and the record alone show; the job with its seed drawn."""
-    if job.seed is None:
-        draft = job.evolve()
-        draw_seed(draft)
-        job = resolve(draft)
-    _refuse_ranks(job)
-    # What needs nothing was checked at resolve; missing files are found while the data is read.
-    problems = verify(job, set(NEEDS) - {"files"}).problems
-    if problems:
-        raise ConfigError(problems)
-    path = Path(directory if directory is not None else run_directory_of(job))
-    check_resume(job, path)
-    if (path / CONFIG).exists():
-        accepted = check_contract(str(path), job, accept, given=directory is not None)
-        if directory is not None:
-            refuse_renaming(str(path), accepted)
-    return job, path
-
-
-def _refuse_ranks(job: Job) -> None:
-    ranks = job.parallel.world_size
-    if ranks != 1:
-        raise SetpointError(
-            f"parallel.world_size = {ranks}: this version of Setpoint trains in one process; "
-            f"`setpoint check --world-size {ranks}` verifies the plan"
-        )

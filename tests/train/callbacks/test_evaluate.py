@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.track.run_directory import RunDirectory
-from setpoint.train.build.components import Components, build_components
+from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
-from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.evaluation.score import scores_in
+from setpoint.train.record.context import Run
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
 
@@ -270,12 +269,12 @@ def test_a_callback_that_ends_the_loop(tmp_path: Path, end: int) -> None:
             if loop.position.step == end:
                 loop.end("it is enough")
 
-    def added(job: Job, parts: Components, run: RunDirectory) -> list[Callback]:
+    def added(run: Run) -> list[Callback]:
         return [Ender()]
 
     job = small_job(tmp_path, *FALLS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.train.record.session.added_callbacks", added)
+        patch.setattr("setpoint.train.run.added_callbacks", added)
         outcome = train(job)
     run = outcome.directory
     assert (outcome.status, outcome.ended.step, outcome.reason) == (0, end, "it is enough")

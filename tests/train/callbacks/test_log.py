@@ -14,6 +14,7 @@ from setpoint.config import RUNTIME
 from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
+from setpoint.track.tracker import Trackers
 from setpoint.train.callbacks.log import TIMING, LogCallback
 from setpoint.train.run import train
 from setpoint.train.step.loop import StepResult
@@ -50,9 +51,9 @@ def test_evaluations(tmp_path: Path, every: str, judged: list[int]) -> None:
 
 
 def test_speed_and_utilization() -> None:
-    log = LogCallback([], Progress(), flops_per_token=1e6, peak_flops=1e9)
+    log = LogCallback(Trackers(), Progress(), flops_per_token=1e6, peak_flops=1e9)
     log.logged = Position(step=10, tokens=1000, seconds=5.0)
-    log.sum, log.updates = 9.0, 3
+    log.mean.sum, log.mean.steps = 9.0, 3
     row = log.row(Position(step=20, tokens=2000, epochs=0.5, seconds=7.0), UPDATE)
     assert row["tokens_per_second"] == 500.0
     assert row["mfu"] == 500.0 * 1e6 / 1e9
@@ -61,8 +62,8 @@ def test_speed_and_utilization() -> None:
 
 
 def test_without_a_peak_there_is_no_utilization() -> None:
-    log = LogCallback([], Progress(), flops_per_token=1e6, peak_flops=None)
-    log.logged, log.updates = Position(), 1
+    log = LogCallback(Trackers(), Progress(), flops_per_token=1e6, peak_flops=None)
+    log.logged, log.mean.steps = Position(), 1
     assert log.row(Position(step=1, tokens=64, seconds=1.0), UPDATE)["mfu"] is None
 
 

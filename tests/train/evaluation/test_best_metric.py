@@ -17,15 +17,12 @@ from transformers import (
 
 from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.best_metric import (
-    STATE,
     BestMetric,
     best_metric_of,
-    changes_measure,
     measure_of,
     value_of,
 )
 from setpoint.train.evaluation.score import Score
-from setpoint.train.record.contract import Accepted
 
 from ..small import small_job
 
@@ -149,9 +146,10 @@ def test_when_values_no_longer_compare(tmp_path: Path, name: str) -> None:
     before, after, expected = CHANGES[name]
     job, today = (small_job(tmp_path, *flags) for flags in (before, after))
     standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
-    state = json.loads(json.dumps({STATE: standing.to_state()}))
-    found, differs = best_metric_of(today, build_components(today), state)
-    assert differs == expected
+    state = json.loads(json.dumps(standing.state_dict()))
+    found = best_metric_of(today, build_components(today))
+    found.load_state_dict(state)
+    assert found.changed == expected
     if expected:
         assert (found.step, found.best, found.evals_without_gain) == (8, None, 0)
     else:
@@ -162,14 +160,14 @@ def test_without_an_evaluation_what_was_known_is_kept(tmp_path: Path) -> None:
     job = small_job(tmp_path)
     standing = BestMetric(measure_of(job, build_components(job)), 8, 2.5, 1)
     without = small_job(tmp_path, "evaluation=null")
-    found, differs = best_metric_of(
-        without, build_components(without), {STATE: standing.to_state()}
-    )
-    assert (found, differs) == (standing, [])
+    found = best_metric_of(without, build_components(without))
+    found.load_state_dict(standing.state_dict())
+    assert found == standing
 
 
 def test_checkpoints_that_say_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path)
-    found, differs = best_metric_of(job, build_components(job), {})
-    assert (found.step, found.best, found.evals_without_gain, differs) == (-1, None, 0, [])
-    assert not changes_measure(Accepted([]))
+    found = best_metric_of(job, build_components(job))
+    found.load_state_dict({})
+    assert (found.step, found.best, found.evals_without_gain) == (-1, None, 0)
+    assert found.changed == [] and not found.is_known

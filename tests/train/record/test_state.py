@@ -14,11 +14,11 @@ from setpoint.config import SetpointError
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
-from setpoint.train.record.state import capture, restore
+from setpoint.train.record.state import restore, snapshot
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
-from ..small import small_job
+from ..small import small_job, states
 
 
 def advance(
@@ -41,20 +41,22 @@ def test_the_same_run_goes_on(tmp_path: Path, compute: str) -> None:
     parts = build_components(job)
     position, _ = advance(job, parts, Position(), 5)
     store = CheckpointStore(tmp_path / "checkpoints")
-    tensors, state = capture(parts, position)
-    store.save(position.step, tensors, state)
+    with snapshot(states(job, parts), position) as taken:
+        store.save(position.step, taken.tensors, taken.state)
+    state = taken.state
     expected = advance(job, parts, position, 4)
     noise = (random.random(), numpy.random.rand(), torch.rand(1).item())
 
     torch.manual_seed(99)
     fresh = build_components(job)
     checkpoint = store.load("latest")
-    restored = restore(job, fresh, checkpoint)
+    restored = restore(job, states(job, fresh), checkpoint)
     assert restored == position
     # Nothing was added to or lost from what was saved.
-    again, again_state = capture(fresh, restored)
-    assert again_state == state
-    for stem in tensors:
+    with snapshot(states(job, fresh), restored) as found:
+        again = found.tensors
+    assert found.state == state
+    for stem in taken.tensors:
         assert again[stem].keys() == checkpoint.tensors[stem].keys()
         for name, tensor in checkpoint.tensors[stem].items():
             assert torch.equal(again[stem][name], tensor)
@@ -79,6 +81,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, flag: str, words: str) -> 
     job = small_job(tmp_path)
     parts = build_components(job)
     store = CheckpointStore(tmp_path / "checkpoints")
-    store.save(0, *capture(parts, Position()))
+    with snapshot(states(job, parts), Position()) as taken:
+        store.save(0, taken.tensors, taken.state)
     with pytest.raises(SetpointError, match=words):
-        restore(job, build_components(small_job(tmp_path, flag)), store.load("latest"))
+        parts = build_components(small_job(tmp_path, flag))
+        restore(job, states(job, parts), store.load("latest"))

@@ -18,13 +18,13 @@ from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.record.state import capture, restore
+from setpoint.train.record.state import restore, snapshot
 from setpoint.train.run import train
 from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
-from ..small import rows, small_job
+from ..small import rows, small_job, states
 
 FREE = (
     "optimizer=schedule_free_adamw",
@@ -126,15 +126,14 @@ def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path
     assert ("master" in saved.tensors) != (TRAINING in saved.tensors)
     job = small_job(tmp_path, *FREE, *formats)
     fresh = build_components(job)
-    restore(job, fresh, saved)
+    restore(job, states(job, fresh), saved)
     assert same(weights(fresh), model) and same(held(fresh), updated)
 
 
 def test_other_optimizers_have_one_point(tmp_path: Path) -> None:
-    parts = trained(small_job(tmp_path, "duration=1 steps"))
-    with evaluation_point(parts) as training:
-        tensors, _ = capture(parts, Position(), training)
-    assert set(tensors) == {"model", "optimizer", "rng"}
+    job = small_job(tmp_path, "duration=1 steps")
+    with snapshot(states(job, trained(job)), Position()) as taken:
+        assert set(taken.tensors) == {"model", "optimizer", "rng"}
 
 
 def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> None:

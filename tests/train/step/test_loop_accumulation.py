@@ -14,7 +14,6 @@ from setpoint.loss.linear import missing
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
-from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.objective import total_count
@@ -143,7 +142,7 @@ def test_a_run(tmp_path: Path, name: str) -> None:
             job = job_of(tmp_path, portion, *JOBS[name], "optimizer.clip_norm=0.3")
             parts, updates = build_components(job), Updates()
             parts.model.to(dtype)
-            Loop(job, parts, [ExpertsCallback(), updates], StopRequest(), Position()).run()
+            Loop(job, parts, [updates], StopRequest(), Position()).run()
             runs.append((updates.seen, parts.model.state_dict()))
     (whole, theirs), (portions, ours) = runs
     assert len(whole) == 5 and whole[-1].loss < whole[0].loss

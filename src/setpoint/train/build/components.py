@@ -21,8 +21,8 @@ from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import layers_of
 from setpoint.model.pretrained.start import start_from
 from setpoint.optim.build import build_optimizer
-from setpoint.parallel.device import choose_device
 from setpoint.parallel.seeds import seed_everything
+from setpoint.parallel.world import World, world_of
 from setpoint.precision.build import build_scaler, build_weights, state_dtype, store_in
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OwnWeights
@@ -56,7 +56,7 @@ class Components:
         companions: what each checkpoint keeps beside the weights.
     """
 
-    device: torch.device
+    world: World
     tokenizer: Tokenizer
     train: Corpus
     held_out: Corpus | None
@@ -72,6 +72,11 @@ class Components:
     pretrained: dict[str, Any] | None = None
     eval_sets: dict[str, Corpus] = field(default_factory=dict)
     companions: Companions = field(default_factory=Companions)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.world.device
 
 
 def data_line(job: Job, parts: Components) -> str:
@@ -111,9 +116,10 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
         SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
             does not fit the tokenizer or the model.
     """
-    device = choose_device(job.parallel)
+    world = world_of(job.parallel)
+    device = world.device
     assert job.seed is not None
-    seed_everything(job.seed)
+    seed_everything(job.seed, world.rank)
     tokenizer = job.tokenizer.build()
     require_tokens(job.loss, tokenizer.vocab_size)
     train, held_out = job.data.build(tokenizer=tokenizer, show=show)
@@ -127,6 +133,8 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
         sequence_length=job.batch.sequence_length,
         micro_size=job.batch.micro_size,
         seed=job.seed,
+        rank=world.data_rank,
+        world_size=world.data_size,
     )
     model = build_model(job.model, tokenizer.vocab_size)
     if isinstance(model, Initializable):
@@ -152,7 +160,7 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
     return Components(
-        device=device,
+        world=world,
         tokenizer=tokenizer,
         train=train,
         held_out=held_out,

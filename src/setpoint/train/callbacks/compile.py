@@ -8,7 +8,7 @@ from setpoint.compile.watch import News, Watch
 from setpoint.config import RunError
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
-from setpoint.train.callback import Callback
+from setpoint.train.callback import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.compile.config import Compile
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class CompileCallback(Callback):
     """Looks after each update, and at the end."""
+
+    phase = Phase.OBSERVE
 
     def __init__(self, watch: Watch, events: EventLog, progress: Progress, fails: bool) -> None:
         self.watch, self.events, self.progress, self.fails = watch, events, progress, fails

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
-from setpoint.train.callback import Callback
-from setpoint.train.callbacks.log import Tracker
+from setpoint.track.tracker import Trackers
+from setpoint.train.callback import Callback, Phase
 from setpoint.train.evaluation.best_metric import BestMetric, value_of
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import trained_on
 from setpoint.train.evaluation.evaluate import evaluate
-from setpoint.train.evaluation.score import Scores, row_of
-from setpoint.train.step.position import is_due, is_over
+from setpoint.train.evaluation.score import row_of
+from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:
     from setpoint.track.events import EventLog
@@ -29,9 +28,11 @@ class EvaluateCallback(Callback):
         events: records that training has stopped getting better.
     """
 
+    phase = Phase.EVALUATE
+
     def __init__(
         self,
-        trackers: Sequence[Tracker],
+        trackers: Trackers,
         progress: Progress,
         events: EventLog,
         best: BestMetric,
@@ -40,8 +41,6 @@ class EvaluateCallback(Callback):
         self.progress = progress
         self.events = events
         self.best = best
-        # Those of `best.step`, if this session has evaluated there.
-        self.scores: Scores = {}
         self.made_up = False
 
     def start(self, loop: Loop) -> None:
@@ -52,7 +51,7 @@ class EvaluateCallback(Callback):
         if self.best.due is not None:
             self.evaluate(loop, counts=self.best.due)
             self.made_up = self.best.due is None
-        if loop.ended is not None or is_over(loop.job.duration, loop.position):
+        if loop.is_over:
             return
         apart = dict(loop.parts.eval_sets)
         if loop.job.data.validation and loop.parts.held_out is not None:
@@ -84,7 +83,7 @@ class EvaluateCallback(Callback):
         section, step = loop.job.evaluation, loop.position.step
         assert section is not None
         try:
-            self.scores = evaluate(loop.job, loop.parts, loop.stop.check, self.progress.work)
+            loop.scores = evaluate(loop.job, loop.parts, loop.stop.check, self.progress.work)
         except Abandoned:
             self.best.due = counts
             self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
@@ -95,18 +94,17 @@ class EvaluateCallback(Callback):
             "time": now(),
             "step": step,
             "tokens": loop.position.tokens,
-            **row_of(self.scores),
+            **row_of(loop.scores),
         }
-        for tracker in self.trackers:
-            tracker.write(row)
-        for name, score in self.scores.items():
+        self.trackers.write(row)
+        for name, score in loop.scores.items():
             self.progress.note(f"step {step}: {name.replace('_', '-')} {score.format_line()}")
         if not counts:
             return
-        loop.parts.schedule.observe(self.scores)
+        loop.parts.schedule.observe(loop.scores)
         stopping = section.early_stopping
         self.best.observe(
-            value_of(section, self.scores), stopping.least_gain if stopping is not None else 0.0
+            value_of(section, loop.scores), stopping.least_gain if stopping is not None else 0.0
         )
         reason = self.best.stop_reason(section)
         if reason is not None and not loop.last:
@@ -121,6 +119,6 @@ class EvaluateCallback(Callback):
             the metric of this very step, lower is better; None if it was not evaluated.
         """
         section = loop.job.evaluation
-        if section is None or not self.scores or self.best.step != loop.position.step:
+        if section is None or not loop.scores or self.best.step != loop.position.step:
             return None
-        return value_of(section, self.scores)
+        return value_of(section, loop.scores)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.resilience.config import GarbageCollection
 from setpoint.resilience.gc import PacedCollection
-from setpoint.train.callback import Callback
+from setpoint.train.callback import Callback, Phase
 from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class CollectCallback(Callback):
     """Collects every so often, counted from the start of the run, and once at the start."""
+
+    phase = Phase.TIDY
 
     def __init__(self, section: GarbageCollection) -> None:
         self.section = section

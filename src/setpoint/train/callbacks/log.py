@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from setpoint.model.moe.metrics import expert_metrics
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
-from setpoint.train.callback import Callback
+from setpoint.track.tracker import Trackers
+from setpoint.train.callback import Callback, Phase
+from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import is_due, share_done
 
 if TYPE_CHECKING:
@@ -18,63 +21,41 @@ if TYPE_CHECKING:
 TIMING = ("time", "seconds", "tokens_per_second", "mfu")
 
 
-STATE = "log"  # its name in the state of checkpoints
-
-
-class Tracker(Protocol):
-    """Receives rows of metrics.
-
-    It may also have `close()`, called when a session ends, and `rewind(step)`, called where a
-    session goes on at a step and rows after it come again.
-    """
-
-    def write(self, row: dict[str, Any]) -> None:
-        """Take one row."""
-        ...
-
-
 class LogCallback(Callback):
-    """Logs every so often, and after the last update.
+    """Logs every so often, and after the last step.
 
     Arguments:
         flops_per_token: operations that training on a token needs; None where unknown.
         peak_flops: operations per second that the device can do; None where unknown.
-        more: gives what else belongs to a row, by name; called when one is written.
+        mean: of the losses since the last row.
     """
+
+    phase = Phase.OBSERVE
 
     def __init__(
         self,
-        trackers: Sequence[Tracker],
+        trackers: Trackers,
         progress: Progress,
         flops_per_token: float | None = None,
         peak_flops: float | None = None,
-        more: Callable[[], dict[str, Any]] = dict,
-        state: Mapping[str, Any] | None = None,
+        mean: LossMean | None = None,
     ) -> None:
         self.trackers = trackers
         self.progress = progress
         self.flops_per_token = flops_per_token
         self.peak_flops = peak_flops
-        self.more = more
+        self.mean = mean or LossMean()
         self.logged: Position | None = None
         self.pending: StepResult | None = None
-        # Of the losses since the last row, so that a resumed run writes the same mean.
-        known = (state or {}).get(STATE, {"sum": 0.0, "updates": 0})
-        self.sum, self.updates = float(known["sum"]), int(known["updates"])
-
-    def to_state(self) -> dict[str, float | int]:
-        """What a checkpoint keeps."""
-        return {"sum": self.sum, "updates": self.updates}
 
     def start(self, loop: Loop) -> None:
         """Measure speed from where the session begins."""
         self.logged = loop.position
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Write a row if one is due; the bar moves at each update."""
+        """Write a row if one is due; the bar moves at each step."""
         at, every = loop.position, loop.job.tracking.every
-        self.sum += result.loss
-        self.updates += 1
+        self.mean.add(result.loss)
         due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
         self.pending = None if due or every.unit == "never" else result
         if due:
@@ -83,17 +64,16 @@ class LogCallback(Callback):
             self.progress.advance(at.step)
 
     def finish(self, loop: Loop) -> None:
-        """Write the row of the last update where the loop was ended after it."""
+        """Write the row of the last step where the loop was ended after it."""
         if loop.ended and self.pending is not None:
             self.write(loop, self.pending)
 
     def write(self, loop: Loop, result: StepResult) -> None:
         """Write a row and show it."""
         at = loop.position
-        row = self.row(at, result)
-        self.logged, self.sum, self.updates = at, 0.0, 0
-        for tracker in self.trackers:
-            tracker.write(row)
+        row = self.row(at, result, _metrics(loop))
+        self.logged = at
+        self.trackers.write(row)
         done = share_done(loop.job.duration, at)
         self.progress.show(
             Reading(
@@ -106,8 +86,10 @@ class LogCallback(Callback):
             )
         )
 
-    def row(self, at: Position, result: StepResult) -> dict[str, Any]:
-        """The metrics of an update.
+    def row(
+        self, at: Position, result: StepResult, more: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The metrics of a step, with more of them.
 
         Returns:
             names and numbers; those in `TIMING` depend on the machine.
@@ -125,12 +107,18 @@ class LogCallback(Callback):
             "tokens": at.tokens,
             "epoch": at.epochs,
             "loss": result.loss,
-            "mean_loss": self.sum / self.updates,
+            "mean_loss": self.mean.take(),
             "cross_entropy": result.nats,
             "grad_norm": result.grad_norm,
             "lr": result.lr,
             "seconds": at.seconds,
             "tokens_per_second": speed,
             "mfu": mfu,
-            **self.more(),
+            **(more or {}),
         }
+
+
+def _metrics(loop: Loop) -> dict[str, Any]:
+    """What belongs to the rows of some models and formats only: experts, the scale of the loss."""
+    experts = {} if loop.routing is None else expert_metrics(loop.routing)
+    return experts | loop.parts.scaler.metrics()

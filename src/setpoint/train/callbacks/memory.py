@@ -9,7 +9,7 @@ import torch
 from setpoint.memory.report import begin, measure
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
-from setpoint.train.callback import Callback
+from setpoint.train.callback import Callback, Phase
 from setpoint.train.step.position import is_due
 from setpoint.units import Period
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 class MemoryCallback(Callback):
     """Reports the memory of each part once, after the first update of a session."""
+
+    phase = Phase.STEP
 
     def __init__(self, events: EventLog, progress: Progress) -> None:
         self.events, self.progress = events, progress
@@ -42,6 +44,8 @@ class MemoryCallback(Callback):
 
 class EmptyCacheCallback(Callback):
     """Gives back the memory of a GPU that PyTorch's allocator keeps and nobody uses."""
+
+    phase = Phase.TIDY
 
     def __init__(self, every: Period) -> None:
         self.every = every

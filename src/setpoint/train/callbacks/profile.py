@@ -10,7 +10,7 @@ from torch.profiler import record_function
 
 from setpoint.profile.profiler import Cycle, UpdateProfiler
 from setpoint.profile.trace import traces_of
-from setpoint.train.callback import Callback
+from setpoint.train.callback import Callback, Phase
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,8 @@ class ProfileCallback(Callback):
     Arguments:
         run: the run directory, which paths in events start from.
     """
+
+    phase = Phase.STEP
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from setpoint.train.callback import Callback
+from setpoint.train.callback import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.train.step.loop import Loop, StepResult
@@ -16,6 +16,8 @@ class RecordCallback(Callback):
 
     A session that is stopped before it has trained anything leaves the record as it was.
     """
+
+    phase = Phase.STEP
 
     def __init__(self, change: Callable[[], None]) -> None:
         self.change: Callable[[], None] | None = change

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import within
 from setpoint.train.evaluation.config import HELD_OUT
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
     from setpoint.train.evaluation.config import Evaluation
     from setpoint.train.evaluation.score import Scores
-    from setpoint.train.record.contract import Accepted
 
 STATE = "evaluation"  # its name in the state of checkpoints
 KEYS = {
@@ -38,6 +36,8 @@ class BestMetric:
         best: the lowest value that was a gain; None before the first.
         due: an evaluation at the present step that a stop cut short: whether it counts for
             patience and plateaus; None where there is none.
+        changed: in what the measure differs from that of the checkpoint.
+        is_known: whether the checkpoint said what the measure was; those of older versions do not.
     """
 
     measure: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +45,8 @@ class BestMetric:
     best: float | None = None
     evals_without_gain: int = 0
     due: bool | None = None
+    changed: list[str] = field(default_factory=list)
+    is_known: bool = True
 
     def observe(self, value: float, least_gain: float = 0.0) -> None:
         """Take the value of one more evaluation.
@@ -76,10 +78,25 @@ class BestMetric:
             return f"{text}, and was never a number"
         return f"{text}; the best was {-self.best if best.direction == 'max' else self.best:.6g}"
 
-    def to_state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        state = asdict(self)
-        return {key: state[name] for key, name in KEYS.items()}
+        return {key: getattr(self, name) for key, name in KEYS.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint.
+
+        Where the measure has changed, values from before do not compare: the best is sought anew.
+        """
+        self.is_known = bool(state)
+        saved = BestMetric(**{KEYS[key]: value for key, value in state.items()})
+        self.step, self.due = saved.step, saved.due
+        today, before = self.measure, saved.measure
+        if today and before:
+            self.changed = [key for key in today if before.get(key) != today[key]]
+        # Without an evaluation all is kept for a session that evaluates again.
+        if not today or (before and not self.changed):
+            self.measure, self.best = before, saved.best
+            self.evals_without_gain = saved.evals_without_gain
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:
@@ -113,34 +130,6 @@ def measure_of(job: Job, parts: Components) -> dict[str, Any]:
     }
 
 
-def changes_measure(accepted: Accepted) -> bool:
-    """Whether the measure has changed since a checkpoint that does not say what it was."""
-    return any(
-        within(item.path, f"evaluation.{name}")
-        for item in accepted.differences
-        for name in ("datasets", "sequences", "best")
-    )
-
-
-def best_metric_of(
-    job: Job, parts: Components, state: Mapping[str, Any]
-) -> tuple[BestMetric, list[str]]:
-    """Take up where the evaluations of the sessions before were.
-
-    Arguments:
-        state: of the checkpoint that the session goes on from; empty for a new run.
-
-    Returns:
-        the metric, and in what the measure differs from that of the checkpoint: values from
-        before do not compare then, and the metric is that of a run without evaluations.
-    """
-    saved = state.get(STATE, {})
-    known = BestMetric(**{KEYS[key]: value for key, value in saved.items()})
-    if job.evaluation is None:
-        # Kept for a session that evaluates again.
-        return known, []
-    measure = measure_of(job, parts)
-    differs = [key for key in measure if known.measure and known.measure.get(key) != measure[key]]
-    if differs or not known.measure:
-        return BestMetric(measure, known.step, due=known.due), differs
-    return known, []
+def best_metric_of(job: Job, parts: Components) -> BestMetric:
+    """The metric of a run without evaluations yet."""
+    return BestMetric({} if job.evaluation is None else measure_of(job, parts))

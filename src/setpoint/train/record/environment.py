@@ -1,138 +1,31 @@
-"""What a session writes down before it trains, and what it compares with the sessions before."""
+"""Where, with what and on what data a run is trained: its record, and what has changed since."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from setpoint import __version__
 from setpoint.config import (
     SetpointError,
-    cautions_of,
-    dropped_values,
-    fingerprint,
-    overridden,
-    record_files,
     within,
 )
 from setpoint.data.corpus import Corpus
 from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
-from setpoint.track.events import EventLog
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
-from setpoint.train.build.parameter_groups import rows_of
-from setpoint.train.build.utilization import Utilization
-from setpoint.train.config import Job
 from setpoint.train.record.contract import (
     Accepted,
-    check_contract,
-    describe_accepted,
     describe_data,
-    describe_idle,
 )
 
 ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """How a session begins.
-
-    Arguments:
-        today: the job as it was given; another one where nothing is left to train.
-        known: what `compare_with_record` returned; None for a new run.
-        resumed_at: the step of the checkpoint; None without one.
-        over: whether nothing is left to train, so that what is accepted has no effect.
-    """
-
-    job: Job
-    today: Job
-    known: tuple[Accepted, dict[str, Any]] | None
-    resumed_at: int | None
-    over: bool
-    ended: str | None
-    use: Utilization
-
-
-def keep_record(
-    run: RunDirectory, parts: Components, events: EventLog, progress: Progress, begun: Beginning
-) -> None:
-    """Write the record of a new run, or the event of a session more.
-
-    Raises:
-        RunError: if it cannot be written.
-    """
-    start = _facts(parts, begun)
-    for line in _notes(begun):
-        progress.note(line)
-    if begun.known is None:
-        for value in dropped_values(begun.today):
-            progress.note(f"dropped: {value}")
-        events.write("start", step=0, **start)
-        write_environment(run, parts)
-        write_config(run, begun.today)
-        return
-    accepted, environment = begun.known
-    if begun.over:
-        notes, kept = [*describe_idle(accepted), _finished(run, accepted, begun)], []
-        accepted = replace(accepted, data=())
-    else:
-        notes, kept = describe_accepted(accepted), accepted.differences
-    for line in notes:
-        progress.note(line)
-    # Before the record changes: after a kill in between, the difference would be lost.
-    events.write(
-        "resume",
-        step=begun.resumed_at or 0,
-        **start,
-        accepted=[difference.to_json() for difference in kept],
-        **({"data": list(accepted.data)} if accepted.data else {}),
-        environment=keep_diffs(run, environment),
-    )
-
-
-def _facts(parts: Components, begun: Beginning) -> dict[str, Any]:
-    """What the event of a start or a resume says of the job."""
-    facts: dict[str, Any] = {"fingerprint": fingerprint(begun.job), "version": __version__}
-    if parts.pretrained is not None:
-        facts["pretrained"] = parts.pretrained
-    facts["groups"] = [row.to_json() for row in rows_of(begun.today.optimizer, parts.model)]
-    facts["utilization"] = begun.use.record()
-    cautions = cautions_of(begun.job)
-    if cautions:
-        facts["cautions"] = [caution.to_json() for caution in cautions]
-    return facts
-
-
-def _notes(begun: Beginning) -> Iterator[str]:
-    """What people should know of the job before it trains."""
-    if begun.use.unknown is not None and begun.use.peak is not None:
-        yield f"mfu will be null: {begun.use.unknown}"
-    for caution in cautions_of(begun.job):
-        yield f"caution: {caution.line()}"
-    for line in overridden(begun.today):
-        yield f"overridden: {line}"
-
-
-def _finished(run: RunDirectory, accepted: Accepted, begun: Beginning) -> str:
-    """Where and why the run is finished, and what follows for this session."""
-    nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
-    finished = f"{run.path} is finished at step {begun.resumed_at}"
-    if begun.ended is not None:
-        finished += f": {begun.ended}"
-        nothing += (
-            "; to go on, raise evaluation.early_stopping.patience or set "
-            "evaluation.early_stopping to null"
-        )
-    return f"{finished}; {nothing}"
 
 
 def write_data(run: RunDirectory, parts: Components) -> None:
@@ -157,20 +50,22 @@ def write_environment(run: RunDirectory, parts: Components) -> None:
 
 
 def compare_with_record(
-    run: RunDirectory, job: Job, parts: Components, accept: Sequence[str] = ()
+    run: RunDirectory, accepted: Accepted, parts: Components, accept: Sequence[str] = ()
 ) -> tuple[Accepted, dict[str, Any]]:
-    """Hold a session against the run's record; nothing is written.
+    """Compare the data and the environment with those of the run's record; nothing is written.
 
     The record keeps the environment of the first session; what has changed since belongs into the
     event of the resume.
 
     Arguments:
-        accept: see `check_contract`.
+        accepted: what `check_contract` returned.
+
+    Returns:
+        what differs and is accepted, with the data, and what differs of the environment.
 
     Raises:
-        SetpointError: if what is learned differs, or the data does.
+        SetpointError: if the data differs and is not accepted, or a path to accept has no effect.
     """
-    accepted = check_contract(str(run.path), job, accept)
     recorded = _read(run)
     data = compare_data(recorded["data"], parts)
     asked = [path for path in accept if within(path.strip(), "data")]
@@ -218,11 +113,6 @@ def _without_diff(part: Any) -> Any:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def write_config(run: RunDirectory, job: Job) -> None:
-    """Write the record of the configuration; see `RunDirectory.write_record`."""
-    run.write_record(record_files(job), type(job).__setpoint__.schema)
 
 
 def _sides(parts: Components) -> Iterator[tuple[str, Corpus]]:

@@ -1,10 +1,11 @@
-"""Everything a checkpoint holds, and how a loop gets it back."""
+"""What a checkpoint keeps of a run: a registry of all that has a state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 from torch import Tensor, dtype
 
@@ -15,95 +16,253 @@ from setpoint.checkpoint.weights import load_weights
 from setpoint.config import RunError, SetpointError
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
+from setpoint.track.tracker import Trackers
 from setpoint.train.build.components import Components
 from setpoint.train.config import Job
-from setpoint.train.step.averaging import TRAINING, go_on_from
+from setpoint.train.evaluation.best_metric import BestMetric
+from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
+from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import Position, is_over
 
 WEIGHTS_ONLY = "weights_only"
 """What the state of a checkpoint says that no run goes on from."""
 
-Tensors = dict[str, Mapping[str, Tensor]]
 
-
-def capture(
-    parts: Components, position: Position, training: Mapping[str, Tensor] | None = None
-) -> tuple[Tensors, dict[str, Any]]:
-    """Take all that the rest of the run depends on.
+@dataclass(slots=True)
+class Snapshot:
+    """What a checkpoint is made of.
 
     Arguments:
-        training: what `evaluation_point` gives, within which this is called.
+        tensors: by file and by name; not copies.
+        state: all that is no tensor, as JSON has it.
+    """
+
+    tensors: dict[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class Stateful(Protocol):
+    """A part of a run that a checkpoint keeps something of.
+
+    `trained` says whether it matters only for training on: weights can be used without it.
+    """
+
+    trained: bool
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """Put in what the rest of the run depends on.
+
+        Arguments:
+            within: closed when the snapshot has been written, to undo what was done for it.
+        """
+        ...
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on from what a checkpoint holds, or where an older one has nothing, from the start."""
+        ...
+
+
+class _Plain(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any], /) -> None: ...
+
+
+@dataclass(slots=True)
+class Values:
+    """Something whose state is plain values, under a key of their own."""
+
+    key: str
+    owner: _Plain
+    trained: bool = True
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """See `Stateful.capture`."""
+        into.state[self.key] = self.owner.state_dict()
+
+    def restore(self, saved: Checkpoint) -> None:
+        """See `Stateful.restore`."""
+        self.owner.load_state_dict(saved.state.get(self.key, {}))
+
+
+@dataclass(slots=True)
+class Data:
+    """Where in the training data the run is."""
+
+    parts: Components
+    other_data: bool
+    trained: bool = True
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """See `Stateful.capture`."""
+        into.state["loader"] = self.parts.loader.state_dict()
+
+    def restore(self, saved: Checkpoint) -> None:
+        """See `Stateful.restore`."""
+        self.parts.loader.load_state_dict(saved.state["loader"], self.other_data)
+
+
+@dataclass(slots=True)
+class Model:
+    """The weights that the model is evaluated, saved and used with."""
+
+    parts: Components
+    trained: bool = False
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """Take them, and the weights that are trained where they are others."""
+        training = within.enter_context(evaluation_point(self.parts))
+        into.tensors["model"] = self.parts.model.state_dict()
+        if master := self.parts.weights.state():
+            # The model is never evaluated with these, so that they can be those that are trained.
+            into.tensors["master"] = {**master, **training}
+        elif training:
+            into.tensors[TRAINING] = training
+
+    def restore(self, saved: Checkpoint) -> None:
+        """See `Stateful.restore`."""
+        load_weights(self.parts.model, saved)
+
+
+@dataclass(slots=True)
+class Training:
+    """The weights that the optimizer updates, and its state."""
+
+    job: Job
+    parts: Components
+    trained: bool = True
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """See `Stateful.capture`."""
+        parts = self.parts
+        into.tensors["optimizer"], into.state["optimizer"] = capture_optimizer(
+            parts.optimizer, parts.weights.named_parameters(), parts.options
+        )
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on; options and formats are those of the configuration."""
+        parts = self.parts
+        weights = {**saved.tensors["model"], **saved.tensors.get("master", {})}
+        parts.weights.load(weights)
+        go_on_from(parts, saved.tensors.get(TRAINING, {}))
+        restore_optimizer(
+            parts.optimizer,
+            parts.weights.named_parameters(),
+            saved.tensors["optimizer"],
+            saved.state["optimizer"],
+        )
+        others: dict[Tensor, dtype] | None = None
+        if title_of(self.job.optimizer) is not None:
+            others = {held: weights[name].dtype for name, held in parts.weights.named_parameters()}
+        convert_state(self.job.precision, parts.optimizer, others)
+
+
+@dataclass(slots=True)
+class Generators:
+    """The random generators that components draw from without naming one."""
+
+    trained: bool = True
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """See `Stateful.capture`."""
+        into.tensors["rng"], into.state["rng"] = capture_rng()
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Set them.
+
+        Raises:
+            RunError: this process lacks one of them.
+        """
+        missing = restore_rng(saved.tensors["rng"], saved.state["rng"])
+        if missing:
+            raise RunError(
+                f"{saved.path}: it holds the random state of {', '.join(missing)}, which this "
+                f"process does not have; the run cannot go on exactly where it was"
+            )
+
+
+@dataclass(slots=True)
+class Rows:
+    """How far each tracker has come."""
+
+    trackers: Trackers
+    trained: bool = False
+
+    def capture(self, into: Snapshot, within: ExitStack) -> None:
+        """Take it, when what has been written outlasts the process."""
+        self.trackers.flush()
+        into.state.update(self.trackers.state_dict())
+
+    def restore(self, saved: Checkpoint) -> None:
+        """See `Stateful.restore`."""
+        self.trackers.load_state_dict(saved.state)
+
+
+States = dict[str, Stateful]
+"""Everything that a checkpoint keeps, in the order in which it is restored."""
+
+
+def states_of(
+    job: Job,
+    parts: Components,
+    best: BestMetric,
+    mean: LossMean,
+    trackers: Trackers,
+    other_data: bool = False,
+) -> States:
+    """List all of a run that has a state.
+
+    Arguments:
+        other_data: whether other documents than those of the checkpoint are fine.
+    """
+    return {
+        # First: it refuses other data before anything has been changed.
+        "data": Data(parts, other_data),
+        "model": Model(parts),
+        "training": Training(job, parts),
+        "schedule": Values("schedule", parts.schedule),
+        "scaler": Values("scaler", parts.scaler),
+        "rows": Rows(trackers),
+        "evaluation": Values("evaluation", best, trained=False),
+        "log": Values("log", mean, trained=False),
+        "generators": Generators(),
+    }
+
+
+@contextmanager
+def snapshot(
+    states: Mapping[str, Stateful], position: Position, weights_only: bool = False
+) -> Iterator[Snapshot]:
+    """Take all that the rest of a run depends on.
 
     Returns:
-        tensors by file stem (`model`, `optimizer`, `rng`, `master` where the optimizer updates
-        other weights than the model's, and `training` where it updates them at another point),
-        and the rest as JSON has it.
+        a context; the tensors are as they are to be written until it ends.
     """
-    moments, optimizer = capture_optimizer(
-        parts.optimizer, parts.weights.named_parameters(), parts.options
-    )
-    noise, rng = capture_rng()
-    tensors: Tensors = {"model": parts.model.state_dict(), "optimizer": moments, "rng": noise}
-    if master := parts.weights.state():
-        # The model is never evaluated with these, so that they can be those that are trained.
-        tensors["master"] = {**master, **(training or {})}
-    elif training:
-        tensors[TRAINING] = training
-    state = {
-        "position": asdict(position),
-        "optimizer": optimizer,
-        "rng": rng,
-        "loader": parts.loader.state_dict(),
-        "schedule": parts.schedule.state_dict(),
-        "scaler": parts.scaler.state_dict(),
-    }
-    return tensors, state
+    taken = Snapshot(state={"position": asdict(position)})
+    with ExitStack() as within:
+        for each in states.values():
+            each.capture(taken, within)
+        if weights_only:
+            taken.tensors = {"model": taken.tensors["model"]}
+            taken.state[WEIGHTS_ONLY] = True
+        yield taken
 
 
-def restore(
-    job: Job, parts: Components, checkpoint: Checkpoint, other_data: bool = False
-) -> Position:
-    """Bring the objects of a job to where they were when a checkpoint was saved.
-
-    Options and formats are those of the configuration: the checkpoint gives what was counted.
+def restore(job: Job, states: Mapping[str, Stateful], checkpoint: Checkpoint) -> Position:
+    """Bring a run to where it was when a checkpoint was saved.
 
     Raises:
-        SetpointError: if the checkpoint belongs to another model, optimizer or data.
+        SetpointError: if the checkpoint belongs to another model, optimizer or data, or holds the
+            weights alone and there is something left to train.
     """
-    state = checkpoint.state
-    if state.get(WEIGHTS_ONLY):
-        position = Position(**state["position"])
-        if not is_over(job.duration, position):
-            raise SetpointError(
-                f"{checkpoint.path} holds the weights alone (checkpoint.last = weights), and no "
-                f"run goes on from these. Move it away to go on from the checkpoint before it, if "
-                f"there is one, or train a run of its own that starts from them"
-            )
-        load_weights(parts.model, checkpoint)
-        return position
-    # The loader refuses other data before anything has been changed.
-    parts.loader.load_state_dict(state["loader"], other_data)
-    load_weights(parts.model, checkpoint)
-    saved = {**checkpoint.tensors["model"], **checkpoint.tensors.get("master", {})}
-    parts.weights.load(saved)
-    go_on_from(parts, checkpoint.tensors.get(TRAINING, {}))
-    restore_optimizer(
-        parts.optimizer,
-        parts.weights.named_parameters(),
-        checkpoint.tensors["optimizer"],
-        state["optimizer"],
-    )
-    others: dict[Tensor, dtype] | None = None
-    if title_of(job.optimizer) is not None:
-        others = {held: saved[name].dtype for name, held in parts.weights.named_parameters()}
-    convert_state(job.precision, parts.optimizer, others)
-    # Checkpoints of older versions have none, and no schedule that would need it.
-    parts.schedule.load_state_dict(state.get("schedule", {}))
-    parts.scaler.load_state_dict(state["scaler"])
-    missing = restore_rng(checkpoint.tensors["rng"], state["rng"])
-    if missing:
-        raise RunError(
-            f"{checkpoint.path}: it holds the random state of {', '.join(missing)}, which this "
-            f"process does not have; the run cannot go on exactly where it was"
+    position = Position(**checkpoint.state["position"])
+    alone = bool(checkpoint.state.get(WEIGHTS_ONLY))
+    if alone and not is_over(job.duration, position):
+        raise SetpointError(
+            f"{checkpoint.path} holds the weights alone (checkpoint.last = weights), and no "
+            f"run goes on from these. Move it away to go on from the checkpoint before it, if "
+            f"there is one, or train a run of its own that starts from them"
         )
-    return Position(**state["position"])
+    for each in states.values():
+        if not (alone and each.trained):
+            each.restore(checkpoint)
+    return position

@@ -11,8 +11,8 @@ from setpoint.track.console import short_time
 from setpoint.track.summary import print_table
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import eval_slice
+from setpoint.train.record.context import Outcome
 from setpoint.train.record.outlook import outlook
-from setpoint.train.run import Outcome
 
 ENDINGS = {
     0: "finished",

@@ -19,7 +19,8 @@ from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import Batch
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import Count, add_routing, total_count
-from setpoint.train.step.position import Position, is_over
+from setpoint.train.step.position import Position, is_over, share_done
+from setpoint.train.step.routing import balance_experts
 
 if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from setpoint.train.build.components import Components
     from setpoint.train.callback import Callback
     from setpoint.train.config import Job
+    from setpoint.train.evaluation.score import Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,12 @@ class StepResult:
 class Loop:
     """Takes steps until the duration is over or a stop is requested.
 
-    What happens every so often is a callback's business; the callbacks run after each step, in
-    order, and see the loop's `before`, `position`, `last` and `parts`.
+    What happens every so often is a callback's business; the callbacks run after each step, by
+    their phases, and see the loop's `before`, `position`, `last` and `parts`. Without any, the same
+    model is trained.
+
+    Arguments:
+        ended: why nothing is left to train although the duration is not over; None where it is.
     """
 
     def __init__(
@@ -64,15 +70,20 @@ class Loop:
         callbacks: Sequence[Callback],
         stop: StopRequest,
         position: Position,
+        ended: str | None = None,
     ) -> None:
         self.job = job
         self.parts = parts
-        self.callbacks = callbacks
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.phase)
         self.stop = stop
         self.position = position
         self.before = position
-        self.last = False
-        self.ended: str | None = None
+        self.last = ended is not None
+        self.ended = ended
+        # Of the last evaluation, which callbacks make.
+        self.scores: Scores = {}
+        # How the experts were chosen in the last step that was taken, by all ranks.
+        self.routing: Routing | None = None
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
         # Names the parts of a step in the traces of a profiler.
@@ -101,11 +112,7 @@ class Loop:
                 ending.callback(callback.close, self)
                 callback.start(self)
             while self.goes_on:
-                started = time.perf_counter()
-                with self.span(f"update {self.position.step + 1}"):
-                    result = self.take_step()
-                self.stop.busy = True
-                self.advance(result, time.perf_counter() - started)
+                result = self.step()
                 for callback in self.callbacks:
                     callback.after_step(self, result)
             self.stop.answer()
@@ -113,10 +120,14 @@ class Loop:
                 callback.finish(self)
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to train, by the duration or because a callback ended it."""
+        return self.ended is not None or is_over(self.job.duration, self.position)
+
+    @property
     def goes_on(self) -> bool:
         """Whether there is another step."""
-        over = self.ended is not None or is_over(self.job.duration, self.position)
-        return not over and not self.stop.requested
+        return not self.is_over and not self.parts.world.any(self.stop.requested)
 
     def end(self, reason: str) -> None:
         """End training in order before its duration is over; for callbacks.
@@ -124,6 +135,18 @@ class Loop:
         What is due at the end happens: the last row, an evaluation and a checkpoint.
         """
         self.ended, self.last = reason, True
+
+    def step(self) -> StepResult:
+        """Take a step, move the position past it, and balance the experts by what it chose."""
+        started = time.perf_counter()
+        with self.span(f"update {self.position.step + 1}"):
+            result = self.take_step()
+        self.stop.busy = True
+        self.advance(result, time.perf_counter() - started)
+        if result.routing is not None:
+            parts, done = self.parts, share_done(self.job.horizon(), self.position)
+            self.routing = balance_experts(parts.model, result.routing, done, parts.world)
+        return result
 
     def take_step(self) -> StepResult:
         """Take one optimizer step: accumulate, clip, update.
@@ -197,7 +220,7 @@ class Loop:
             epochs=self.parts.loader.epoch,
             seconds=at.seconds + seconds,
         )
-        self.last = is_over(self.job.duration, self.position)
+        self.last = self.is_over
 
     def refuse_nothing(self, targets: int) -> None:
         """Stop where there is nothing to learn from: a mean over no tokens is no number.

@@ -1,4 +1,4 @@
-"""Run by test_experts.py in a process of its own: two ranks balance the load as one would.
+"""Run by test_routing.py in a process of its own: two ranks balance the load as one would.
 
 The ranks are forked from a parent that has imported torch and run nothing, which is faster than
 starting two interpreters.
@@ -13,11 +13,12 @@ from torch.distributed.fsdp import fully_shard
 from setpoint.config import resolve
 from setpoint.model.config import Transformer as TransformerConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.moe.bias import update_biases
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.transformer import Transformer
+from setpoint.parallel.config import Parallel
+from setpoint.parallel.world import world_of
 from setpoint.shapes.outcome import Outcome
-from setpoint.train.callbacks.experts import sum_over_ranks
+from setpoint.train.step.routing import balance_experts
 
 from ...ranks import fork
 
@@ -45,9 +46,8 @@ def step(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     outcome = model(tokens, head=lambda hidden, projection: projection.logits(hidden))
     assert isinstance(outcome, Outcome) and outcome.routing is not None
     (outcome.result.square().mean() + outcome.auxiliary).backward()
-    routing = sum_over_ranks(outcome.routing)
-    update_biases(model, routing.counts, 0.0)
-    return routing.counts
+    world = world_of(resolve(Parallel(device="cpu")))
+    return balance_experts(model, outcome.routing, 0.0, world).counts
 
 
 def biases(model: Transformer) -> torch.Tensor:

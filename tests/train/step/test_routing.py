@@ -15,7 +15,6 @@ from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callback import Callback
-from setpoint.train.callbacks.experts import ExpertsCallback
 from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
@@ -46,7 +45,7 @@ class Counts(Callback):
 def balanced(job: Job) -> tuple[list[Tensor], Tensor]:
     """The counts of all updates, and the biases at the end."""
     parts, counts = build_components(job), Counts()
-    Loop(job, parts, [ExpertsCallback(), counts], StopRequest(), Position()).run()
+    Loop(job, parts, [counts], StopRequest(), Position()).run()
     state = parts.model.state_dict()
     return counts.seen, torch.stack(
         [t for name, t in state.items() if name.endswith("router.bias")]
@@ -126,7 +125,7 @@ def test_a_schedule_of_biases_runs_over_the_horizon_in_its_unit(tmp_path: Path) 
 
 
 def test_two_ranks_balance_as_one_would(run_module: Callable[[str], None]) -> None:
-    run_module("tests.train.callbacks.expert_ranks")
+    run_module("tests.train.step.routing_ranks")
 
 
 def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
                 now = parts.model.state_dict()
                 assert all(torch.equal(now[name], before[name]) for name in before)
 
-    Loop(job, parts, [ExpertsCallback(), Updates()], StopRequest(), Position()).run()
+    Loop(job, parts, [Updates()], StopRequest(), Position()).run()
     assert [result.routing is None for result in counts] == [True, False]
     assert parts.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_updates": 1}
     now = parts.model.state_dict()

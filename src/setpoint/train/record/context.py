@@ -1,0 +1,95 @@
+"""What everything that happens in a session has to do with: the open run, its start and its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from setpoint.checkpoint.store import CheckpointStore
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.events import EventLog
+from setpoint.track.progress import Progress
+from setpoint.track.run_directory import RunDirectory
+from setpoint.track.tracker import Trackers
+from setpoint.train.build.components import Components
+from setpoint.train.build.utilization import Utilization
+from setpoint.train.config import Job
+from setpoint.train.evaluation.best_metric import BestMetric
+from setpoint.train.evaluation.config import HELD_OUT
+from setpoint.train.evaluation.score import Score, Scores
+from setpoint.train.record.contract import Accepted
+from setpoint.train.record.state import States
+from setpoint.train.step.loss_mean import LossMean
+from setpoint.train.step.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that is open for training: its directory is locked, and it has been compared.
+
+    Arguments:
+        job: as it was given, with its seed drawn.
+        accepted: what differs from the record; None for a new run.
+        environment: what differs from the environment that the record names.
+    """
+
+    job: Job
+    parts: Components
+    directory: RunDirectory
+    store: CheckpointStore
+    events: EventLog
+    progress: Progress
+    trackers: Trackers
+    stop: StopRequest
+    accepted: Accepted | None
+    environment: dict[str, Any]
+    utilization: Utilization
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a session begins.
+
+    Arguments:
+        resumed_at: the step of the checkpoint; None without one.
+        identity: the job that the weights are of: `Run.job`, or that of the record where nothing
+            is left to train, so that what was accepted has no effect.
+        ended: why nothing is left to train before the duration is over; None if it is not so.
+        is_over: whether nothing is left to train.
+    """
+
+    position: Position
+    resumed_at: int | None
+    identity: Job
+    best: BestMetric
+    mean: LossMean
+    states: States
+    ended: str | None
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended.
+
+    Arguments:
+        status: the exit status: 0 done, 75 preempted, 130 interrupted.
+        job: see `Start.identity`.
+        scores: of the last evaluation by the name of the data set; empty if there was none.
+        reason: why training ended before its duration was over; None if it did not.
+    """
+
+    directory: Path
+    status: int
+    job: Job
+    started: Position
+    ended: Position
+    scores: Scores
+    reason: str | None
+    parts: Components
+
+    @property
+    def score(self) -> Score | None:
+        """How well held-out text is predicted at the end, if that was evaluated."""
+        return self.scores.get(HELD_OUT)

@@ -1,0 +1,136 @@
+"""What is refused before anything is built or written: by the configuration and the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, verify
+from setpoint.track.jsonl import read_jsonl
+from setpoint.train.config import Job
+from setpoint.train.record.contract import Accepted, check_contract, refuse_renaming
+from setpoint.train.record.run_name import run_directory_of
+from setpoint.train.record.seed import draw_seed
+
+Stamp = tuple[int | None, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job that may be trained in a place, as far as can be known before the data is read.
+
+    Arguments:
+        job: with its seed drawn.
+        accept: fields and sections of the fingerprint that may differ from the record.
+        accepted: what differs from the record, the data aside; None for a new run.
+        stamp: the record and the checkpoints as they were when they were compared.
+    """
+
+    job: Job
+    path: Path
+    accept: Sequence[str]
+    accepted: Accepted | None
+    stamp: Stamp
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether the run goes on from weights of its own."""
+        return bool(self.stamp[1])
+
+    def require_unchanged(self) -> None:
+        """Refuse to go on where another process has trained since; call it with the lock held.
+
+        Raises:
+            SetpointError: the record or the checkpoints are others now.
+        """
+        if stamp_of(self.path) != self.stamp:
+            raise SetpointError(
+                f"another process has changed {self.path} while the run was being set up; run it "
+                f"again to go on from what is there now"
+            )
+
+
+def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Plan:
+    """Compare a job with the record of its run directory.
+
+    Raises:
+        SetpointError: if they contradict each other, or the job cannot be trained here.
+    """
+    if job.seed is None:
+        draft = job.evolve()
+        draw_seed(draft)
+        job = resolve(draft)
+    _refuse_ranks(job)
+    # What needs nothing was checked at resolve; missing files are found while the data is read.
+    problems = verify(job, set(NEEDS) - {"files"}).problems
+    if problems:
+        raise ConfigError(problems)
+    path = Path(directory if directory is not None else run_directory_of(job))
+    stamp = stamp_of(path)
+    _check_resume(job, path, bool(stamp[1]))
+    accepted = None
+    if (path / CONFIG).exists() or stamp[1]:
+        accepted = check_contract(str(path), job, accept, given=directory is not None)
+        if directory is not None:
+            refuse_renaming(str(path), accepted)
+    return Plan(job, path, accept, accepted, stamp)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """When the record's configuration was written, and the steps of the checkpoints."""
+    try:
+        written = (path / CONFIG).stat().st_mtime_ns
+    except OSError:
+        written = None
+    return written, tuple(list_checkpoints(path / "checkpoints"))
+
+
+def what_is_gone(path: Path) -> str | None:
+    """Whether a run without checkpoints has trained what is not to be overwritten.
+
+    Returns:
+        how far it was; None for a run that never saved anything on its way: it was killed before
+        its first checkpoint, and starts again.
+    """
+    log = path / "events.jsonl"
+    rows = read_jsonl(log, damaged=[]) if log.exists() else []
+    starts = [number for number, row in enumerate(rows) if row.get("event") == "restart"]
+    rows = rows[starts[-1] :] if starts else rows
+    saves = [row for row in rows if row.get("event") == "save"]
+    ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
+    if ends:
+        kept = "its checkpoints are gone" if saves else "it saved none (checkpoint.last = none)"
+        return f"finished at step {ends[-1].get('step')}, and {kept}"
+    if saves:
+        return f"was trained to step {saves[-1].get('step')}, and its checkpoints are gone"
+    return None
+
+
+def _check_resume(job: Job, path: Path, has_checkpoints: bool) -> None:
+    """Hold a run directory against `checkpoint.resume`."""
+    resume = job.checkpoint.resume
+    if resume == "never" and has_checkpoints:
+        raise SetpointError(
+            f"checkpoint.resume = never, but {path} holds checkpoints; choose another --name, or "
+            f"--checkpoint.resume auto to go on"
+        )
+    if resume == "must" and not has_checkpoints:
+        raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
+    gone = None if has_checkpoints or resume == "restart" else what_is_gone(path)
+    if gone is not None:
+        raise SetpointError(
+            f"{path} {gone}, so that there is nothing to go on from. --checkpoint.resume restart "
+            f"trains it again from step 0 and keeps its metrics beside; another --name makes a run "
+            f"of its own"
+        )
+
+
+def _refuse_ranks(job: Job) -> None:
+    ranks = job.parallel.world_size
+    if ranks != 1:
+        raise SetpointError(
+            f"parallel.world_size = {ranks}: this version of Setpoint trains in one process; "
+            f"`setpoint check --world-size {ranks}` verifies the plan"
+        )

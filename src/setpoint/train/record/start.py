@@ -1,0 +1,119 @@
+"""What a session writes before it trains: the record of a new run, or the event of a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from setpoint import __version__
+from setpoint.config import (
+    cautions_of,
+    dropped_values,
+    fingerprint,
+    overridden,
+    record_files,
+    within,
+)
+from setpoint.train.build.parameter_groups import rows_of
+from setpoint.train.evaluation.best_metric import BestMetric
+from setpoint.train.record.context import Run, Start
+from setpoint.train.record.contract import Accepted, describe_accepted, describe_idle
+from setpoint.train.record.environment import keep_diffs, write_data, write_environment
+
+
+def write_start(run: Run, start: Start) -> None:
+    """Write the record of a new run, or the event of a session more.
+
+    Raises:
+        RunError: if it cannot be written.
+    """
+    facts = _facts(run, start)
+    for line in _notes(run, start):
+        run.progress.note(line)
+    if run.accepted is None:
+        for value in dropped_values(run.job):
+            run.progress.note(f"dropped: {value}")
+        run.events.write("start", step=0, **facts)
+        write_environment(run.directory, run.parts)
+        _write_config(run)
+        return
+    accepted = run.accepted
+    if start.is_over:
+        notes, kept = [*describe_idle(accepted), _finished(run, accepted, start)], []
+        accepted = replace(accepted, data=())
+    else:
+        notes, kept = describe_accepted(accepted), accepted.differences
+    for line in notes:
+        run.progress.note(line)
+    # Before the record changes: after a kill in between, the difference would be lost.
+    run.events.write(
+        "resume",
+        step=start.resumed_at or 0,
+        **facts,
+        accepted=[difference.to_json() for difference in kept],
+        **({"data": list(accepted.data)} if accepted.data else {}),
+        environment=keep_diffs(run.directory, run.environment),
+    )
+
+
+def change_record(run: Run, start: Start) -> None:
+    """Write today's configuration, and data, into the record of a run that has trained with it."""
+    if run.accepted is not None and _forgets_best(start.best, run.accepted):
+        run.store.forget_best()
+    if run.accepted is not None and run.accepted.data:
+        write_data(run.directory, run.parts)
+    _write_config(run)
+
+
+def _write_config(run: Run) -> None:
+    run.directory.write_record(record_files(run.job), type(run.job).__setpoint__.schema)
+
+
+def _facts(run: Run, start: Start) -> dict[str, Any]:
+    """What the event of a start or a resume says of the job."""
+    facts: dict[str, Any] = {"fingerprint": fingerprint(start.identity), "version": __version__}
+    if run.parts.pretrained is not None:
+        facts["pretrained"] = run.parts.pretrained
+    facts["groups"] = [row.to_json() for row in rows_of(run.job.optimizer, run.parts.model)]
+    facts["utilization"] = run.utilization.record()
+    cautions = cautions_of(start.identity)
+    if cautions:
+        facts["cautions"] = [caution.to_json() for caution in cautions]
+    return facts
+
+
+def _notes(run: Run, start: Start) -> Iterator[str]:
+    """What people should know of the job before it trains."""
+    use = run.utilization
+    if use.unknown is not None and use.peak is not None:
+        yield f"mfu will be null: {use.unknown}"
+    for caution in cautions_of(start.identity):
+        yield f"caution: {caution.line()}"
+    for line in overridden(run.job):
+        yield f"overridden: {line}"
+
+
+def _finished(run: Run, accepted: Accepted, start: Start) -> str:
+    """Where and why the run is finished, and what follows for this session."""
+    nothing = "nothing is left to train" + "; nothing accepted" * accepted.learned
+    finished = f"{run.directory.path} is finished at step {start.resumed_at}"
+    if start.ended is not None:
+        finished += f": {start.ended}"
+        nothing += (
+            "; to go on, raise evaluation.early_stopping.patience or set "
+            "evaluation.early_stopping to null"
+        )
+    return f"{finished}; {nothing}"
+
+
+def _forgets_best(best: BestMetric, accepted: Accepted) -> bool:
+    """Whether today's metric cannot be compared with that of the best checkpoint."""
+    if best.is_known:
+        return bool(best.changed)
+    # The checkpoint is of a version that did not say what its metric was measured on.
+    return any(
+        within(item.path, f"evaluation.{name}")
+        for item in accepted.differences
+        for name in ("datasets", "sequences", "best")
+    )
