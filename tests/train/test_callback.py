@@ -1,11 +1,19 @@
-"""Callbacks: what the base class refuses."""
+"""Callbacks: in which order they run, and what the base class refuses."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.train.callback import Callback
+from setpoint.resilience.signals import StopRequest
+from setpoint.train.build.components import build_components
+from setpoint.train.callback import Callback, Phase
+from setpoint.train.step.loop import Loop, StepResult
+from setpoint.train.step.position import Position
+
+from .small import small_job
 
 
 def test_a_hook_of_an_older_version_is_refused() -> None:
@@ -15,3 +23,26 @@ def test_a_hook_of_an_older_version_is_refused() -> None:
         class Mine(Callback):  # pyright: ignore[reportUnusedClass]
             def after_update(self, loop: object, update: object) -> None:
                 pass
+
+
+class Noted(Callback):
+    """Notes its name."""
+
+    def __init__(self, name: str, phase: Phase, seen: list[str]) -> None:
+        self.name, self.phase, self.seen = name, phase, seen
+
+    def start(self, loop: Loop) -> None:
+        self.seen.append(f"start {self.name}")
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.seen.append(self.name)
+
+
+def test_phases_decide_the_order_and_within_one_the_order_of_building(tmp_path: Path) -> None:
+    job, seen = small_job(tmp_path, "duration=1 steps"), list[str]()
+    wanted = [(1, Phase.KEEP), (2, Phase.STEP), (3, Phase.EVALUATE), (4, Phase.STEP)]
+    callbacks = [Noted(str(name), phase, seen) for name, phase in wanted]
+    Loop(job, build_components(job), callbacks, StopRequest(), Position()).run()
+    order = ["2", "4", "3", "1"]
+    assert seen == [*(f"start {name}" for name in order), *order]
+    assert Callback.phase is Phase.LAST

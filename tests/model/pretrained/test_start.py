@@ -14,7 +14,7 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.plan.preflight import preflight
-from setpoint.train.build.components import build_components
+from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
@@ -163,9 +163,13 @@ def test_a_run_without_its_checkpoints_is_not_trained_from_nothing(
 ) -> None:
     from setpoint.train import run as module
 
-    job = job_from(tmp_path, trained(tmp_path))
-    monkeypatch.setattr(
-        module, "build_components", lambda job, *_: build_components(job, fresh=False)
-    )
-    with pytest.raises(SetpointError, match="went away while the run was being set up"):
+    job = job_from(tmp_path, trained(tmp_path), "duration=2 steps")
+    run = train(job).directory
+
+    def remove_and_build(job: Job, *more: Any) -> Components:
+        shutil.rmtree(run / "checkpoints")
+        return build_components(job, *more)
+
+    monkeypatch.setattr(module, "build_components", remove_and_build)
+    with pytest.raises(SetpointError, match="changed .* while the run was being set up"):
         train(job)

@@ -72,6 +72,9 @@ def one_rank(rank: int, store: str) -> None:
         assert torch.equal(step(model, mine), counts)
         assert torch.equal(biases(model), biases(alone))
     assert biases(alone).abs().sum() > 0
+    world = world_of(resolve(Parallel(device="cpu")))
+    assert (world.rank, world.size, world.is_main) == (rank, WORLD, rank == 0)
+    assert world.any(rank == 1) and not world.any(False)
     dist.destroy_process_group()
 
 
