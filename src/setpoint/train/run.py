@@ -9,7 +9,6 @@ from pathlib import Path
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.resilience.signals import StopRequest, active
-from setpoint.track.run_directory import RunDirectory
 from setpoint.track.tracker import Trackers
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.build.process import settings_of
@@ -81,7 +80,7 @@ def rehearse(
     """
     plan = refuse(job, directory, accept)
     job, accepted = plan.job, plan.accepted
-    run = RunDirectory.look(plan.path)
+    run = plan.looked_at
     damaged: list[str] = []
     with settings_of(job), ExitStack() as ending:
         shown = progress_of(job)

@@ -9,6 +9,7 @@ from pathlib import Path
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, verify
 from setpoint.track.jsonl import read_jsonl
+from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 from setpoint.train.record.contract import Accepted, check_contract, refuse_renaming
 from setpoint.train.record.run_name import run_directory_of
@@ -23,6 +24,7 @@ class Plan:
 
     Arguments:
         job: with its seed drawn.
+        looked_at: the run directory, not locked and not to be written to.
         accept: fields and sections of the fingerprint that may differ from the record.
         accepted: what differs from the record, the data aside; None for a new run.
         stamp: the record and the checkpoints as they were when they were compared.
@@ -30,6 +32,7 @@ class Plan:
 
     job: Job
     path: Path
+    looked_at: RunDirectory
     accept: Sequence[str]
     accepted: Accepted | None
     stamp: Stamp
@@ -68,14 +71,14 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
     if problems:
         raise ConfigError(problems)
     path = Path(directory if directory is not None else run_directory_of(job))
-    stamp = stamp_of(path)
+    looked_at, stamp = RunDirectory.look(path), stamp_of(path)
     _check_resume(job, path, bool(stamp[1]))
     accepted = None
     if (path / CONFIG).exists() or stamp[1]:
         accepted = check_contract(str(path), job, accept, given=directory is not None)
         if directory is not None:
             refuse_renaming(str(path), accepted)
-    return Plan(job, path, accept, accepted, stamp)
+    return Plan(job, path, looked_at, accept, accepted, stamp)
 
 
 def stamp_of(path: Path) -> Stamp:
