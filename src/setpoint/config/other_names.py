@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from .draft.unknown_keys import foreign_table, foreign_values
+from .draft.unknown_keys import foreign_table
 from .layers.hints import bare_text, in_shell, value_here, written
 from .layers.presets import preset_named
 from .resolving.resolve import determined
@@ -222,7 +222,7 @@ def _answer_value(refused: Unknown, editor: EditorBase) -> str:
     if str(path[-1]).isdecimal() and len(beside) > 1:
         value = [each.value for each in beside]
     key = ".".join("*" if str(part).isdecimal() else _word(part) for part in path)
-    entry: Converter | str | None = foreign_values(type(editor.root)).get(key)
+    entry: Converter | str | None = foreign_table(type(editor.root), "OTHER_VALUES").get(key)
     given = Given(_word(path[-1]), value, editor)
     said = entry(given) if callable(entry) else entry
     if isinstance(said, Ours):

@@ -113,32 +113,18 @@ def name_here(root: type[Node], key: str) -> str:
     return f"Here it is called {' or '.join(paths)}." if paths else ""
 
 
-def foreign_table(root: type[Node]) -> Mapping[str, Any]:
-    """What the root declares of names of other systems; see `other_names`.
+def foreign_table(root: type[Node], name: str = "OTHER_NAMES") -> Mapping[str, Any]:
+    """What the root declares of names of other systems, or of their values; see `other_names`.
 
     Returns:
-        sentences and converters by name; empty where the root names no module of them.
+        sentences and converters by name, or for `OTHER_VALUES` by path, with `*` for indices.
     """
     module = root.__setpoint__.other_names
     if module is None:
         return {}
     from importlib import import_module
 
-    return import_module(module).OTHER_NAMES
-
-
-def foreign_values(root: type[Node]) -> Mapping[str, Any]:
-    """What the root declares of values that a place cannot take; see `other_names`.
-
-    Returns:
-        sentences and converters by path, with `*` for indices.
-    """
-    module = root.__setpoint__.other_names
-    if module is None:
-        return {}
-    from importlib import import_module
-
-    return getattr(import_module(module), "OTHER_VALUES", {})
+    return getattr(import_module(module), name, {})
 
 
 def known_elsewhere(root: type[Node], key: str) -> bool:

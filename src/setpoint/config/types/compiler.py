@@ -87,20 +87,14 @@ def compile_annotation(annotation: Any, where: str) -> FieldType:
         return LiteralType(arguments)
     if origin is typing.Union or origin is types.UnionType:
         return _union(arguments, where)
-    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
-        return SequenceType(compile_annotation(arguments[0], where), mutable=False)
-    if origin is tuple and arguments:
+    shape = origin or annotation
+    if shape is tuple and arguments and (len(arguments) != 2 or arguments[1] is not Ellipsis):
         return TupleType(tuple(compile_annotation(item, where) for item in arguments))
-    if origin is list and arguments:
-        return SequenceType(compile_annotation(arguments[0], where), mutable=True)
-    if origin is Sequence and arguments:
-        return SequenceType(compile_annotation(arguments[0], where), mutable=False)
-    if origin in (dict, Mapping) and arguments and arguments[0] is str:
-        return MappingType(compile_annotation(arguments[1], where))
-    if not arguments and (origin or annotation) in (list, tuple, Sequence):
-        return SequenceType(SIMPLE[Any], mutable=(origin or annotation) is list)
-    if not arguments and (origin or annotation) in (dict, Mapping):
-        return MappingType(SIMPLE[Any])
+    if shape in (list, tuple, Sequence):
+        item = compile_annotation(arguments[0] if arguments else Any, where)
+        return SequenceType(item, mutable=shape is list)
+    if shape in (dict, Mapping) and (not arguments or arguments[0] is str):
+        return MappingType(compile_annotation(arguments[1] if arguments else Any, where))
     if hasattr(annotation, "__supertype__"):  # a NewType is for type checkers
         return compile_annotation(annotation.__supertype__, where)
     if origin is type or origin is Callable or annotation in (Callable, type):
@@ -108,7 +102,7 @@ def compile_annotation(annotation: Any, where: str) -> FieldType:
         is_class = isinstance(wanted, type) and wanted is not Any
         base = cast(type | None, wanted if is_class else None)
         return ImportPathType(base, own_package(where))
-    if (origin or annotation) is re.Pattern:
+    if shape is re.Pattern:
         return PatternType()
     if isinstance(annotation, type):
         if issubclass(annotation, Node):

@@ -109,12 +109,11 @@ class ImportPathType(FieldType):
 
     def read(self, value: object, origin: Origin) -> ImportPath:
         wanted = self.base
-        if isinstance(value, str | ImportPath):
-            return ImportPath.read(value).trusting(self.trusted, wanted)
-        if not callable(value):
-            raise self.refuse(value)
-        if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
-            raise Invalid(f"is not a class that is a {wanted.__name__}: got {shown(value)}")
+        if not isinstance(value, str | ImportPath):
+            if not callable(value):
+                raise self.refuse(value)
+            if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
+                raise Invalid(f"is not a class that is a {wanted.__name__}: got {shown(value)}")
         return ImportPath.read(value).trusting(self.trusted, wanted)
 
     def dump(self, value: ImportPath) -> str:

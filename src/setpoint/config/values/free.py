@@ -205,11 +205,23 @@ def plain_value(value: object) -> Any:
     Raises:
         Invalid: for anything else.
     """
+    _refuse_depth(value)
+    return _plain(value)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, cast(list[object], value)))
+    if isinstance(value, Mapping):
+        entries = cast(Mapping[object, object], value)
+        for key in entries:
+            refuse_credentials(str(key))
+        return FrozenDict({str(key): _plain(item) for key, item in entries.items()})
     if isinstance(value, PlainScalar):
         if value == "null":
             return None
         try:
-            return plain_value(guess(value))
+            return _plain(guess(value))
         except Invalid:
             raise
         except SetpointError as error:
@@ -227,27 +239,10 @@ def plain_value(value: object) -> Any:
         raise Invalid("has more digits than can be written to a file")
     if value is None or isinstance(value, bool | int):
         return value
-    if plain_number(value) is not value:
-        return plain_value(plain_number(value))
-    if isinstance(value, list | tuple | Mapping):
-        _refuse_depth(cast(object, value))
-        return _plain_items(cast(Any, value))
+    number = plain_number(value)
+    if number is not value:
+        return _plain(number)
     raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
-
-
-def _plain_items(value: list[object] | tuple[object, ...] | Mapping[object, object]) -> Any:
-    if not isinstance(value, Mapping):
-        return tuple(map(_plain_item, value))
-
-    for key in value:
-        refuse_credentials(str(key))
-    return FrozenDict({str(key): _plain_item(item) for key, item in value.items()})
-
-
-def _plain_item(item: object) -> Any:
-    if isinstance(item, list | tuple | Mapping):
-        return _plain_items(cast(Any, item))
-    return plain_value(item)
 
 
 def listed(value: Any) -> Any:

@@ -69,23 +69,19 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
         if trusted and package != "setpoint":  # which has functions that import anything
             allow_imports(package)
         return module
-    except DeclarationError as error:
-        raise UserCodeError(
-            f"{source}: importing {name} failed: {error}{place_of(error)}", traceback_of(error)
-        ) from error
-    except SetpointError:
-        raise
     except ModuleNotFoundError as error:
         raise SetpointError(f"{source}: {_not_there(name, error)}") from None
-    except SyntaxError as error:
-        place = f"{short_name(error.filename)}:{error.lineno}: " if error.filename else ""
-        raise UserCodeError(
-            f"{source}: importing {name} failed: {place}{type(error).__name__}: {error.msg}",
-            traceback_of(error),
-        ) from None
     except Exception as error:
+        if isinstance(error, SetpointError) and not isinstance(error, DeclarationError):
+            raise
+        said = error_in_words(error)
+        if isinstance(error, DeclarationError):
+            said = f"{error}{place_of(error)}"
+        elif isinstance(error, SyntaxError):
+            place = f"{short_name(error.filename)}:{error.lineno}: " if error.filename else ""
+            said = f"{place}{type(error).__name__}: {error.msg}"
         raise UserCodeError(
-            f"{source}: importing {name} failed: {error_in_words(error)}", traceback_of(error)
+            f"{source}: importing {name} failed: {said}", traceback_of(error)
         ) from error
 
 
