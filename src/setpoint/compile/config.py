@@ -6,10 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Free, Problem, check, field
+from setpoint.config import RUNTIME, Config, Free, Problem, Rule, check, field
+
+RULES = (
+    Rule("setpoint.compile.folder:cache_problems", ("cache",),
+         "Whether compiled code can be kept in the folder", needs="files"),
+    Rule("setpoint.compile.checks:name_problems", ("backend", "options"),
+         "Whether PyTorch has the backend and its options", needs="torch"),
+)  # fmt: skip
 
 
-class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"):
+class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model", rules=RULES):
     """torch.compile of the model; without the section it runs eagerly."""
 
     scope: Literal["block", "model"] = field(default="block")
@@ -46,23 +53,6 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
 
     fallback: Literal["report", "fail"] = "report"
     """Fallback to eager: report warns and records an event, fail ends the run with an error."""
-
-    @check(needs="files")
-    def _check_cache(self) -> Iterator[Problem]:
-        """Whether compiled code can be kept in the folder."""
-        if self.cache is not None:
-            from setpoint.compile.folder import why_unfit
-
-            reason = why_unfit(self.cache)
-            if reason is not None:
-                yield Problem("cache", reason)
-
-    @check(needs="torch")
-    def _check_names(self) -> Iterator[Problem]:
-        """Whether PyTorch has the backend and its options."""
-        from setpoint.compile.checks import name_problems
-
-        yield from name_problems(self)
 
     @check
     def _check_options(self) -> Iterator[Problem]:

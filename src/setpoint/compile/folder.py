@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from setpoint.config import SetpointError
+from setpoint.config import Problem, SetpointError
+
+if TYPE_CHECKING:
+    from setpoint.compile.config import Compile
+
+
+def cache_problems(config: Compile) -> Iterator[Problem]:
+    """Find that nothing can be kept in the folder of a section."""
+    reason = None if config.cache is None else why_unfit(config.cache)
+    if reason is not None:
+        yield Problem("cache", reason)
 
 
 def why_unfit(folder: Path) -> str | None:

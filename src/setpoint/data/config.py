@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import IDENTITY, Config, Problem, SetpointError, check, dead, field
+from setpoint.config import IDENTITY, Config, Problem, Rule, check, dead, field
 
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"
@@ -17,8 +17,6 @@ NAME = r"[A-Za-z0-9_.\-]+"
 BYTES_VOCABULARY = 257
 
 NOT_PLAIN = "text-files-hold-records"
-
-HERE = "here"  # stands for the path of a source that does not know its own
 
 
 class SourceConfig(Config, role=IDENTITY):
@@ -43,7 +41,18 @@ class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:St
             yield Problem("include", "no pattern, so no file", valid=('["*.py"]', '["json/*"]'))
 
 
-class Text(SourceConfig, type="text", owner="setpoint.data.sources.text:TextSource"):
+class Text(
+    SourceConfig,
+    type="text",
+    owner="setpoint.data.sources.text:TextSource",
+    rules=(
+        Rule("setpoint.data.sources.text:file_problems", ("paths",),
+             "Whether the paths lead to files", needs="files"),
+        Rule("setpoint.data.sources.formats:record_files", ("paths",),
+             "Whether the files are plain text", needs="files",
+             cautions={NOT_PLAIN: "files of type = text hold records, not plain text"}),
+    ),
+):  # fmt: skip
     """Text files of your own, in UTF-8."""
 
     name: str = field(default="text", pattern=NAME)
@@ -64,26 +73,6 @@ class Text(SourceConfig, type="text", owner="setpoint.data.sources.text:TextSour
     separator: str | None = None
     """Document separator: text that divides a file into documents, such as "\\n\\n"; unset: a file
     is a document."""
-
-    @check(needs="files")
-    def _check_files(self) -> Iterator[Problem]:
-        """Whether the paths lead to files."""
-        # Listing files needs modules that nothing else here does.
-        from setpoint.data.sources.text import TextSource
-
-        _, errors = TextSource(self, where=HERE).search()
-        for path, error in errors.items():
-            # The error of the data names the field first and what is valid last.
-            message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
-            hint = f"Valid: {valid}" if valid else ""
-            yield Problem(path.removeprefix(f"{HERE}."), message, hint=hint)
-
-    @check(needs="files", cautions={NOT_PLAIN: "files of type = text hold records, not plain text"})
-    def _check_formats(self) -> Iterator[Problem]:
-        """Whether the files are plain text."""
-        from setpoint.data.sources.formats import record_files
-
-        yield from record_files(self)
 
     @check
     def _check_paths(self) -> Iterator[Problem]:
@@ -195,8 +184,14 @@ class Bytes(TokenizerConfig, type="bytes", owner="setpoint.data.tokenizer:ByteTo
 
 
 class HuggingFace(
-    TokenizerConfig, type="huggingface", owner="setpoint.data.huggingface:HuggingFaceTokenizer"
-):
+    TokenizerConfig,
+    type="huggingface",
+    owner="setpoint.data.huggingface:HuggingFaceTokenizer",
+    rules=(
+        Rule("setpoint.data.vocabulary:file_problems", ("path", "separator"),
+             "Whether the tokenizer's files are there and name the separator", needs="files"),
+    ),
+):  # fmt: skip
     """A tokenizer in Hugging Face's format, byte-level BPE or SentencePiece; takes UTF-8."""
 
     path: str = field(also_called=("tokenizer_name_or_path", "hf_tokenizer", "tokenizer_file"))
@@ -211,23 +206,3 @@ class HuggingFace(
     def _check_path(self) -> Iterator[Problem]:
         if not self.path:
             yield Problem("path", "is empty", valid=("a directory", "Qwen/Qwen3-0.6B"))
-
-    @check(needs="files")
-    def _check_files(self) -> Iterator[Problem]:
-        """Whether the tokenizer's files are there and name the separator."""
-        # What is on the hub is looked for when the run starts.
-        import os
-
-        from setpoint.data.vocabulary import read_vocabulary
-        from setpoint.hub.fetch import split_hub_id
-
-        if not self.path or (not os.path.exists(self.path) and split_hub_id(self.path)):
-            return
-        try:
-            read_vocabulary(self.path).separator(self.separator)
-        except SetpointError as error:
-            message, _, valid = str(error).partition("\nValid: ")
-            name, colon, rest = message.partition(": ")
-            field = name.removeprefix("tokenizer.") if name.startswith("tokenizer.") else "path"
-            told = rest if colon and name.startswith("tokenizer.") else message
-            yield Problem(field, told, hint=f"Valid: {valid}" if valid else "")

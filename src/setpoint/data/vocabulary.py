@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from setpoint.config import SetpointError
+from setpoint.config import Problem, SetpointError
 from setpoint.data.config import BYTES_VOCABULARY, Bytes, HuggingFace, TokenizerConfig
 from setpoint.hub.fetch import fetch_files, split_hub_id
 
@@ -173,3 +173,18 @@ def _mapping(text: str, title: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SetpointError(f"{title} holds no JSON object")
     return found
+
+
+def file_problems(config: HuggingFace) -> Iterator[Problem]:
+    """Find files that are not there, and a separator that they do not name."""
+    # What is on the hub is looked for when the run starts.
+    if not config.path or (not os.path.exists(config.path) and split_hub_id(config.path)):
+        return
+    try:
+        read_vocabulary(config.path).separator(config.separator)
+    except SetpointError as error:
+        message, _, valid = str(error).partition("\nValid: ")
+        name, colon, rest = message.partition(": ")
+        field = name.removeprefix("tokenizer.") if name.startswith("tokenizer.") else "path"
+        told = rest if colon and name.startswith("tokenizer.") else message
+        yield Problem(field, told, hint=f"Valid: {valid}" if valid else "")

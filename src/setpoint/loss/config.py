@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import ClassVar, Final
 
-from setpoint.config import Config, Foreign, Problem, check, field
+from setpoint.config import Config, Foreign, Problem, Rule, check, field
 
 Z_LOSS: Final = (
     "z_loss_multiplier",
@@ -136,7 +136,11 @@ class LinearCrossEntropy(
     Weighing,
     type="linear_cross_entropy",
     owner="setpoint.loss.linear:LinearCrossEntropyLoss",
-):
+    rules=(
+        Rule("setpoint.loss.linear:missing_problems", ("type",),
+             "Whether PyTorch has linear_cross_entropy", needs="torch"),
+    ),
+):  # fmt: skip
     """PyTorch's own loss from hidden states in chunks, torch.nn.functional.linear_cross_entropy.
 
     It has no z-loss, no soft cap, and no label smoothing in chunks. Needs torch 2.13 and a model
@@ -149,20 +153,16 @@ class LinearCrossEntropy(
     chunk_size: int | None = field(default=None, ge=1, also_called=CHUNK)
     """Chunk size in tokens; null: as PyTorch chooses, from the shapes and the device."""
 
-    @check(needs="torch")
-    def _check_torch(self) -> Iterator[Problem]:
-        """Whether PyTorch has linear_cross_entropy."""
-        from setpoint.loss.linear import missing
-
-        if why := missing():
-            yield Problem(
-                "type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss."
-            )
-
 
 class LigerCrossEntropy(
-    Ignoring, type="liger_cross_entropy", owner="setpoint.loss.liger:LigerCrossEntropyLoss"
-):
+    Ignoring,
+    type="liger_cross_entropy",
+    owner="setpoint.loss.liger:LigerCrossEntropyLoss",
+    rules=(
+        Rule("setpoint.loss.liger:missing_problems", ("type",),
+             "Whether Liger and a GPU are there", needs="torch"),
+    ),
+):  # fmt: skip
     """Liger's fused loss from hidden states in chunks, for GPUs (Hsu et al., 2024).
 
     It has no token weights, and no label smoothing, which it would not tell from the
@@ -174,16 +174,6 @@ class LigerCrossEntropy(
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
     """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps
     logits from drifting (PaLM uses 1e-4). 0 leaves the term out."""
-
-    @check(needs="torch")
-    def _check_liger(self) -> Iterator[Problem]:
-        """Whether Liger and a GPU are there."""
-        from setpoint.loss.liger import missing
-
-        if why := missing():
-            yield Problem(
-                "type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss."
-            )
 
 
 class ImportedLoss(LossConfig, Foreign, type="import", owner="setpoint.loss.imported:ImportedLoss"):

@@ -1,12 +1,13 @@
 """PyTorch's own cross-entropy from hidden states."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.config import SetpointError
+from setpoint.config import Problem, SetpointError
 from setpoint.loss.output import LossOutput
 from setpoint.loss.weighing import Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
@@ -14,6 +15,12 @@ from setpoint.shapes.outcome import Projection
 
 if TYPE_CHECKING:
     from setpoint.loss.config import LinearCrossEntropy
+
+
+def missing_problems(_: "LinearCrossEntropy") -> Iterator[Problem]:
+    """Find that this loss cannot be used here."""
+    if why := missing():
+        yield Problem("type", why, valid=("chunked_cross_entropy",), hint="It gives the same loss.")
 
 
 def missing() -> str | None:

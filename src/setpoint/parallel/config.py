@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, field
+from setpoint.config import RUNTIME, Config, Rule, field
+
+RULES = (
+    Rule("setpoint.parallel.device:device_problems", ("device",), "Whether the device is there",
+         needs="torch", when=lambda parallel: parallel.device == "cuda"),
+)  # fmt: skip
 
 
-class Parallel(Config, role=RUNTIME):
+class Parallel(Config, role=RUNTIME, rules=RULES):
     """Device and number of ranks."""
 
     world_size: int = field(default=1, ge=1, also_called=("num_processes", "num_gpus", "n_gpus"))
@@ -21,13 +25,3 @@ class Parallel(Config, role=RUNTIME):
         values_also_called={"cuda": ("gpu", "cuda:0", "nvidia")},
     )
     """Device of the model; auto takes a GPU if there is one."""
-
-    @check(needs="torch", when=lambda self: self.device == "cuda")
-    def _check_device(self) -> Iterator[Problem]:
-        """Whether the device is there."""
-        from setpoint.parallel.device import choose_device
-
-        try:
-            choose_device(self)
-        except SetpointError as error:
-            yield Problem("device", str(error).removeprefix("parallel.device = cuda: "))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
-from setpoint.config import SetpointError
+from setpoint.config import Problem, SetpointError
 from setpoint.parallel.config import Parallel
 
 
@@ -23,3 +25,11 @@ def choose_device(config: Parallel) -> torch.device:
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(wanted)
+
+
+def device_problems(config: Parallel) -> Iterator[Problem]:
+    """Find that the device is not there."""
+    try:
+        choose_device(config)
+    except SetpointError as error:
+        yield Problem("device", str(error).removeprefix("parallel.device = cuda: "))

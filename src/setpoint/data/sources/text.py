@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from setpoint.config import SetpointError
+from setpoint.config import Problem, SetpointError
 from setpoint.data.config import Text
 from setpoint.data.document import Document
 
+HERE = "here"  # stands for the path of a source that does not know its own
 NEARBY = 5  # entries of a folder that a message names
 
 
@@ -195,3 +196,13 @@ def _nearby(path: Path) -> str:
         return f"{os.path.abspath(folder)} is empty."
     more = ", ..." if len(entries) > NEARBY else ""
     return f"{os.path.abspath(folder)} holds {', '.join(entries[:NEARBY])}{more}."
+
+
+def file_problems(config: Text) -> Iterator[Problem]:
+    """Find paths that lead to no files."""
+    _, errors = TextSource(config, where=HERE).search()
+    for path, error in errors.items():
+        # The error of the data names the field first and what is valid last.
+        message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
+        hint = f"Valid: {valid}" if valid else ""
+        yield Problem(path.removeprefix(f"{HERE}."), message, hint=hint)
