@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from ..draft.unknown_keys import former, name_here, place_of
 from ..schema.field import FieldInfo
@@ -20,17 +20,20 @@ from ..words.texts import PlainScalar, parse_flow
 EXTENDS = "extends"
 
 
-class Unknown(NamedTuple):
+class Unknown:
     """A key that no field answers to.
 
     Arguments:
         value: as the layer holds it; MISSING for a part of a value.
     """
 
-    path: Path
-    value: object
-    origin: Origin
-    problem: Problem
+    __slots__ = ("origin", "path", "problem", "value")
+
+    def __init__(self, path: Path, value: object, origin: Origin, problem: Problem) -> None:
+        self.path = path
+        self.value = value
+        self.origin = origin
+        self.problem = problem
 
 
 class EditorBase(ABC):
