@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any, NamedTuple
 
-from setpoint.cli.list import field_rows
+from setpoint.cli.fields import field_rows
 from setpoint.config import Config
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job

@@ -20,7 +20,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from setpoint.cli.list import field_rows
+from setpoint.cli.fields import field_rows
 from setpoint.config import Config, all_fields, class_help, section_classes
 from setpoint.config.schema.tree import first_places
 from setpoint.infer.config import Inference

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from setpoint.cli.command import IMPORT, JSON, Arguments, Command
+from setpoint.cli.fields import field_rows, fields_text, searched, word_finder
 from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.source import prepare
-from setpoint.cli.style import bold, styles, table
-from setpoint.cli.value import plain
+from setpoint.cli.style import bold, table
 from setpoint.config import (
     Config,
-    FieldInfo,
     SetpointError,
     all_fields,
     class_help,
     did_you_mean,
-    field_help,
     known_cautions,
     known_tags,
     load_plugins,
     modifiers,
-    plain_text,
     preset_parameters,
     preset_summary,
     presets,
@@ -75,7 +71,7 @@ def run(arguments: Arguments) -> int:
                 f"{_meant(root, section)}"
             )
     elif kind is not None and kind != "fields" and section:
-        matchers = [_matcher(word) for word in words[1:]]
+        matchers = [word_finder(word) for word in words[1:]]
         found[kind] = [
             row
             for row in found[kind]
@@ -157,130 +153,3 @@ def _rows(root: type[Config], kind: str, section: str) -> Iterator[dict[str, Any
                     yield {"field": path, "type": tag, "help": class_help(cls)}
     else:
         yield from field_rows(root, section)
-
-
-def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]]:
-    """What is to be known of each field, for machines.
-
-    Arguments:
-        section: a section or field to stay within; empty for all.
-    """
-    wanted = section.replace("-", "_")
-    # Variants share the fields of their family.
-    fields = dict.fromkeys(all_fields(root))
-    variants: dict[type, list[str]] = {}
-    for path, info in fields:
-        if not wanted or path == wanted or path.startswith(f"{wanted}."):
-            yield _field(path, info, variants)
-
-
-def _matcher(word: str) -> Callable[[str], bool]:
-    """Whether a text has a word, or one that begins with it, in it; `_`, `-` and space are one."""
-    parts = [re.escape(part) for part in re.split(r"[\W_]+", word) if part]
-    pattern = re.compile(r"(?<![^\W_])" + r"[\W_]+".join(parts), re.IGNORECASE)
-    return lambda text: bool(parts) and pattern.search(text) is not None
-
-
-def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
-    """The fields that have to do with words: by name, by a name of other systems, by their help.
-
-    Arguments:
-        words: what is looked for, with spaces between; each must stand somewhere.
-
-    Returns:
-        a mapping for each field, as `field_rows` gives them, names first; of its help the first
-        sentence, and `also_called` where a word stands there.
-    """
-    matchers = [_matcher(word) for word in words.split() or [words]]
-    found: list[list[dict[str, Any]]] = [[], [], []]
-    seen: set[int] = set()
-    for path, info in all_fields(root):
-        if id(info) in seen:  # of a section in several places the first counts
-            continue
-        seen.add(id(info))
-        row = _field(path, info, {})
-        places = (path, " ".join(info.also_called), row["help"])
-        if not all(any(map(matches, places)) for matches in matchers):
-            continue
-        named = any(matches(info.name) for matches in matchers)
-        called = [n for n in info.also_called if all(matches(n) for matches in matchers)]
-        rank = 0 if named else 1 if called else 2
-        row["help"] = re.split(r"(?<=\.)\s", row["help"], maxsplit=1)[0]
-        if called:
-            row["also_called"] = called
-        found[rank].append(row)
-    for rows in found:
-        yield from rows
-
-
-def _field(path: str, info: FieldInfo, variants: dict[type, list[str]]) -> dict[str, Any]:
-    """What is to be known of a field; `variants` keeps what was found for its class."""
-    kind = info.type
-    row: dict[str, Any] = {"path": path, "type": kind.describe()}
-    owner = info.owner
-    if owner.__setpoint__.tag is not None:
-        row["variant"] = owner.__setpoint__.tag
-    else:
-        if owner not in variants:
-            variants[owner] = _some_variants(owner)
-        if variants[owner]:
-            row["variants"] = variants[owner]
-    if info.derived:
-        row["derived"] = True
-    elif info.required:
-        row["required"] = True
-    elif not kind.nested:
-        row["default"] = plain(kind.dump(info.initial()))
-    for bounds in (info.bounds, info.item_bounds):
-        if bounds:
-            row["range"] = bounds.describe() + (" each" if bounds is info.item_bounds else "")
-    if info.environment is not None:
-        row["environment"] = info.environment
-    row["role"] = info.role.name if info.role else "identity"
-    row["help"] = field_help(owner, info.name)
-    return row
-
-
-def _some_variants(owner: type[Config]) -> list[str]:
-    """The variants that have the fields of a class, where others of the family have not."""
-    mine = list(owner.__setpoint__.variants)
-    family = max(
-        len(base.__setpoint__.variants) for base in owner.__mro__ if issubclass(base, Config)
-    )
-    return mine if len(mine) < family else []
-
-
-def _default(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(plain_text, value)) or "[]"
-    return plain_text(value)
-
-
-def fields_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Fields for people.
-
-    Arguments:
-        rows: as `field_rows` gives them.
-
-    Returns:
-        two or three lines for each, and one more with names of other systems that were found.
-    """
-    bold, dim, wrapped = styles()
-    blocks: list[str] = []
-    for row in rows:
-        of = [row["variant"]] if "variant" in row else row.get("variants", [])
-        facts = [row["type"], *(word for word in ("required", "derived") if word in row)]
-        if "range" in row:
-            facts.append(row["range"])
-        if "environment" in row:
-            facts.append(f"environment {row['environment']}")
-        if "default" in row:
-            facts.append(f"default {_default(row['default'])}")
-        facts.append(row["role"])
-        blocks.append(bold(row["path"]) + (f"  ({', '.join(of)})" if of else ""))
-        blocks.append(f"    {'; '.join(facts)}")
-        if row["help"]:
-            blocks.append(dim(wrapped(row["help"], "    ")))
-        if "also_called" in row:
-            blocks.append(dim(wrapped(f"also called {', '.join(row['also_called'])}", "    ")))
-    return "\n".join(blocks)

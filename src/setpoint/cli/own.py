@@ -27,7 +27,6 @@ from setpoint.config import (
     RunError,
     SetpointError,
     UserCodeError,
-    import_presets,
     need_class,
     raised_by_user,
     traceback_of,
@@ -167,6 +166,7 @@ def _dispatch(program: Program, words: list[str], ready: list[Any]) -> int:
         words = [*words[1:2], "--help"]
     if words[:1] == ["__complete"]:
         from setpoint.cli.complete import Line, run
+        from setpoint.config import import_presets
 
         import_presets(program.root)
         return run(words[1:], Line(COMMANDS, lambda name: _command(name, program)))
@@ -203,7 +203,7 @@ def _refuse_command(program: Program, words: list[str]) -> None:
     word = words[0] if words else ""
     if word not in NOT_HERE or os.path.exists(word):
         return
-    from setpoint.config import preset_named
+    from setpoint.config import import_presets, preset_named
 
     import_presets(program.root)
     if preset_named(word) or IMPORT.name in words:
@@ -264,7 +264,7 @@ def _call(main: Callable[[Any], object], config: Any) -> int:
 
 
 def _overview(program: Program, command: Command) -> str:
-    from setpoint.cli.list import field_rows, fields_text
+    from setpoint.cli.fields import field_rows, fields_text
     from setpoint.cli.style import bold
 
     about = (program.root.__doc__ or "").strip()
