@@ -283,7 +283,7 @@ class ConfigMeta(type):
         shown = fields if len(bases) == 1 else info.fields
         mro: tuple[builtins.type, ...] = cls.__mro__
         hidden = any(not vars(base).keys().isdisjoint(shown) for base in mro)
-        if hidden or not "".join(info.fields).islower():
+        if hidden or (info.fields and not "".join(info.fields).islower()):
             refuse_clashes(cls)
         if type is not None:
             _register_variant(cls, type)

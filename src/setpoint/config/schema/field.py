@@ -46,6 +46,9 @@ MUTABLE = (list, dict, set, Free, Node)
 VERBS = ("is", "has", "holds", "needs", "cannot", "would", "takes")
 
 
+NO_VALUES: Mapping[str, Sequence[str]] = {}
+
+
 class FieldInfo:
     """One field of one config class.
 
@@ -112,7 +115,7 @@ class FieldInfo:
         self.tags = tuple(tags) if tags.__class__ is list else tags
         self.also_called = tuple(also_called) if also_called.__class__ is list else also_called
         self.before = before
-        self.values_also_called = values_also_called or {}
+        self.values_also_called = values_also_called or NO_VALUES
         self.environment = environment
         self.formerly = formerly
         self.name = ""
@@ -457,7 +460,9 @@ def is_settled(info: FieldInfo) -> bool:
 
     Most are, and their types then need not be worked out before somebody sets the field.
     """
-    default, annotation, bounds = cast(Any, info.written), cast(Any, info.annotation), info.bounds
+    default: Any = info.written
+    annotation: Any = info.annotation
+    bounds = info.bounds
     if info.before is not MISSING:
         return False
     cls, kind = default.__class__, annotation.__class__
