@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from setpoint.config import ImportPath, Invalid
-from setpoint.config.components.arguments import listed, read_argument
+from setpoint.config.components.arguments import read_argument
 from setpoint.config.components.signature import converted_argument, parameters_of, wrong_arguments
+from setpoint.config.values.free import listed
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.units import DType
 

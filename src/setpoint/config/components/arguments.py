@@ -11,13 +11,13 @@ from ..types.base import FieldType
 from ..types.containers import MappingType, SequenceType, each
 from ..types.sections import SectionType
 from ..types.special import AnyType
-from ..values.free import listed, plain_value
+from ..values.free import plain_value
 from ..values.import_path import ImportPath
 from ..values.node import Node
 from ..values.reference import Reference, is_reference
 from ..words.errors import Invalid
 from ..words.shown import children
-from ..words.texts import PlainScalar, escaped, literal, parse_flow
+from ..words.texts import PlainScalar, literal, parse_flow
 
 if TYPE_CHECKING:
     from ..values.origin import Origin
@@ -69,15 +69,11 @@ class _Plain(ArgumentType, AnyType):
     __slots__ = ()
     words = "an argument of the target"
 
-    def dump(self, value: Any) -> Any:
-        return escaped(value) if isinstance(value, str) else listed(value)
-
 
 class _Component(ArgumentType, SectionType):
     __slots__ = ()
 
     def __init__(self) -> None:
-
         super().__init__(tuple(COMPONENTS.values()))
 
 

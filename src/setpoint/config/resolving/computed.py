@@ -86,7 +86,7 @@ class _Failed(Exception):
     """A value that another one needs could not be computed, and has been reported."""
 
 
-class Determination:
+class Computation:
     """Computes all references and derived values of a tree.
 
     What cannot be computed is marked as invalid in its section.
@@ -415,19 +415,19 @@ class ReadOnlyError(SetpointError):
 class View:
     """A section as a method sees it: reads are recorded and computed on demand, writes refused."""
 
-    __slots__ = ("_determination", "_section")
+    __slots__ = ("_computation", "_section")
 
-    _determination: Determination
+    _computation: Computation
     _section: Node
 
-    def __init__(self, determination: Determination, section: Node) -> None:
-        object.__setattr__(self, "_determination", determination)
+    def __init__(self, computation: Computation, section: Node) -> None:
+        object.__setattr__(self, "_computation", computation)
         object.__setattr__(self, "_section", section)
 
     def __getattr__(self, name: str) -> Any:
         cls = type(self._section)
         if name in cls.__setpoint__.fields:
-            return self._wrapped(self._determination.value(self._section, name))
+            return self._wrapped(self._computation.value(self._section, name))
         attribute: Any = getattr(cls, name)
         if isinstance(attribute, property) and attribute.fget:
             return attribute.fget(self)
@@ -446,7 +446,7 @@ class View:
     def _wrapped(self, value: Any) -> Any:
         """The value with every section in it, also those in lists and mappings, as a view."""
         if isinstance(value, Node):
-            return View(self._determination, value)
+            return View(self._computation, value)
         if isinstance(value, tuple | list | dict):
             made: Any = rebuild(value, self._wrapped)
             return made if isinstance(value, dict) else tuple(made)

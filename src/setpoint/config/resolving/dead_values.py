@@ -23,7 +23,7 @@ from ..words.errors import Problem
 from ..words.names import Path
 from ..words.shown import same
 from .checks import failure, whole_problem
-from .computed import Determination
+from .computed import Computation
 
 Placed = list[tuple[Path, Node]]
 
@@ -69,9 +69,9 @@ def undo(root: Node, giver: Origin) -> None:
 
 
 def find_dead(
-    determination: Determination,
+    computation: Computation,
     placed: Placed,
-    before: Callable[[Origin], tuple[Placed, Determination]],
+    before: Callable[[Origin], tuple[Placed, Computation]],
 ) -> tuple[list[Drop], list[Problem]]:
     """Ask all methods marked `@dead`, once every value is known.
 
@@ -88,7 +88,7 @@ def find_dead(
         for name in type(section).__setpoint__.deads:
             method: Any = getattr(section, name)
             try:
-                reason = determination.observe(section, name)
+                reason = computation.observe(section, name)
             except Exception as error:
                 problems.append(whole_problem(path, section, failure(method, error)))
                 continue
@@ -150,14 +150,14 @@ def _giver(chain: Chain) -> Origin | None:
     return None
 
 
-def _is_dead(before: tuple[Placed, Determination], path: Path, name: str) -> bool:
+def _is_dead(before: tuple[Placed, Computation], path: Path, name: str) -> bool:
     """Whether a method already had a reason when a value was given, and no later layer is it."""
-    placed, determination = before
+    placed, computation = before
     then = next((other for place, other in placed if place == path), None)
     if then is None or not hasattr(type(then), name):
         return False
     try:
-        return bool(determination.observe(then, name))
+        return bool(computation.observe(then, name))
     except Exception:  # what it would have said is not known, so that nothing excuses the value
         return True
 

@@ -15,7 +15,7 @@ from ..words.errors import Caution, ConfigError, Problem, SetpointError
 from ..words.names import Path
 from ..words.texts import TOO_DEEP
 from .checks import Checker, silenced_codes, unknown_codes
-from .computed import Determination
+from .computed import Computation
 from .dead_values import Drop, find_dead, undo
 
 C = TypeVar("C", bound=Node)
@@ -41,23 +41,23 @@ def resolve(
     if is_frozen(draft):
         draft = draft_of(draft)
     drops: list[Drop] = []
-    earlier: dict[float, tuple[Placed, Determination]] = {}
+    earlier: dict[float, tuple[Placed, Computation]] = {}
 
-    def before(giver: Origin) -> tuple[Placed, Determination]:
+    def before(giver: Origin) -> tuple[Placed, Computation]:
         if giver.order not in earlier:
-            _, placed, _, determination = _determined(draft, problems, (), giver, reuse=False)
-            earlier[giver.order] = placed, determination
+            _, placed, _, computation = _determined(draft, problems, (), giver, reuse=False)
+            earlier[giver.order] = placed, computation
         return earlier[giver.order]
 
     while True:
         reuse = not problems and not drops
-        root, placed, again, determination = _determined(draft, problems, drops, reuse=reuse)
-        overtaken, found = find_dead(determination, placed, before)
+        root, placed, again, computation = _determined(draft, problems, drops, reuse=reuse)
+        overtaken, found = find_dead(computation, placed, before)
         if not overtaken:
             break
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         drops.extend(overtaken)
-    found = [*problems, *determination.problems, *found]
+    found = [*problems, *computation.problems, *found]
     checker = Checker(placed, _known_cautions(draft))
     checker.required()
     checker.items()
@@ -71,7 +71,7 @@ def resolve(
         found.extend(unknown_codes(root, silenced))
     if found:
         raise ConfigError(found)
-    tied = _tied(placed, determination.tied)
+    tied = _tied(placed, computation.tied)
     for section in fresh:
         state = state_of(section)
         state.has_shared = bool(again)
@@ -94,7 +94,7 @@ def _determined(
     last: Origin | None = None,
     *,
     reuse: bool,
-) -> tuple[C, Placed, Placed, Determination]:
+) -> tuple[C, Placed, Placed, Computation]:
     """A copy in which every value is computed; its sections, and their further places.
 
     `last` is the last layer that counts, if not all of them do. Of sections that are taken over as
@@ -125,14 +125,14 @@ def _determined(
         placed = list(sections(root, (), again))
     if problems:
         placed = _mark_invalid(root, placed, problems)
-    determination = Determination(root, placed, refers)
-    determination.run()
-    if determination.shares:
+    computation = Computation(root, placed, refers)
+    computation.run()
+    if computation.shares:
         again = []
         placed = list(sections(root, (), again, into_frozen=False))
         if again and any(is_frozen(section) for _, section in placed):
             return _determined(draft, problems, drops, last, reuse=False)
-    return root, placed, again, determination
+    return root, placed, again, computation
 
 
 def determined(draft: C, problems: Sequence[Problem]) -> C:
