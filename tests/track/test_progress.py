@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
+from setpoint.track.display import make_progress
 from setpoint.track.progress import (
     LineProgress,
     Progress,
     Reading,
-    make_progress,
     make_work_progress,
 )
 
@@ -91,7 +91,8 @@ def test_the_bar_can_be_forced() -> None:
 
 def test_lines_and_tables_import_no_rich() -> None:
     code = (
-        "import sys; from setpoint.track.progress import *; from setpoint.track.summary import *; "
+        "import sys; from setpoint.track.display import *; "
+        "from setpoint.track.progress import *; from setpoint.track.summary import *; "
         "make_progress('lines', total_steps=1).show(Reading(1)); print_table('t', [['a', 'b']]); "
         "print('rich' in sys.modules, 'torch' in sys.modules)"
     )

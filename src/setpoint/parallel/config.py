@@ -25,3 +25,8 @@ class Parallel(Config, role=RUNTIME, rules=RULES):
         values_also_called={"cuda": ("gpu", "cuda:0", "nvidia")},
     )
     """Device of the model; auto takes a GPU if there is one."""
+
+    @property
+    def data_ranks(self) -> int:
+        """Number of ranks that read different data; all of them, as long as none share a batch."""
+        return self.world_size

@@ -37,7 +37,7 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
     """Look at a resolved job from outside."""
     batch = job.batch
     tokens = batch.global_size * batch.sequence_length
-    ranks = job.parallel.world_size
+    ranks = job.parallel.data_ranks
     facts: dict[str, int | str] = {
         "run directory": run_directory_of(job) if job.seed is not None else UNNAMED,
         "duration": str(job.duration),

@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Protocol, Self, TextIO
+from typing import Protocol, Self, TextIO
 
 from .console import is_terminal, short_count, short_time
 
@@ -197,26 +197,3 @@ def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
     if reading.seconds_left is not None:
         parts.append(f"{short_time(reading.seconds_left)} left")
     return parts
-
-
-def make_progress(
-    mode: Literal["auto", "bar", "lines", "none"],
-    *,
-    total_steps: int | None,
-    stream: TextIO | None = None,
-) -> Progress:
-    """Choose how a run is shown. rich is imported only for the bar.
-
-    Arguments:
-        mode: `tracking.progress`; `auto` is a bar on a terminal and lines elsewhere.
-        total_steps: after which the run ends, or None if something else ends it.
-        stream: where it is shown; standard output if not given.
-    """
-    output: TextIO = sys.stdout if stream is None else stream
-    if mode == "none":
-        return Progress()
-    if mode == "bar" or (mode == "auto" and is_terminal(output)):
-        from .progress_bar import BarProgress
-
-        return BarProgress(total_steps, output)
-    return LineProgress(total_steps, output)

@@ -109,8 +109,8 @@ class RunDirectory:
             above = above.parent
         if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
             verb = "written" if there else "made"
-            why = f"no write access to {above}" if above.is_dir() else f"{above}: Not a directory"
-            raise SetpointError(f"run directory {path} cannot be {verb}: {why}")
+            why = "Permission denied" if above.is_dir() else "Not a directory"
+            raise SetpointError(f"run directory {path} cannot be {verb}: {above}: {why}")
         refuse_locked(path / ".lock")
         return cls(path, None, not (path / CONFIG).exists())
 

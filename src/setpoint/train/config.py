@@ -229,7 +229,7 @@ class Job(
             batch.global_size if is_set(batch, "global_size") else None,
             batch.micro_size if is_set(batch, "micro_size") else None,
             batch.accumulation if is_set(batch, "accumulation") else None,
-            self.parallel.world_size,
+            self.parallel.data_ranks,
         )
 
     def total_steps(self) -> int | None:

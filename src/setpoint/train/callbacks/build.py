@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from setpoint.config import SetpointError, added_sections
-from setpoint.train.callback import Callback
 from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.gc import CollectCallback
@@ -16,6 +15,7 @@ from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.callbacks.save import SaveCallback
 from setpoint.train.record.context import Run, Start
 from setpoint.train.record.start import change_record
+from setpoint.train.step.loop import Callback
 
 
 def build_callbacks(run: Run, start: Start) -> list[Callback]:

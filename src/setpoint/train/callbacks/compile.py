@@ -8,7 +8,7 @@ from setpoint.compile.watch import News, Watch
 from setpoint.config import RunError
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
-from setpoint.train.callback import Callback, Phase
+from setpoint.train.step.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.compile.config import Compile

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from setpoint.resilience.signals import Abandoned
 from setpoint.track.console import now
 from setpoint.track.tracker import Trackers
-from setpoint.train.callback import Callback, Phase
 from setpoint.train.evaluation.best_metric import BestMetric, value_of
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import trained_on
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.evaluation.score import row_of
+from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:

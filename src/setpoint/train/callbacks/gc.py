@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.resilience.config import GarbageCollection
 from setpoint.resilience.gc import PacedCollection
-from setpoint.train.callback import Callback, Phase
+from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from setpoint.memory.report import begin, measure
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
-from setpoint.train.callback import Callback, Phase
+from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
 from setpoint.units import Period
 

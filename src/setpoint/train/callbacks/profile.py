@@ -10,7 +10,7 @@ from torch.profiler import record_function
 
 from setpoint.profile.profiler import Cycle, UpdateProfiler
 from setpoint.profile.trace import traces_of
-from setpoint.train.callback import Callback, Phase
+from setpoint.train.step.loop import Callback, Phase
 
 if TYPE_CHECKING:
     import torch

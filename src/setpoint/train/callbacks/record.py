@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from setpoint.train.callback import Callback, Phase
+from setpoint.train.step.loop import Callback, Phase
 
 if TYPE_CHECKING:
     from setpoint.train.step.loop import Loop, StepResult

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import record_files
-from setpoint.train.callback import Callback, Phase
 from setpoint.train.record.state import Stateful, snapshot
+from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:

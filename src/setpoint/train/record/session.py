@@ -12,9 +12,10 @@ from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.resilience.signals import StopRequest, named
+from setpoint.track.display import make_progress
 from setpoint.track.events import EventLog
 from setpoint.track.jsonl import read_jsonl
-from setpoint.track.progress import Progress, make_progress
+from setpoint.track.progress import Progress
 from setpoint.track.progress_log import LoggedProgress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.tracker import Trackers

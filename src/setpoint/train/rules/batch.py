@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def sum_problems(job: Job) -> Iterator[Problem]:
     """Find sizes whose product is not the global size."""
-    batch, ranks = job.batch, job.parallel.world_size
+    batch, ranks = job.batch, job.parallel.data_ranks
     portion = batch.micro_size * batch.accumulation * ranks
     given = [name for name in ("micro_size", "accumulation") if is_set(batch, name)]
     also = (*(f"batch.{name}" for name in given), "parallel.world_size")

@@ -29,7 +29,7 @@ def idle_reduction(job: Job) -> str | None:
     if job.precision.reduce == job.precision.params:
         return f"null is the same: the format of precision.params, {job.precision.params}"
     widened = (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
-    if widened and job.batch.accumulation == job.parallel.world_size == 1:
+    if widened and job.batch.accumulation == job.parallel.data_ranks == 1:
         return "gradients of one micro-batch on one rank are not added up"
     return None
 

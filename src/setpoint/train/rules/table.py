@@ -51,7 +51,7 @@ RULES = (
          "Whether there is the GPU that some settings need", needs="torch", when=wants_gpu),
     Rule(f"{HERE}batch:sum_problems", ("batch", "parallel"),
          "Whether the three sizes of the batch agree",
-         when=lambda job: not job.batch.adds_up(job.parallel.world_size)),
+         when=lambda job: not job.batch.adds_up(job.parallel.data_ranks)),
     Rule(f"{HERE}loss:unknown_tokens", ("loss", "tokenizer"),
          "Whether the tokenizer has the tokens that the loss names",
          when=lambda job: has_bytes(job) and any(tokens_named(job.loss))),

@@ -1,4 +1,4 @@
-"""The training loop, from top to bottom."""
+"""The training loop, from top to bottom, and what can happen around its steps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from setpoint.config import RunError
+from setpoint.config import RunError, SetpointError
 from setpoint.optim.clip import clip_gradients
 from setpoint.precision.autocast import compute_in
 from setpoint.resilience.signals import Stopped
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest
     from setpoint.shapes.outcome import Routing
     from setpoint.train.build.components import Components
-    from setpoint.train.callback import Callback
     from setpoint.train.config import Job
     from setpoint.train.evaluation.score import Scores
 
@@ -50,6 +50,68 @@ class StepResult:
     lr: float
     tokens: int
     routing: Routing | None = None
+
+
+class Phase(IntEnum):
+    """When a callback runs, of those that are called after the same step."""
+
+    STEP = 0
+    """Belongs to the step itself, such as the end of a profile."""
+    OBSERVE = 1
+    """Reads what the step did, and writes rows and events."""
+    EVALUATE = 2
+    """Evaluates the model."""
+    KEEP = 3
+    """Saves what the ones before have left."""
+    TIDY = 4
+    """Frees what is not needed any more."""
+    LAST = 5
+    """After everything that Setpoint does itself."""
+
+
+class Callback:
+    """Does nothing; subclasses override what they need.
+
+    Callbacks of one phase run in the order in which they were added.
+
+    Raises:
+        SetpointError: a subclass has a method of an older version, which nothing would call.
+    """
+
+    phase: Phase = Phase.LAST
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "after_update" in vars(cls):
+            raise SetpointError(
+                f"{cls.__name__}.after_update is never called: its name is now "
+                f"after_step(loop, result), with the same arguments"
+            )
+
+    def start(self, loop: Loop) -> None:
+        """Called once, before the first step of this session."""
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Called after each step.
+
+        Arguments:
+            loop: `before` and `position` enclose the step; `last` if the run is over.
+        """
+
+    def finish(self, loop: Loop) -> None:
+        """Called once, when the session ends without an error.
+
+        Arguments:
+            loop: `last` is False if the session was stopped from outside; `ended` says why
+                training ended before its duration was over, if a callback has called `end`.
+        """
+
+    def close(self, loop: Loop) -> None:
+        """Called once at the very end, after an error and Ctrl-C too, even one inside `start`.
+
+        Arguments:
+            loop: where the session ended. What `start` has changed is put back here.
+        """
 
 
 class Loop:
