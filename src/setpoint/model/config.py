@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, dead, derive, derived, field
+from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
 from setpoint.model import checks
 from setpoint.model.attention.config import MLA, Backend, Kind
 from setpoint.model.foreign import HuggingFaceModel as HuggingFaceModel
@@ -33,7 +33,22 @@ class MuP(Config):
     model's own, which leaves 1 / sqrt(head_dim)."""
 
 
-class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transformer:Transformer"):
+RULES = (
+    Rule("setpoint.model.attention.support:backend_problems", ("attention_backend",),
+         "Whether the attention backend computes what the model needs",
+         when=lambda model: model.attention_backend != "auto"),
+    Rule("setpoint.model.moe.checks:expert_problems", ("moe", "layers", "dim", "ffn_dim"),
+         "Whether the layers and widths can have experts",
+         when=lambda model: model.moe is not None),
+)  # fmt: skip
+
+
+class Transformer(
+    ModelConfig,
+    type="transformer",
+    owner="setpoint.model.transformer:Transformer",
+    rules=RULES,
+):
     """A decoder-only transformer."""
 
     dim: int = field(
@@ -342,15 +357,6 @@ class Transformer(ModelConfig, type="transformer", owner="setpoint.model.transfo
         yield from checks.check_kv_heads(self)
         yield from checks.check_windows(self)
         yield from checks.check_mla(self)
-        # What most models have no need of is imported by those that do.
-        if self.attention_backend != "auto":
-            from setpoint.model.attention.support import backend_problems
-
-            yield from backend_problems(self)
-        if self.moe is not None:
-            from setpoint.model.moe.checks import expert_problems
-
-            yield from expert_problems(self)
 
     @dead("ffn_multiplier", "ffn_multiple_of")
     def _ffn_rule_is_dead(self) -> str | None:

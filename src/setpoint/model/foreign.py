@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from typing import Literal
 
-from setpoint.config import RUNTIME, Foreign, Free, Invalid, Problem, check, derive, derived, field
+from setpoint.config import RUNTIME, Foreign, Free, Invalid, Rule, derive, derived, field
 from setpoint.model.section import ModelConfig
 
 
@@ -23,8 +23,17 @@ class ImportedModel(
 
 
 class HuggingFaceModel(
-    ModelConfig, type="huggingface", owner="setpoint.model.huggingface:build_huggingface"
-):
+    ModelConfig,
+    type="huggingface",
+    owner="setpoint.model.huggingface:build_huggingface",
+    rules=(
+        Rule("setpoint.model.pretrained.check:check_config", ("config", "overrides"),
+             "Whether its config.json is there and takes sequences of this length", needs="files"),
+        Rule("setpoint.model.pretrained.check:check_package", ("attention_backend",),
+             "Whether the package transformers is installed, and what computes attention",
+             needs="import"),
+    ),
+):  # fmt: skip
     """A causal language model of the transformers library, as it is."""
 
     config: str = derived(also_called=("config_path", "config_name"))
@@ -52,20 +61,4 @@ class HuggingFaceModel(
     @property
     def names_a_kind(self) -> bool:
         """Whether `config` is a kind of models, and no place of a config.json."""
-        import os
-
         return self.config.isidentifier() and not os.path.exists(self.config)
-
-    @check(needs="files")
-    def _check_config(self) -> Iterator[Problem]:
-        """Whether its config.json is there and takes sequences of this length."""
-        from setpoint.model.pretrained.check import check_config
-
-        yield from check_config(self)
-
-    @check(needs="import")
-    def _check_package(self) -> Iterator[Problem]:
-        """Whether the package transformers is installed, and what computes attention."""
-        from setpoint.model.pretrained.check import check_package
-
-        yield from check_package(self)

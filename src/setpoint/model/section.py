@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from setpoint.config import Config, Rule, derived, field
 
-from setpoint.config import Config, Problem, check, derived, field
+RULES = (
+    Rule("setpoint.model.pretrained.check:check_directory", ("pretrained",),
+         "Whether the weights to start from are there and fit the model",
+         needs="files", when=lambda model: model.pretrained is not None),
+)  # fmt: skip
 
 
-class ModelConfig(Config):
+class ModelConfig(Config, rules=RULES):
     """What all models share."""
 
     max_sequence_length: int = derived(
@@ -30,11 +34,3 @@ class ModelConfig(Config):
     )
     """Weights to start from: the directory of a run, a checkpoint or a Hugging Face model, or the
     id of one on the hub; null: random."""
-
-    @check(needs="files")
-    def _check_pretrained(self) -> Iterator[Problem]:
-        """Whether the weights to start from are there and fit the model."""
-        if self.pretrained is not None:
-            from setpoint.model.pretrained.check import check_directory
-
-            yield from check_directory(self)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from setpoint.config import Builds, Config, Free, Problem, check, dead, derive, derived, field
+from setpoint.config import Builds, Config, Free, Problem, Rule, check, dead, derive, derived, field
 from setpoint.shapes.parameter import Kind, Parameter
 
 if TYPE_CHECKING:
@@ -46,7 +46,14 @@ class Group(Config):
         yield from pattern_problems("pattern", self.pattern)
 
 
-class OptimizerConfig(Builds["Optimizer"]):
+RULES = (
+    Rule("setpoint.optim.options:group_problems", ("groups", "weight_decay"),
+         "Whether parameter groups change anything, and have options that there are",
+         when=lambda optimizer: bool(optimizer.groups)),
+)  # fmt: skip
+
+
+class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Optimizer: what all types share."""
 
     state_formats: ClassVar[bool] = False
@@ -159,13 +166,6 @@ class OptimizerConfig(Builds["Optimizer"]):
     @dead("no_decay_patterns")
     def _no_decay_patterns_are_dead(self) -> str | None:
         return NOTHING_DECAYS if self.no_decay_patterns and not self.weight_decay else None
-
-    @check
-    def _check_groups(self) -> Iterator[Problem]:
-        if self.groups:
-            from setpoint.optim.options import group_problems
-
-            yield from group_problems(self)
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
         """What this optimizer wants to do differently for a parameter, apart from all rules.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from setpoint.config import Problem, SetpointError
+from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
+from setpoint.model.pretrained.difference import differences
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
 from setpoint.model.pretrained.read_config import config_of, read_keys
-
-if TYPE_CHECKING:
-    from setpoint.model.config import HuggingFaceModel, ModelConfig
+from setpoint.model.pretrained.tensor_files import list_tensors
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:
@@ -71,10 +70,6 @@ def check_package(config: HuggingFaceModel) -> Iterator[Problem]:
 
 
 def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
-    from setpoint.model.config import HuggingFaceModel, Transformer
-    from setpoint.model.pretrained.difference import differences
-    from setpoint.model.pretrained.tensor_files import list_tensors
-
     if isinstance(config, Transformer):
         for found in differences(config, config_of(place)):
             yield Problem(
