@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from typing import Any
@@ -10,7 +10,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import Config, SetpointError, derive, derived, field, resolve
+from setpoint.config import (
+    Caution,
+    Config,
+    Problem,
+    SetpointError,
+    cautions_of,
+    check,
+    derive,
+    derived,
+    field,
+    resolve,
+)
 from setpoint.config.draft.copying import draft_of
 from setpoint.config.draft.shared_sections import shared_places
 from setpoint.config.draft.walk import leaves, sections
@@ -30,6 +41,11 @@ class Leaf(Config):
     @derive("above")
     def _derive_above(self) -> int:
         return -1
+
+    @check(cautions={"large": "a leaf is large"})
+    def _check_size(self) -> Iterator[Problem]:
+        if self.size > 4:
+            yield Caution("large", "size", "is large")
 
 
 class Branch(Config):
@@ -62,7 +78,19 @@ places = st.tuples(
 edits = st.lists(
     st.tuples(
         st.sampled_from(
-            ["read", "set", "grow", "original", "tie", "swap", "off", "copy", "evolve", "scale"]
+            [
+                "read",
+                "set",
+                "grow",
+                "original",
+                "tie",
+                "swap",
+                "off",
+                "copy",
+                "evolve",
+                "scale",
+                "refer",
+            ]
         ),
         places,
         places,
@@ -106,6 +134,8 @@ def edited(draft: Root, original: Root, edit: tuple[str, Place, Place, int]) -> 
         return draft.evolve(base=number)
     elif kind == "scale":
         draft.right.scale = number
+    elif kind == "refer":
+        draft.right.scale = f"${{{place[0]}.one.{'total' if number % 2 else 'size'}}}"
     return draft
 
 
@@ -126,7 +156,8 @@ def outcome(config: Root, edits: list[Any], fork: Callable[[Root], Root]) -> obj
     except SetpointError as error:
         return str(error)
     assert resolve(found) == found
-    return [(leaf.key, leaf.value, leaf.origin.layer) for leaf in leaves(found)]
+    told = [caution.line() for caution in cautions_of(found)]
+    return told, [(leaf.key, leaf.value, leaf.describe_origin()) for leaf in leaves(found)]
 
 
 @settings(max_examples=60, deadline=None)

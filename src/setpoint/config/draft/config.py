@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, SupportsIndex, T
 
 from ..schema.class_info import ClassInfo, ConfigMeta
 from ..schema.field import FieldInfo
+from ..schema.readers import DOUBT
 from ..schema.tree import names_secret
 from ..values.node import Node, chain_of, is_frozen, touched, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
@@ -87,12 +88,18 @@ class Config(Node, metaclass=ConfigMeta):
                 f"{type(self).__name__}.{name} cannot be set: a resolved configuration is "
                 f"immutable; use evolve() to make a changed draft"
             )
+        known = type(self).__setpoint__
+        plan = known.plan
+        stored = (plan.readers.get(name) or plan.reader(name))(value)
+        if stored is not DOUBT:
+            self.store(name, stored, origin)
+            return
         if state is not None and state.fork is not None:
             value = own_sections(self, value)
-        info = type(self).__setpoint__.fields.get(name)
+        info = known.fields.get(name)
         try:
             if info is None:
-                info = type(self).__setpoint__.find(name)
+                info = known.find(name)
             if info is None:
                 error = unknown_key(type(self), name)
                 error.secret = error.secret or names_secret(type(self), name)
