@@ -135,7 +135,8 @@ def edited(draft: Root, original: Root, edit: tuple[str, Place, Place, int]) -> 
     elif kind == "scale":
         draft.right.scale = number
     elif kind == "refer":
-        draft.right.scale = f"${{{place[0]}.one.{'total' if number % 2 else 'size'}}}"
+        text: Any = f"${{{place[0]}.one.{'total' if number % 2 else 'size'}}}"
+        draft.right.scale = text
     return draft
 
 
