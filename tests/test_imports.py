@@ -197,12 +197,12 @@ OVERRIDES = (
 BUDGETS = {
     "": 26,
     "--help": 43,
-    f"check tiny {OVERRIDES}": 187,
-    "check exp.toml": 196,
-    "show tiny": 175,
-    "diff tiny exp.toml": 198,
-    "fingerprint tiny": 180,
-    "__complete 2 check --opt": 192,
+    f"check tiny {OVERRIDES}": 186,
+    "check exp.toml": 195,
+    "show tiny": 174,
+    "diff tiny exp.toml": 197,
+    "fingerprint tiny": 179,
+    "__complete 2 check --opt": 191,
 }
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}

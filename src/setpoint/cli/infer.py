@@ -6,9 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from setpoint.cli.command import COMMON, JSON, Arguments, Command
+from setpoint.cli.command import COMMON, INFERENCE, JSON, Arguments, Command, Program
 from setpoint.cli.outcome import Loading
-from setpoint.cli.program import INFERENCE, Program
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
 from setpoint.config import ConfigError, SetpointError, is_set

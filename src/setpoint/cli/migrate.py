@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.cli.command import IMPORT, Arguments, Command, Option
-from setpoint.cli.notes import print_notes
 from setpoint.cli.source import prepare
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
+from setpoint.cli.style import print_notes
 from setpoint.config import Config, SetpointError
 
 COMMAND = Command(

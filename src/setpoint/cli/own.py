@@ -17,10 +17,10 @@ from setpoint.cli.command import (
     WITH,
     Arguments,
     Command,
+    Program,
 )
 from setpoint.cli.outcome import COMMANDS as ALL_COMMANDS
 from setpoint.cli.outcome import INTERRUPTED, Uncollected, guarded, report, show_users_frames
-from setpoint.cli.program import Program
 from setpoint.config import (
     Config,
     ConfigError,
@@ -233,7 +233,7 @@ def _verify(config: Config) -> None:
     notes = [f"dropped: {value}" for value in dropped_values(config)]
     notes += [f"not checked: {check}" for check in found.skipped]
     if notes or found.cautions:
-        from setpoint.cli.notes import print_cautions, print_notes
+        from setpoint.cli.style import print_cautions, print_notes
 
         print_notes(notes)
         print_cautions(found.cautions)

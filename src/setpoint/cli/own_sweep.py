@@ -16,10 +16,8 @@ from setpoint.cli.misspelt import refuse_misspelt_options
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.cli.sweep import COMMAND as SWEEP
 from setpoint.cli.sweep import carry_out
-from setpoint.cli.sweep_outside import Outside
-from setpoint.cli.sweep_points import Prepared
-from setpoint.cli.sweep_source import Opener
-from setpoint.cli.sweep_space import space_of_call
+from setpoint.cli.sweep_points import Outside, Prepared
+from setpoint.cli.sweep_source import Opener, space_of_call
 from setpoint.config import NEEDS, Caution, Config, Problem, SetpointError, verify
 from setpoint.sweep.record import NAME, read_record_of
 from setpoint.sweep.task import FINISHED, POINTS, Task

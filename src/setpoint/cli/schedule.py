@@ -85,7 +85,7 @@ def run(arguments: Arguments) -> int:
 
 def _print_cautions(shown: list[tuple[str, Job, Curve]]) -> None:
     """What `check` would say, so that a curve that is seldom meant does not look usual."""
-    from setpoint.cli.notes import print_cautions
+    from setpoint.cli.style import print_cautions
     from setpoint.config import cautions_of
 
     for _, job, _ in shown:

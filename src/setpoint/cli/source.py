@@ -111,7 +111,7 @@ def open_source(
         # What the weights come with lies under all layers, and is known only after them.
         composition.problems.extend(adopt(composition.draft))
     if composition.notes:
-        from setpoint.cli.notes import print_notes
+        from setpoint.cli.style import print_notes
 
         print_notes(composition.notes)
     composition.label = "standard input" if source == "-" else str(title or "the defaults")

@@ -1,4 +1,4 @@
-"""Colour on a terminal, plain text elsewhere."""
+"""Colour on a terminal and plain text elsewhere, and what stops nothing on standard error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
+
+from setpoint.config import Caution
 
 
 def _colour(stream: TextIO) -> bool:
@@ -69,3 +71,17 @@ def table(rows: Sequence[Sequence[str]], headings: Sequence[str] | None = None) 
         line = "  ".join([*cells[:-1], row[-1]]).rstrip()
         lines.append(bold(line) if headings and index == 0 else line)
     return "\n".join(lines)
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print each note once, on standard error, so that what is printed for machines stays whole."""
+    for note in dict.fromkeys(notes):
+        print(f"{styled('note:', '1;33', sys.stderr)} {note}", file=sys.stderr)
+
+
+def print_cautions(cautions: Sequence[Caution]) -> None:
+    """Print what is legal but suspicious, on standard error."""
+    for caution in cautions:
+        print(
+            f"{styled('caution:', '1;33', sys.stderr)} {caution.render().lstrip()}", file=sys.stderr
+        )

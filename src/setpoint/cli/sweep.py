@@ -8,8 +8,7 @@ from typing import Any
 
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.cli.notes import print_notes
-from setpoint.cli.style import bold, dim, styled, table
+from setpoint.cli.style import bold, dim, print_notes, styled, table
 from setpoint.cli.sweep_points import Prepared, prepare
 from setpoint.config import RunError, prefix_of
 from setpoint.report.table import number_cell

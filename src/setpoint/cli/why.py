@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command
-from setpoint.cli.program import Program
+from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Program
 from setpoint.cli.source import open_source
 from setpoint.cli.style import bold, dim, wrapped
 from setpoint.cli.value import plain, value_text
