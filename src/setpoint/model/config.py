@@ -18,7 +18,7 @@ from setpoint.model.section import ModelConfig as ModelConfig
 
 
 class MuP(Config):
-    """Maximal update parametrization (Yang et al., 2022): settings carry over from small widths.
+    """Maximal update parametrization (muP, Yang et al., 2022): hyperparameters hold at any width.
 
     What was tuned at base_dim holds at any dim, with Adam and its kin: hidden matrices start with
     init_std * sqrt(base_dim / dim) and learn at lr * base_dim / dim, and logits are multiplied by
@@ -119,7 +119,7 @@ class Transformer(
     second projection, as in SwiGLU (Shazeer, 2020)."""
 
     ffn_bias: bool = field(default=False, before=False, also_called=("mlp_bias",))
-    """Whether the projections of the feed-forward network have biases."""
+    """FFN bias (mlp_bias): whether the projections of the feed-forward network have biases."""
 
     positions: Literal["rotary", "learned", "none"] = field(
         default="rotary",
@@ -193,7 +193,7 @@ class Transformer(
     """QKV bias: whether the query, key and value projections have biases."""
 
     attention_output_bias: bool = field(default=False, before=False)
-    """Whether the output projection of attention has a bias."""
+    """Attention output bias (o_proj): whether the output projection has one."""
 
     merge_qkv: bool = field(default=False, before=False, also_called=("fused_qkv", "fuse_qkv"))
     """Fused QKV: keep the query, key and value projections in one matrix."""

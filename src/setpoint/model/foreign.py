@@ -37,12 +37,12 @@ class HuggingFaceModel(
     """A causal language model of the transformers library, as it is."""
 
     config: str = derived(also_called=("config_path", "config_name"))
-    """Where its config.json is: a directory, or an id on the hub; or a kind of models that
+    """Hugging Face config.json: its directory, or an id on the hub; or a kind of models that
     transformers knows, such as llama, with its default values. Unless given, where the weights
     are."""
 
     overrides: Free = field(factory=Free, also_called=("foundation", "config_overrides"))
-    """Values that replace those of config.json, by its own keys, such as num_hidden_layers."""
+    """Overrides of values of config.json, by its own keys, such as num_hidden_layers."""
 
     attention_backend: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
         default="sdpa", role=RUNTIME, also_called=("attn_implementation",)

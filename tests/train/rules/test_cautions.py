@@ -6,27 +6,12 @@ import pytest
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, known_cautions
 from setpoint.train.config import Job
-from setpoint.train.rules.cautions import (
-    CAUTIONS,
-    DECAYS_ANYWAY,
-    HIGH_LION_RATE,
-    HIGH_RATE,
-    HORIZON,
-    LOW_MUON_RATE,
-    MUON_RATE_FOR_ADAMW,
-    MUP_WITHOUT_ADAM,
-    NEVER_SAVED,
-    PATIENCE,
-    PLATEAU,
-    TOO_LARGE,
-    UNSAVED,
-    UNTRAINED_POSITIONS,
-    WARMUP,
-    WORST_IS_BEST,
-)
+from setpoint.train.rules.cautions import CAUTIONS
 from setpoint.train.run import train
 
 from ..small import events, small_job
+
+HORIZON = "horizon-differs-from-run"
 
 LEARNED = ("model.positions=learned",)
 ACCURACY = ("evaluation.accuracy=true", "evaluation.best.metric=accuracy")
@@ -40,58 +25,64 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
     ("flags", "codes"),
     [
         ((), []),
-        (("optimizer.lr=3",), [HIGH_RATE]),
-        (("model.dim=1000000", "model.heads=8"), [TOO_LARGE]),
+        (("optimizer.lr=3",), ["learning-rate-high"]),
+        (("model.dim=1000000", "model.heads=8"), ["larger-than-any-machine"]),
         (("model.dim=65536", "model.heads=8"), []),
-        (("batch.global_size=9999999999",), [TOO_LARGE]),
+        (("batch.global_size=9999999999",), ["larger-than-any-machine"]),
         (("optimizer.lr=0.1",), []),
-        (("schedule=constant", "schedule.warmup=300"), [WARMUP]),
+        (("schedule=constant", "schedule.warmup=300"), ["warmup-longer-than-run"]),
         (("schedule=constant", "schedule.warmup=299"), []),
         (("schedule.horizon=100",), [HORIZON]),
         (("schedule.horizon=400",), [HORIZON]),
         (("schedule=none",), []),
-        (("schedule=inverse_sqrt", "schedule.warmup=300"), [WARMUP]),
+        (("schedule=inverse_sqrt", "schedule.warmup=300"), ["warmup-longer-than-run"]),
         (("schedule=wsd", "schedule.horizon=200"), [HORIZON]),
         ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}, {target: 0}]"), []),
         ((PIECEWISE, "schedule.phases=[{length: 20, target: 1}]"), []),
         ((PIECEWISE, "schedule.phases=[{length: 301, target: 1}]"), [HORIZON]),
-        ((PIECEWISE, "schedule.start=1", "schedule.phases=[{length: 20, target: 0}]"), [HORIZON]),
-        ((PIECEWISE, "schedule.horizon=400", "schedule.phases=[{target: 1}]"), [HORIZON]),
+        (
+            (PIECEWISE, "schedule.start=1", "schedule.phases=[{length: 20, target: 0}]"),
+            [HORIZON],
+        ),
+        (
+            (PIECEWISE, "schedule.horizon=400", "schedule.phases=[{target: 1}]"),
+            [HORIZON],
+        ),
         (("schedule=plateau", "evaluation.every=50 steps"), []),
-        (("schedule=plateau",), [PLATEAU]),
-        ((*LONG, "checkpoint.every=last_step"), [NEVER_SAVED]),
-        ((*LONG, "checkpoint.every=2000 steps"), [NEVER_SAVED]),
-        ((*LONG, "checkpoint.every=1999 steps"), [UNSAVED]),
+        (("schedule=plateau",), ["plateau-beyond-run"]),
+        ((*LONG, "checkpoint.every=last_step"), ["saved-only-at-the-end"]),
+        ((*LONG, "checkpoint.every=2000 steps"), ["saved-only-at-the-end"]),
+        ((*LONG, "checkpoint.every=1999 steps"), ["judged-but-not-saved"]),
         (("checkpoint.every=last_step",), []),
         (("duration=1 h", "schedule=constant"), []),
-        (("evaluation.early_stopping.patience=2",), [PATIENCE]),
+        (("evaluation.early_stopping.patience=2",), ["patience-beyond-run"]),
         (("evaluation.early_stopping.patience=1",), []),
-        (("evaluation.best.direction=max",), [WORST_IS_BEST]),
+        (("evaluation.best.direction=max",), ["best-is-the-worst"]),
         (("evaluation.best.direction=min",), []),
-        ((*ACCURACY, "evaluation.best.direction=min"), [WORST_IS_BEST]),
+        ((*ACCURACY, "evaluation.best.direction=min"), ["best-is-the-worst"]),
         ((*ACCURACY, "evaluation.best.direction=max"), []),
         (LEARNED, []),
-        ((*LEARNED, "model.max_sequence_length=512"), [UNTRAINED_POSITIONS]),
+        ((*LEARNED, "model.max_sequence_length=512"), ["positions-never-trained"]),
         ((*LEARNED, "model.max_sequence_length=512", "model.pretrained=x"), []),
         (("model.max_sequence_length=512",), []),
         (MUP, []),
         ((*MUP, "optimizer={type=import, target=torch.optim.NAdam}"), []),
-        ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), [MUP_WITHOUT_ADAM]),
+        ((*MUP, "optimizer={type=import, target=torch.optim.SGD}"), ["mup-without-adam"]),
         (("optimizer={type=import, target=torch.optim.SGD}",), []),
-        ((FREE,), [DECAYS_ANYWAY]),
-        ((FREE, "schedule={type=inverse_sqrt, warmup=9}"), [DECAYS_ANYWAY]),
+        ((FREE,), ["schedule-free-with-decay"]),
+        ((FREE, "schedule={type=inverse_sqrt, warmup=9}"), ["schedule-free-with-decay"]),
         ((FREE, "schedule=constant"), []),
         ((FREE, "schedule=none"), []),
-        (("optimizer=muon",), [MUON_RATE_FOR_ADAMW]),
+        (("optimizer=muon",), ["muon-rate-for-adamw"]),
         (("optimizer=muon", "optimizer.lr=5e-3"), []),
         (("optimizer=muon", "optimizer.adamw_lr=2e-3"), []),
         (("optimizer=muon", "optimizer.adjust_lr=match_rms_adamw"), []),
         (("optimizer=lion",), []),
         (("optimizer=lion", "optimizer.lr=1e-3"), []),
-        (("optimizer=lion", "optimizer.lr=3e-3"), [HIGH_LION_RATE]),
-        (("evaluation.every=40 steps", "checkpoint.every=50 steps"), [UNSAVED]),
-        (("evaluation.every=50 steps", "checkpoint.every=70 steps"), [UNSAVED]),
-        (("duration=1e18 steps", "checkpoint.every=70 steps"), [UNSAVED]),
+        (("optimizer=lion", "optimizer.lr=3e-3"), ["lion-learning-rate-high"]),
+        (("evaluation.every=40 steps", "checkpoint.every=50 steps"), ["judged-but-not-saved"]),
+        (("evaluation.every=50 steps", "checkpoint.every=70 steps"), ["judged-but-not-saved"]),
+        (("duration=1e18 steps", "checkpoint.every=70 steps"), ["judged-but-not-saved"]),
         (("evaluation.every=40 steps", "checkpoint.every=20 steps"), []),
         (("evaluation.every=20 steps", "checkpoint.every=40 steps"), []),
         (("evaluation.every=60 steps", "checkpoint.every=40 steps"), []),
@@ -104,7 +95,7 @@ LONG = ("duration=2000 steps", "batch.micro_size=1", "batch.accumulation=1")
             ),
             [],
         ),
-        (("optimizer=muon", "optimizer.lr=3e-4"), [LOW_MUON_RATE]),
+        (("optimizer=muon", "optimizer.lr=3e-4"), ["muon-learning-rate-low"]),
         (("optimizer=muon", "optimizer.lr=3e-4", "optimizer.adjust_lr=match_rms_adamw"), []),
     ],
 )
@@ -121,7 +112,7 @@ def test_a_run_says_and_records_them(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "optimizer.lr=0.5")
     run = train(job).directory
     (caution,) = events(run)[0]["cautions"]
-    assert caution["code"] == HIGH_RATE and caution["path"] == "optimizer.lr"
+    assert caution["code"] == "learning-rate-high" and caution["path"] == "optimizer.lr"
     assert json.dumps(caution["origin"]) == '"command line optimizer.lr"'
     assert "caution: optimizer.lr = 0.5" in (run / "logs" / "rank-0.log").read_text()
 

@@ -10,12 +10,12 @@ from setpoint.config import ConfigError, resolve
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.resolving.checks import cautions_of, verify
 from setpoint.train.config import Job
-from setpoint.train.rules.cautions import PATIENCE, PLATEAU
 from setpoint.train.run import train
 
 from ..small import rows, small_job
 
 STOP = "evaluation.early_stopping.patience"
+PATIENCE, PLATEAU = "patience-beyond-run", "plateau-beyond-run"
 
 
 def said(job: Job, code: str) -> str | None:

@@ -79,13 +79,13 @@ def test_memory(flag: str, wanted: bool, tmp_path: Path) -> None:
 # A job for each rule that most jobs have nothing for.
 VARIANTS: dict[str, tuple[str, ...]] = {
     "evaluation:long_evaluation": ("evaluation.sequences=null", "evaluation.every=1 steps"),
-    "cautions:suspicious": ("optimizer.lr=0.5",),
+    "cautions:find_cautions": ("optimizer.lr=0.5",),
     "support:conflicts": ("compile={}", "memory.activation_checkpointing=full"),
     "support:conflicts_without_gpu": ("profiling.snapshot=true",),
     "loss:unknown_tokens": ("loss.token_weights={33: 2}",),
     "loss:baselines_are_dead": ("loss.ignore_index=33",),
     "vocabulary:vocabulary_problems": ("model.vocab_size=300",),
-    "precision:state_problems": ("precision.optimizer_state=bf16", "optimizer=lion"),
+    "precision:idle_state": ("precision.optimizer_state=bf16", "optimizer=lion"),
     "precision:idle_reduction": (*SHORT, "precision.reduce=fp32"),
     "precision:idle_rounding": (*SHORT, "optimizer=anyprecision_adamw"),
     "precision:float8_problems": (

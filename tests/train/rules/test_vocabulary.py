@@ -7,7 +7,6 @@ from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, verify
 from setpoint.data.config import BYTES_VOCABULARY, Bytes, HuggingFace
 from setpoint.train.config import Job
-from setpoint.train.rules.cautions import UNUSED_ROWS
 from setpoint.train.rules.vocabulary import known_vocabulary
 
 from ...snapshots import compare
@@ -53,9 +52,9 @@ def test_too_few_rows_for_a_tokenizer_in_files(tmp_path: Path) -> None:
     ("flag", "codes"),
     [
         ("model.vocab_size=1028", []),
-        ("model.vocab_size=1029", [UNUSED_ROWS]),
+        ("model.vocab_size=1029", ["vocabulary-mostly-unused"]),
         ("model.vocab_multiple_of=512", []),
-        ("model.vocab_multiple_of=1500", [UNUSED_ROWS]),
+        ("model.vocab_multiple_of=1500", ["vocabulary-mostly-unused"]),
     ],
 )
 def test_a_vocabulary_that_is_hardly_used(flag: str, codes: list[str]) -> None:

@@ -23,38 +23,22 @@ from setpoint.train.batch import share_of_run
 if TYPE_CHECKING:
     from setpoint.train.config import Job
 
-WARMUP = "warmup-longer-than-run"
-HORIZON = "horizon-differs-from-run"
-NEVER_SAVED = "saved-only-at-the-end"
-HIGH_RATE = "learning-rate-high"
-UNTRAINED_POSITIONS = "positions-never-trained"
-MUP_WITHOUT_ADAM = "mup-without-adam"
-DECAYS_ANYWAY = "schedule-free-with-decay"
-LOW_MUON_RATE = "muon-learning-rate-low"
-MUON_RATE_FOR_ADAMW = "muon-rate-for-adamw"
-HIGH_LION_RATE = "lion-learning-rate-high"
-UNSAVED = "judged-but-not-saved"
-PATIENCE = "patience-beyond-run"
-PLATEAU = "plateau-beyond-run"
-WORST_IS_BEST = "best-is-the-worst"
-UNUSED_ROWS = "vocabulary-mostly-unused"
-TOO_LARGE = "larger-than-any-machine"
 CAUTIONS = {
-    TOO_LARGE: "the weights, or the activations of a micro-batch, do not fit any machine",
-    WARMUP: "the warm-up is as long as the run, or longer",
-    HORIZON: "the learning-rate curve ends before the run does, or after it",
-    NEVER_SAVED: "a long run saves no checkpoint before its end",
-    HIGH_RATE: "the peak learning rate is far above what is usual",
-    UNTRAINED_POSITIONS: "some learned positions lie beyond every training sequence",
-    PATIENCE: "the run is over before early stopping could end it",
-    PLATEAU: "the run is over before a plateau could lower the learning rate",
-    WORST_IS_BEST: "what is kept as the best is the worst by its metric",
-    MUP_WITHOUT_ADAM: "muP's learning rates are those for Adam, and the optimizer is another one",
-    DECAYS_ANYWAY: "the optimizer takes the place of a falling learning rate, and the rate falls",
-    LOW_MUON_RATE: "a learning rate for AdamW is Muon's, whose updates are of another size",
-    MUON_RATE_FOR_ADAMW: "AdamW gets the learning rate of Muon's matrices for what is not a matrix",
-    HIGH_LION_RATE: "a learning rate for AdamW is Lion's, whose updates are larger",
-    UNSAVED: "most evaluated weights are not saved, so that they cannot be the best",
+    "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
+    "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
+    "horizon-differs-from-run": "the learning-rate curve ends before the run does, or after it",
+    "saved-only-at-the-end": "a long run saves no checkpoint before its end",
+    "learning-rate-high": "the peak learning rate is far above what is usual",
+    "positions-never-trained": "some learned positions lie beyond every training sequence",
+    "patience-beyond-run": "the run is over before early stopping could end it",
+    "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
+    "best-is-the-worst": "what is kept as the best is the worst by its metric",
+    "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
+    "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
+    "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
+    "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
+    "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
+    "judged-but-not-saved": "most evaluated weights are not saved, so that they cannot be the best",
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 
@@ -69,31 +53,31 @@ LEAST_MUON_RATE = 5e-3
 MOST_LION_RATE = 1e-3
 
 
-def suspicious(job: Job) -> Iterator[Caution]:
-    """Look for what is seldom meant."""
+def find_cautions(job: Job) -> Iterator[Caution]:
+    """Find what is legal and seldom meant."""
     steps = job.total_steps()
     if job.optimizer.lr > UNUSUAL_RATE:
         yield Caution(
-            HIGH_RATE,
+            "learning-rate-high",
             "optimizer.lr",
             f"a peak learning rate above {UNUSUAL_RATE:g} is unusual for type = "
             f"{type(job.optimizer).__setpoint__.tag}",
         )
     yield from _too_large(job)
-    yield from _suspicious_model(job)
-    yield from _suspicious_optimizer(job)
-    yield from _suspicious_best(job)
+    yield from _model_cautions(job)
+    yield from _optimizer_cautions(job)
+    yield from _best_cautions(job)
     warmup = share_of_run(job, job.schedule.rises_over)
     if warmup is not None and warmup >= 1:
         yield Caution(
-            WARMUP,
+            "warmup-longer-than-run",
             "schedule.warmup",
             f"{job.schedule.rises_over} of warm-up in a run of {job.duration}: the peak learning "
             f"rate is reached at its very end or never",
             valid=("5 %",) if job.schedule.runs_over is not None else (),
             also=("duration",),
         )
-    yield from _suspicious_end(job)
+    yield from _end_cautions(job)
     if steps is None:
         return
     yield from _patience_beyond_run(job, steps)
@@ -102,7 +86,7 @@ def suspicious(job: Job) -> Iterator[Caution]:
     in_steps = every.unit == "steps" and every.count >= steps
     if steps >= LONG and (in_steps or every.unit in ("last_step", "never")):
         yield Caution(
-            NEVER_SAVED,
+            "saved-only-at-the-end",
             "checkpoint.every",
             f"nothing is saved before the end of {steps} steps; a crash would lose them all",
             valid=(f"{max(steps // 10, 1)} steps",),
@@ -110,13 +94,13 @@ def suspicious(job: Job) -> Iterator[Caution]:
         )
 
 
-def _suspicious_best(job: Job) -> Iterator[Caution]:
+def _best_cautions(job: Job) -> Iterator[Caution]:
     """A selection that goes the wrong way."""
     best = job.evaluation.best if job.evaluation is not None else None
     if best is not None and best.direction != best.usual_direction:
         word = "less" if best.usual_direction == "min" else "more"
         yield Caution(
-            WORST_IS_BEST,
+            "best-is-the-worst",
             "evaluation.best.direction",
             f"{word} {best.metric} is better, and {best.direction} selects the worst model",
             valid=(best.usual_direction,),
@@ -136,10 +120,10 @@ def _patience_beyond_run(job: Job, steps: int) -> Iterator[Caution]:
     late: list[tuple[str, str, str, int]] = []
     if stopping is not None:
         path = "evaluation.early_stopping.patience"
-        late.append((PATIENCE, path, "training ends", stopping.patience))
+        late.append(("patience-beyond-run", path, "training ends", stopping.patience))
     if isinstance(schedule, Plateau):
         fall = "the learning rate falls"
-        late.append((PLATEAU, "schedule.patience", fall, schedule.patience + 1))
+        late.append(("plateau-beyond-run", "schedule.patience", fall, schedule.patience + 1))
     for code, path, what, patience in late:
         if count <= patience:
             yield Caution(
@@ -165,7 +149,7 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     if multiple or 2 * saved >= evaluated:
         return
     yield Caution(
-        UNSAVED,
+        "judged-but-not-saved",
         "checkpoint.every",
         f"the best is one that is evaluated and saved, and of {evaluated} evaluations before the "
         f"end {saved} are of weights that are saved",
@@ -174,7 +158,7 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     )
 
 
-def _suspicious_end(job: Job) -> Iterator[Caution]:
+def _end_cautions(job: Job) -> Iterator[Caution]:
     """A schedule that ends where the run does not."""
     section, end = job.schedule, job.schedule.end
     share = None if end is None else share_of_run(job, end)
@@ -193,7 +177,7 @@ def _suspicious_end(job: Job) -> Iterator[Caution]:
         else:
             effect = "the rest of the run trains at a rate of 0"
     yield Caution(
-        HORIZON,
+        "horizon-differs-from-run",
         path,
         f"the curve ends at {end} and the run at {job.duration}: {effect}",
         valid=valid,
@@ -201,13 +185,13 @@ def _suspicious_end(job: Job) -> Iterator[Caution]:
     )
 
 
-def _suspicious_optimizer(job: Job) -> Iterator[Caution]:
+def _optimizer_cautions(job: Job) -> Iterator[Caution]:
     """Rates that belong to another optimizer."""
     optimizer, schedule = job.optimizer, job.schedule
     decays = isinstance(schedule, Decaying | InverseSqrt | Plateau)
     if isinstance(optimizer, ScheduleFreeAdamW) and decays:
         yield Caution(
-            DECAYS_ANYWAY,
+            "schedule-free-with-decay",
             "schedule",
             "schedule_free_adamw averages its weights instead of lowering the learning rate; "
             "where the rate falls as well, the average moves ever less",
@@ -215,10 +199,10 @@ def _suspicious_optimizer(job: Job) -> Iterator[Caution]:
             also=("optimizer",),
         )
     if isinstance(optimizer, Muon) and optimizer.adjust_lr == "original":
-        yield from _suspicious_muon(optimizer)
+        yield from _muon_cautions(optimizer)
     if isinstance(optimizer, Lion) and optimizer.lr > MOST_LION_RATE:
         yield Caution(
-            HIGH_LION_RATE,
+            "lion-learning-rate-high",
             "optimizer.lr",
             f"all elements move by lr, and rates are three to ten times below AdamW's; above "
             f"{MOST_LION_RATE:g} is unusual",
@@ -227,12 +211,12 @@ def _suspicious_optimizer(job: Job) -> Iterator[Caution]:
         )
 
 
-def _suspicious_muon(optimizer: Muon) -> Iterator[Caution]:
+def _muon_cautions(optimizer: Muon) -> Iterator[Caution]:
     """One of two rates that fits the other algorithm: updates are not adjusted to be alike."""
     if optimizer.lr < LEAST_MUON_RATE:
         keep = "" if optimizer.adamw_lr is not None else f" and adamw_lr to {optimizer.lr:g}"
         yield Caution(
-            LOW_MUON_RATE,
+            "muon-learning-rate-low",
             "optimizer.lr",
             f"Muon's updates are orthogonal matrices, and below {LEAST_MUON_RATE:g} they are "
             f"small; with adjust_lr = match_rms_adamw they are as large as AdamW's",
@@ -242,7 +226,7 @@ def _suspicious_muon(optimizer: Muon) -> Iterator[Caution]:
         )
     elif optimizer.lr > LEAST_MUON_RATE and optimizer.adamw_lr is None:
         yield Caution(
-            MUON_RATE_FOR_ADAMW,
+            "muon-rate-for-adamw",
             "optimizer.adamw_lr",
             f"embeddings, the output and norms are AdamW's, and {optimizer.lr:g} is a rate for "
             f"orthogonal matrices; AdamW's is usually about a tenth",
@@ -264,7 +248,7 @@ def _too_large(job: Job) -> Iterator[Caution]:
         weights = least_weights(job)
         if weights is not None and weights > bound:
             yield Caution(
-                TOO_LARGE,
+                "larger-than-any-machine",
                 "model",
                 f"parameters, gradients and optimizer state take at least {weights / 2**40:,.1f} "
                 f"TiB, and {ranks} of the largest machines hold {bound / 2**40:,.0f} TiB together",
@@ -273,7 +257,7 @@ def _too_large(job: Job) -> Iterator[Caution]:
     hidden = batch.micro_size * batch.sequence_length * model.dim * width
     if hidden > ANY_MACHINE:
         yield Caution(
-            TOO_LARGE,
+            "larger-than-any-machine",
             "batch.micro_size",
             f"the output of one layer for {batch.micro_size} sequences of {batch.sequence_length} "
             f"tokens takes {hidden / 2**40:,.1f} TiB, and no machine has more than "
@@ -283,7 +267,7 @@ def _too_large(job: Job) -> Iterator[Caution]:
         )
 
 
-def _suspicious_model(job: Job) -> Iterator[Caution]:
+def _model_cautions(job: Job) -> Iterator[Caution]:
     """Positions that are never trained, and muP without Adam."""
     model, length = job.model, job.batch.sequence_length
     if not isinstance(model, Transformer):
@@ -291,7 +275,7 @@ def _suspicious_model(job: Job) -> Iterator[Caution]:
     rows = model.max_sequence_length
     if model.positions == "learned" and model.pretrained is None and rows > length:
         yield Caution(
-            UNTRAINED_POSITIONS,
+            "positions-never-trained",
             "model.max_sequence_length",
             f"of {rows} learned positions only the first {length} occur in training; the others "
             f"stay random",
@@ -305,7 +289,7 @@ def _suspicious_model(job: Job) -> Iterator[Caution]:
     name = str(optimizer.target) if imported else type(optimizer).__name__
     if "adam" not in name.lower():
         yield Caution(
-            MUP_WITHOUT_ADAM,
+            "mup-without-adam",
             "model.mup.base_dim",
             f"its learning rates are those for Adam and its kin, and the optimizer is {name}, for "
             f"which widths may need others",

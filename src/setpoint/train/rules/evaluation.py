@@ -111,16 +111,8 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
         )
     section, path = job.evaluation, "schedule.monitor"
     data, _, metric = job.schedule.monitor.rpartition(".")
-    if not (data and metric):
-        return  # a problem of the schedule's own
-    if section is None:
-        yield Problem(
-            path,
-            "is never computed: nothing is evaluated",
-            also=("evaluation",),
-            hint="Add an evaluation, or choose a schedule that needs none.",
-        )
-        return
+    if section is None or not (data and metric):
+        return  # a problem of the schedule's own, or a conflict
     if data not in section.names or metric not in METRICS:
         what = f"{data} is no data set" if data not in section.names else f"{metric} is no metric"
         given = [m for m in METRICS if section.computes(section.names[0], m)]
@@ -132,11 +124,4 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
             f"is never computed: {metric} is not counted",
             also=("evaluation.accuracy",),
             hint="Set evaluation.accuracy = true.",
-        )
-    if section.every.unit == "last_step":
-        yield Problem(
-            "evaluation.every",
-            "leaves the schedule nothing to act on: there is one evaluation, after the last step",
-            valid=("100 steps",),
-            also=(path,),
         )

@@ -47,21 +47,6 @@ def _state_in_doubt(job: Job) -> bool:
     return isinstance(job.optimizer, ImportedOptimizer) or not job.optimizer.keeps_state
 
 
-def state_problems(job: Job) -> Iterator[Problem]:
-    """Find a dtype that the optimizer's state cannot have."""
-    optimizer, held = job.optimizer, job.precision.updated
-    has_choice = _state_in_doubt(job) or optimizer.state_formats
-    if not has_choice and job.precision.optimizer_state != held:
-        tag = type(optimizer).__setpoint__.tag
-        yield Problem(
-            "precision.optimizer_state",
-            f"{tag} keeps its state in the format of the weights that it updates, {held}",
-            valid=("null",),
-            also=("optimizer", "precision.params", "precision.master"),
-            hint="Another format is for anyprecision_adamw, lion and muon.",
-        )
-
-
 def float8_problems(job: Job) -> Iterator[Problem]:
     """Find sizes and layers that products in float8 cannot have."""
     float8, model, path = job.precision.float8, job.model, "precision.float8"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Config, Problem, is_mapping
 from setpoint.memory.config import SAVE
-from setpoint.optim.config import SGD
+from setpoint.optim.config import SGD, ImportedOptimizer
 from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU
 from setpoint.profile.config import SNAPSHOT_ON_CPU
 
@@ -175,6 +175,13 @@ def _has_own_save(job: Job) -> bool:
     return getattr(job.memory.activation_checkpointing, "save", SAVE) != SAVE
 
 
+def _has_no_choice(job: Job) -> bool:
+    optimizer = job.optimizer
+    if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
+        return False
+    return not optimizer.state_formats and job.precision.optimizer_state != job.precision.updated
+
+
 CONFLICTS = (
     Conflict(
         "batch.sequence_length that is longer", ("model.max_sequence_length that is shorter",),
@@ -207,6 +214,13 @@ CONFLICTS = (
     Conflict(
         "precision.optimizer_state = set", ("optimizer that keeps no state",), IDLE, ("null",),
         where=lambda job: not job.optimizer.keeps_state),
+    Conflict(
+        "precision.optimizer_state = set",
+        ("optimizer that has no dtype for its state", "precision.params that is another dtype",
+         "precision.master that is another dtype"),
+        "{optimizer.type} keeps its state in the format of the weights that it updates, "
+        "{precision.updated}", ("null",),
+        where=_has_no_choice, hint="Another format is for anyprecision_adamw, lion and muon."),
     Conflict(
         "optimizer.implementation = fused", ("precision.params = bf16", NO_GPU),
         "PyTorch's fused SGD does not update bf16 weights on a CPU", ("auto", "foreach", "loop"),
@@ -278,6 +292,14 @@ CONFLICTS = (
     Conflict(
         "checkpoint.keep_best = false", ("evaluation = null",),
         "has no effect: without an evaluation no checkpoint is the best", hint="Remove it."),
+    Conflict(
+        "schedule.monitor = set", ("evaluation = null",),
+        "is never computed: nothing is evaluated",
+        hint="Add an evaluation, or choose a schedule that needs none."),
+    Conflict(
+        "evaluation.every = last_step", ("schedule.monitor = set",),
+        "leaves the schedule nothing to act on: there is one evaluation, after the last step",
+        ("100 steps",)),
     Conflict(
         "data.held_out = 0", ("evaluation = set", "data.validation that is empty"),
         "holds out no text, and there is an evaluation", also=(),

@@ -11,14 +11,14 @@ from setpoint.model.config import Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
-from setpoint.train.rules.cautions import CAUTIONS, UNUSED_ROWS, UNUSED_ROWS_MEANS
+from setpoint.train.rules.cautions import CAUTIONS, UNUSED_ROWS_MEANS
 from setpoint.train.rules.support import wants_gpu
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 HERE = "setpoint.train.rules."
-ROWS = {UNUSED_ROWS: UNUSED_ROWS_MEANS}
+ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}
 ATTENTION = ("model", "parallel", "precision", "deterministic")
 
 
@@ -44,7 +44,7 @@ RULES = (
          "Whether an evaluation takes longer than the training between two",
          needs="files", cautions={LONG_EVALUATION: LONG_EVALUATION_MEANS},
          when=lambda job: job.evaluation is not None and job.evaluation.may_be_long(job.batch)),
-    Rule(f"{HERE}cautions:suspicious", (), "Whether values are legal and seldom meant",
+    Rule(f"{HERE}cautions:find_cautions", (), "Whether values are legal and seldom meant",
          cautions=CAUTIONS),
     Rule(f"{HERE}support:conflicts", (), "Whether settings go together: the table of conflicts"),
     Rule(f"{HERE}support:conflicts_without_gpu", (),
@@ -67,9 +67,6 @@ RULES = (
     Rule(f"{HERE}vocabulary:vocabulary_problems", ("model", "tokenizer"),
          "Whether the model's vocabulary holds that of the tokenizer's files",
          needs="files", cautions=ROWS, when=lambda job: not has_bytes(job)),
-    Rule(f"{HERE}precision:state_problems", ("precision", "optimizer"),
-         "Whether the optimizer can keep its state in the dtype",
-         when=lambda job: job.precision.optimizer_state is not None),
     Rule(f"{HERE}precision:idle_state", ("precision", "optimizer"),
          "Whether the dtype of the optimizer state is another than null would give",
          dead=("precision.optimizer_state",),

@@ -9,7 +9,6 @@ from setpoint.config import Caution, Problem
 from setpoint.data.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
-from setpoint.train.rules.cautions import UNUSED_ROWS
 
 if TYPE_CHECKING:
     from setpoint.data.config import TokenizerConfig
@@ -50,7 +49,7 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
         )
     elif rows > FACTOR * tokens:
         yield Caution(
-            UNUSED_ROWS,
+            "vocabulary-mostly-unused",
             f"model.{field}",
             f"of {rows} rows of the embedding only {tokens} stand for tokens of the tokenizer; the "
             f"others cost memory and time",
