@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from ..draft.argument_errors import need_resolved
+from ..draft.shared_sections import value_at
 from ..draft.walk import sections
 from ..schema.declare import CHECK, NEEDS, RULE, CheckMark, Need
 from ..schema.field import FieldInfo
@@ -148,21 +149,12 @@ def describe_value(section: Node, path: Path, relative: str) -> tuple[str | None
             if part == "type":
                 return type(node).__setpoint__.tag, None
             chain = chain_of(node, part)
-            try:
-                node = getattr(node, part)
-            except (UnresolvedError, AttributeError):
-                return None, None
         elif isinstance(node, Free):
-            held = dict(node.items())
-            if part not in held:
-                return None, None
             chain = node.chain(part) or chain
-            node = held[part]
-        else:
-            try:
-                node = node[part if isinstance(node, dict) else int(part)]
-            except (LookupError, TypeError, ValueError):
-                return None, None
+        is_index = isinstance(node, tuple | list) and part.isdecimal()
+        node = value_at(cast(object, node), int(part) if is_index else part)
+        if node is MISSING:
+            return None, None
     if node is section:
         return None, None
     origin = chain[-1][0].describe(here) if chain else "default"

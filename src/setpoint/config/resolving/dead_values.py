@@ -28,7 +28,7 @@ from .computed import Computation
 Placed = list[tuple[Path, Node]]
 
 
-class Drop:
+class DroppedValue:
     """A value that an earlier layer gave, and that has no effect since a later one."""
 
     __slots__ = ("name", "path", "reason")
@@ -72,7 +72,7 @@ def find_dead(
     computation: Computation,
     placed: Placed,
     before: Callable[[Origin], tuple[Placed, Computation]],
-) -> tuple[list[Drop], list[Problem]]:
+) -> tuple[list[DroppedValue], list[Problem]]:
     """Ask all methods marked `@dead`, once every value is known.
 
     Arguments:
@@ -82,7 +82,7 @@ def find_dead(
         the values to be dropped, which were set before what makes them dead; and a problem for
         each that was set along with it, or after.
     """
-    drops: list[Drop] = []
+    drops: list[DroppedValue] = []
     problems: list[Problem] = []
     for path, section in placed:
         for name in type(section).__setpoint__.deads:
@@ -106,7 +106,7 @@ def find_dead(
                     required = type(holder).__setpoint__.fields[field].required
                     giver = None if required else _giver(chain)
                     if giver is not None and not _is_dead(before(giver), path, name):
-                        drops.append(Drop((*path, *inside), field, reason))
+                        drops.append(DroppedValue((*path, *inside), field, reason))
                         continue
                     relative = ".".join((*inside, field))
                     problem = Problem(relative, f"has no effect: {reason}", hint="Remove it.")

@@ -16,7 +16,7 @@ from ..words.names import Path
 from ..words.texts import TOO_DEEP
 from .checks import Checker, silenced_codes, unknown_codes
 from .computed import Computation
-from .dead_values import Drop, find_dead, undo
+from .dead_values import DroppedValue, find_dead, undo
 
 C = TypeVar("C", bound=Node)
 Placed = list[tuple[Path, Node]]
@@ -40,7 +40,7 @@ def resolve(
         need_config(draft, "resolve")
     if is_frozen(draft):
         draft = draft_of(draft)
-    drops: list[Drop] = []
+    drops: list[DroppedValue] = []
     earlier: dict[float, tuple[Placed, Computation]] = {}
 
     def before(giver: Origin) -> tuple[Placed, Computation]:
@@ -90,7 +90,7 @@ def _known_cautions(draft: Node) -> Sequence[Caution]:
 def _determined(
     draft: C,
     problems: Sequence[Problem],
-    drops: Sequence[Drop],
+    drops: Sequence[DroppedValue],
     last: Origin | None = None,
     *,
     reuse: bool,

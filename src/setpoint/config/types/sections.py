@@ -107,13 +107,13 @@ class SectionType(FieldType):
             return value
         if hasattr(value, "__setpoint_open__"):
             return self._foreign(value)
-        if isinstance(value, PlainScalar):
-            if value.startswith("{"):
-                value = parse_flow(value)
-            elif self.variants():
-                return self.find(value)()
+        if isinstance(value, PlainScalar) and value.startswith("{"):
+            value = parse_flow(value)
         if isinstance(value, Mapping):
-            return self._from_mapping(cast(Mapping[str, object], value), origin)
+            entries = cast(Mapping[str, object], value)
+            section = self.chosen(tag_of(entries), "needs a type")()
+            fill(section, _fields_in(entries), origin)
+            return section
         if isinstance(value, str) and self.variants():
             return self.find(value)()
         raise self.refuse(value)
@@ -138,11 +138,6 @@ class SectionType(FieldType):
         if cls is None or not hasattr(cls, "__setpoint_open__"):
             raise Invalid("takes no components that are imported by a path", self.candidates())
         return value.__setpoint_variant__(cls)
-
-    def _from_mapping(self, values: Mapping[str, object], origin: Origin) -> Any:
-        section = self.chosen(tag_of(values), "needs a type")()
-        fill(section, _fields_in(values), origin)
-        return section
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
         return function(value)
