@@ -18,8 +18,8 @@ Entry = dict[str, Any]
 # A step of a migration, for whoever has to do the same to a text: ("move", old path, new path),
 # ("put", path, value) or ("remove", path, None).
 Step = tuple[str, Path, Any]
-NAMES = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
-REFERENCE = re.compile(r"\$\{[^}]*\}")
+NAMES = r"[A-Za-z_]\w*(?:\.\w+)*"
+REFERENCE = r"\$\{[^}]*\}"
 _declared: dict[str, dict[int, tuple[Operation, ...]]] = {}
 HEADER = "setpoint"
 
@@ -306,7 +306,7 @@ class Tree:
                 word = match.group()
                 return new + word[len(old) :] if within(word, old) else word
 
-            return REFERENCE.sub(lambda found: NAMES.sub(name, found.group()), text)
+            return re.sub(REFERENCE, lambda found: re.sub(NAMES, name, found.group()), text)
 
         for path, text in list(nested(self.data)):
             if isinstance(text, str) and renamed(text) != text:

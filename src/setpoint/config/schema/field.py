@@ -315,13 +315,13 @@ _PLAIN_NAMES: dict[str, object] = {
     **{kind.__name__: kind for kind in (int, float, bool, str, list, tuple, dict)},
     "Literal": Literal,
 }
-_NAME = re.compile(r"""'[^']*'|"[^"]*"|([^\W\d]\w*)""")
+_NAME = r"""'[^']*'|"[^"]*"|([^\W\d]\w*)"""
 
 
 def _plain_annotation(text: str) -> _PlainAnnotation | None:
     """The meaning of an annotation that any module without these names gives; None if unsure."""
     _TEXTS[text] = None
-    names = frozenset(match[1] for match in _NAME.finditer(text) if match[1]) - {"None"}
+    names = frozenset(match[1] for match in re.finditer(_NAME, text) if match[1]) - {"None"}
     if "\\" in text or not names <= _PLAIN_NAMES.keys():
         return None
     try:
