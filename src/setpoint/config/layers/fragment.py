@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..files.read import read_file
 from ..migrations.chain import migrated
-from ..types.containers import MappingType, OptionalType, SequenceType, TupleType
+from ..types.containers import ContainerType, MappingType, unwrapped
 from ..types.sections import SectionType, tag_of
 from ..values.origin import FILE, Origin, short_name
 from ..words.errors import Invalid, SetpointError
@@ -76,30 +76,24 @@ def with_fragments(
     Raises:
         Invalid: if such a section cannot be made.
     """
-    while isinstance(kind, OptionalType):
-        kind = kind.inner
-    sequence = isinstance(kind, SequenceType | TupleType)
+    kind = unwrapped(kind)
     if isinstance(value, PlainScalar) and EXTENDS in value and "{" in value:
-        value = parse_list(value) if sequence else parse_flow(value)
+        listed = isinstance(kind, ContainerType) and not isinstance(kind, MappingType)
+        value = parse_list(value) if listed else parse_flow(value)
     if not _extends(value):
         return value
     if isinstance(kind, SectionType) and isinstance(value, Mapping):
         return _made(editor, kind, cast(Mapping[str, object], value), origin, path)
-    if isinstance(kind, MappingType) and isinstance(value, Mapping):
-        entries = cast(Mapping[str, object], value)
-        return {
-            key: with_fragments(editor, kind.item, item, origin, (*path, key))
-            for key, item in entries.items()
-        }
-    if isinstance(kind, SequenceType | TupleType) and isinstance(value, list | tuple):
-        items = cast(Sequence[object], value)
-        kinds = kind.kinds if isinstance(kind, TupleType) else [kind.item] * len(items)
-        new = [
-            with_fragments(editor, inner, item, origin, (*path, index))
-            for index, (inner, item) in enumerate(zip(kinds, items, strict=False))
-        ]
-        return [*new, *items[len(new) :]]
-    return value
+    mapping = isinstance(value, Mapping)
+    if not isinstance(kind, ContainerType) or mapping is not isinstance(kind, MappingType):
+        return value
+    made: list[tuple[Any, object]] = []
+    for key, item in children(value):
+        inner = kind.item_type(key)
+        if inner is not None:
+            item = with_fragments(editor, inner, item, origin, (*path, key))
+        made.append((key, item))
+    return kind.plain(made)
 
 
 def _extends(value: object) -> bool:

@@ -209,7 +209,7 @@ class TupleType(ContainerType):
         return ((index, item, kind) for index, (kind, item) in enumerate(pairs))
 
     def item_type(self, key: str | int) -> FieldType | None:
-        return self.kinds[key] if isinstance(key, int) else None
+        return self.kinds[key] if isinstance(key, int) and key < len(self.kinds) else None
 
     def read(self, value: object, origin: Origin) -> Any:
         items = list(read_items(self, value))
