@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _weakref import ref  # `weakref` itself is not free to import
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
@@ -39,7 +40,7 @@ from ..values.origin import (
     Origin,
     Recorded,
 )
-from ..values.reference import may_refer
+from ..values.reference import Reference, may_refer
 from ..words.errors import Caution, Invalid
 from ..words.shown import children, rebuild
 from .walk import PLAIN, UNTOUCHED, sections
@@ -70,17 +71,19 @@ class Fork:
         original: the config; it is kept, so that the identities of its sections stay theirs.
     """
 
-    __slots__ = ("moved", "opened", "original")
+    __slots__ = ("_opened", "moved", "original")
 
     def __init__(self, original: Node) -> None:
         self.original = original
-        self.opened: dict[int, Node] = {}  # by the identity of the resolved section
+        # By the identity of the resolved section; weak, so that a draft is freed when its last
+        # user is, without waiting for the collector.
+        self._opened: dict[int, ref[Node]] = {}
         # Whether a section may stand in another place than in the original.
         self.moved = False
 
     def open(self, section: Node) -> Any:
         """The draft in place of a resolved section, the same one wherever it stands."""
-        found = self.opened.get(id(section))
+        found = self.opened(section)
         if found is not None:
             return found
         before, state = state_of(section), State()
@@ -89,11 +92,26 @@ class Fork:
         for name in state.closed:
             del values[name]
         state.layers, state.dropped, state.fork = before.layers.copy(), before.dropped, self
-        draft = self.opened[id(section)] = _made(section, values, state)
+        draft = _made(section, values, state)
+        self.put(id(section), draft)
         for name in _forget_computed(section, values, state):
             state.closed.pop(name, None)
             values[name] = self.opened_value(section, name, values[name])
         return draft
+
+    def opened(self, section: Node) -> Node | None:
+        """The draft in place of a resolved section, if it has been opened."""
+        found = self._opened.get(id(section))
+        return None if found is None else found()
+
+    def put(self, identity: int, draft: Node) -> None:
+        """Let a draft take the place of the resolved section with an identity."""
+        self._opened[identity] = ref(draft)
+
+    def drafts(self) -> list[tuple[int, Node]]:
+        """All that is open: the identity of the resolved section, and the draft."""
+        pairs = ((identity, found()) for identity, found in self._opened.items())
+        return [(identity, draft) for identity, draft in pairs if draft is not None]
 
     def opened_value(self, owner: Node, name: str, value: Any) -> Any:
         """A field's value for a draft, with its sections opened."""
@@ -116,11 +134,18 @@ class Fork:
             return value
         if all(section is not value for _, section in sections(self.original)):
             return value
-        source = next((id_ for id_, draft in self.opened.items() if draft is place), None)
+        source = next((id_ for id_, draft in self.drafts() if draft is place), None)
         if any(id(section) == source for _, section in sections(value)):
             return value  # which would then contain itself, and so is copied apart
         self.moved = True
         return self.open(value)
+
+
+def _holds(value: Any) -> bool:
+    """Whether a value can be changed, or has something inside that can."""
+    if value.__class__ is tuple:
+        return any(item.__class__ not in PLAIN for item in value)
+    return isinstance(value, HOLDERS)
 
 
 def _made(like: C, values: dict[str, Any], state: State) -> C:
@@ -209,7 +234,7 @@ def working_copy(draft: C, reuse: bool) -> tuple[C, bool]:
 def _is_root(draft: Node, fork: Fork) -> bool:
     """Whether a draft is that of a whole configuration, so that its paths are those of the fork."""
     known = state_of(fork.original).cautions
-    return known is not None and fork.opened.get(id(fork.original)) is draft
+    return known is not None and fork.opened(fork.original) is draft
 
 
 class _Copier:
@@ -233,11 +258,9 @@ class _Copier:
     def finish(self) -> Mapping[int, Node]:
         """Let the copies of forks know the copies of what had been opened."""
         for old, new in self.forks.values():
-            new.opened = {
-                identity: self.copies[id(draft)]
-                for identity, draft in old.opened.items()
-                if id(draft) in self.copies
-            }
+            for identity, draft in old.drafts():
+                if id(draft) in self.copies:
+                    new.put(identity, self.copies[id(draft)])
         return self.copies
 
     def section(self, config: Node, reuse: bool) -> Any:
@@ -266,7 +289,7 @@ class _Copier:
         elif closed:
             if id(fork) not in self.forks:
                 self.forks[id(fork)] = fork, fork
-                self.opened.update(fork.opened)
+                self.opened.update(fork.drafts())
             stays = reuse and fork is self.fork
             inside = {n: v for n, v in closed.items() if not (stays and _is_reusable(v))}
             values.update(closed)
@@ -287,15 +310,16 @@ class _Copier:
         """Replace the values that must not be shared by copies."""
         fresh: dict[str, Any] = {}
         layers = state_of(copy).layers
-        holding = [(n, v) for n, v in values.items() if v.__class__ not in PLAIN]
-        for name, value in holding:
+        for name, value in [(n, v) for n, v in values.items() if v.__class__ not in PLAIN]:
             if isinstance(value, Node):
                 self.foreign = self.foreign or (is_frozen(value) and not frozen)
                 fresh[name] = self.section(value, reuse)
                 continue
-            self.refers = self.refers or (self.working and may_refer(value))
-            if not isinstance(value, HOLDERS):
+            if isinstance(value, Reference):
+                self.refers = True
+            if not _holds(value):
                 continue
+            self.refers = self.refers or (self.working and may_refer(value))
             kind = type(copy).__setpoint__.fields[name].type
 
             def item(section: Any) -> Any:
@@ -377,11 +401,7 @@ def freeze(section: Node) -> None:
     values = plan.constants | held
     for name in invalid:
         values.pop(name, None)  # known to be wrong, and so unreadable
-    holding = [
-        name
-        for name, value in held.items()
-        if value.__class__ not in PLAIN and isinstance(value, HOLDERS)
-    ]
+    holding = [n for n, v in held.items() if v.__class__ not in PLAIN and _holds(v)]
     if len(holding) > 1:
         holding.sort(key=plan.order.__getitem__)  # in which sections are walked
     state.closed = {}
@@ -426,7 +446,7 @@ def unpack(config: Node, packed: Packed) -> None:
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
             value = fields[name].type.replace_sections(value, _same, False)
-        elif frozen and isinstance(value, HOLDERS):
+        elif frozen and _holds(value):
             closed[name] = value
         object.__setattr__(config, name, value)
     state = state_of(config)
@@ -448,9 +468,7 @@ def frozen_value(value: Any) -> Any:
         items = {key: frozen_value(item) for key, item in value.items()}
         return FrozenDict(items, title_of(value))
     if isinstance(value, tuple):
-        items = cast(tuple[Any, ...], value)
-        plain = all(item.__class__ in PLAIN for item in items)
-        return items if plain else tuple(_frozen_items(items))
+        return tuple(_frozen_items(cast(tuple[Any, ...], value)))
     return value
 
 

@@ -10,7 +10,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import section_classes
 from ..types.base import FieldType
 from ..values.free import Free
-from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
+from ..values.node import Chain, Node, State, chains_of, is_frozen, state_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
@@ -106,9 +106,6 @@ def _walk(
     all_.append((path, config))
     state = config._state  # pyright: ignore[reportPrivateUsage]
     frozen = state is not None and state.frozen
-    if frozen and not into_frozen and path:
-        open_[id(config)] = False
-        return
     open_[id(config)] = True
     held = vars(config)
     for name in (state.closed or ()) if state and frozen else _holding(config, state):
@@ -125,6 +122,10 @@ def _walk(
         for inside, section in found:
             here = (*path, name, *inside)
             if id(section) not in open_:
+                if not into_frozen and is_frozen(section):
+                    open_[id(section)] = False
+                    all_.append((here, section))
+                    continue
                 _walk(section, here, open_, all_, again, into_frozen)
             elif open_[id(section)]:
                 raise SetpointError(
