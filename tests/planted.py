@@ -212,7 +212,15 @@ BREAKS = [
         "std = self.hidden_std",
         "model",
     ),
-    Break("model/initialize.py", "tensor.zero_()[: self.rows] =", "tensor[: self.rows] =", "model"),
+    Break("model/initialize.py", "min(last, self.count)", "last", "model"),
+    Break("model/initialize.py", "start = first - first // size * size", "start = 0", "model"),
+    Break(
+        "train/step/loop.py",
+        "seed_step(self.job.seed, self.position.step,",
+        "seed_step(self.job.seed, 0,",
+        "train/step/test_loop.py",
+    ),
+    Break("data/mix.py", "beyond[found[beyond] >= size]", "beyond[found[beyond] > size]", "data"),
     Break(
         "model/moe/bias.py",
         "step = router.bias_rate *",

@@ -7,11 +7,13 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from setpoint.model.initialize import initialize
+from setpoint.model import initialize as initialization
+from setpoint.model.initialize import Normal, initialize
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.seeds import seed_everything
 
@@ -50,6 +52,40 @@ def weights() -> None:
     assert drawn > 10
 
 
+class Table(nn.Module):
+    """A parameter of many blocks of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1001, 300))
+
+    def initializers(self) -> dict[str, Normal]:
+        return {"weight": Normal(0.5)}
+
+
+def blocks() -> None:
+    """A rank draws the blocks of its own rows, and no others."""
+    drawn: list[int] = []
+    make = initialization.block_generator
+
+    def noted(seed: int, name: str, block: int) -> torch.Generator:
+        drawn.append(block)
+        return make(seed, name, block)
+
+    whole, sharded = Table(), Table()
+    initialize(whole, 3)
+    fully_shard(sharded)
+    initialization.block_generator = noted
+    initialize(sharded, 3)
+    initialization.block_generator = make
+    assert isinstance(sharded.weight, DTensor)
+    assert torch.equal(sharded.weight.full_tensor(), whole.weight)
+    size = initialization.block_rows((1001, 300))
+    mine = range(501) if dist.get_rank() == 0 else range(501, 1001)
+    assert drawn == sorted({row // size for row in mine}), drawn
+    assert len(drawn) in (2, 3)
+
+
 def masks(rank: int) -> None:
     """Dropout drops other elements on each rank, and the same ones in the next run."""
     found: list[torch.Tensor] = []
@@ -69,6 +105,7 @@ def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     weights()
+    blocks()
     masks(rank)
     dist.destroy_process_group()
 

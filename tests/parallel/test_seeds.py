@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from setpoint.parallel.seeds import SeedWorker, hashed, rank_seed, seed_everything, worker_seed
+from setpoint.parallel.seeds import (
+    SeedWorker,
+    hashed,
+    rank_seed,
+    seed_everything,
+    seed_step,
+    worker_seed,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +49,18 @@ def test_all_generators_repeat() -> None:
     assert drawn() != first
     seed_everything(3, rank=1)
     assert drawn() == first
+
+
+def test_a_step_depends_on_seed_rank_and_number_alone() -> None:
+    found: set[tuple[float, ...]] = set()
+    for place in ((3, 7, 0), (3, 8, 0), (4, 7, 0), (3, 7, 1)):
+        seed_step(*place)
+        first = drawn()
+        drawn()
+        seed_step(*place)
+        assert drawn() == first
+        found.add(first)
+    assert len(found) == 4
 
 
 def test_gpus_are_seeded_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ ROWS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "MoE.router_z_loss": ("model.moe.router_z_loss=0.5", "learned", EXPERTS),
     "MoE.capacity_factor": ("model.moe.capacity_factor=0.5", "learned", EXPERTS),
     "MoE.gradient_scale": ("model.moe.gradient_scale=true", "learned", EXPERTS),
+    "MoE.load_sequences": ("model.moe.load_sequences=1", "learned", EXPERTS),
     "MoE.packed": ("model.moe.packed=false", "weights", EXPERTS),
     "MoE.implementation": ("model.moe.implementation=loop", "products", EXPERTS),
     "SoftmaxTopK.normalize": ("model.moe.router.normalize=false", "logits", EXPERTS),

@@ -197,7 +197,7 @@ def test_masters_follow_fp32_where_plain_bf16_stalls(tmp_path: Path) -> None:
     learned, with_master, without, at_random = (
         run[0] - sum(run[-5:]) / 5 for run in (mixed, master, plain, stochastic)
     )
-    assert learned > 1.5, learned
+    assert learned > 1.4, learned
     assert with_master == pytest.approx(learned, rel=0.01), (learned, with_master)
     assert at_random == pytest.approx(learned, rel=0.02), (learned, at_random)
     assert without < 0.2 * learned, (learned, without)

@@ -26,7 +26,7 @@ from setpoint.train.config import Job
 
 from .commands import ENVIRONMENT, Commands
 from .killing import KINDS
-from .small import assert_same_run, essence, events, rows, snapshot, write_config
+from .small import assert_same_run, events, rows, snapshot, write_config
 
 # What tells of every session, also of one that changed nothing.
 GROWING = ("events.jsonl", "logs/rank-0.log")
@@ -361,20 +361,6 @@ def test_the_installed_command_goes_on_where_it_was_killed(
     expected = the_run(oracle)
     assert expected is not None
     assert_same_run(run, expected)
-
-
-def test_the_comparison_sees_a_lost_dropout_mask(commands: Commands, tmp_path: Path) -> None:
-    """The tests above prove something: with another state of the generator all losses differ."""
-    write_config(tmp_path)
-    assert commands.run(tmp_path, "train", "small.toml", "--duration=8 steps")[0] == 0
-    run = the_run(tmp_path)
-    assert run is not None
-    first = essence(run)
-    assert first["latest rng.safetensors"] != first["best rng.safetensors"] or (
-        first["latest"] == first["best"]
-    )
-    losses = [row["loss"] for row in first["rows"] if row["kind"] == "train"]
-    assert len(set(losses)) == len(losses) == 8
 
 
 def test_a_second_start_of_a_finished_run_changes_nothing_that_was_learned(

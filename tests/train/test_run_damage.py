@@ -45,7 +45,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "empty": empty,
     "delete": Path.unlink,
 }
-FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json")
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     assert checkpoints == {"step-00000004", "step-00000006", "latest", "best"}
     files = {path.name for path in (run / "checkpoints/step-00000006").iterdir()}
     assert files == {
-        "model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json",
+        "model.safetensors", "optimizer.safetensors", "state.json",
         "manifest.json", "config.json", "origins.json", "config.toml",
     }  # fmt: skip
     for name in ("config.json", "origins.json", "config.toml"):

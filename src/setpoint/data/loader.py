@@ -11,9 +11,15 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
-from setpoint.data.mix import permutation
+from setpoint.data.mix import shuffled, sorted_order
 from setpoint.data.windows import cut, require_one_window
 from setpoint.shapes.batch import Batch
+
+ORDER = "feistel"
+"""The name of `shuffled` in the state of checkpoints."""
+
+PART = 1024
+"""Windows whose order is computed at once; how many an epoch has makes no difference."""
 
 
 class WindowLoader:
@@ -58,7 +64,9 @@ class WindowLoader:
         self.world_size = world_size
         self.windows_per_epoch = len(corpus.tokens) // (sequence_length + 1)
         self._position = 0  # windows that all ranks together have taken
-        # Two: a batch which crosses into the next epoch needs both orders.
+        # An epoch that a run of before began in another order, and ends in it.
+        self._sorted_epoch: int | None = None
+        # Two: a batch which crosses into the next part needs both.
         self._order = lru_cache(maxsize=2)(self._draw_order)
 
     @property
@@ -82,10 +90,12 @@ class WindowLoader:
 
         Returns:
             `epoch` (whole passes) and `index` (windows into the current one) over all ranks;
-            `sequence_length`, `seed`, `tokens` and `digest` to recognise the stream.
+            `sequence_length`, `seed`, `tokens` and `digest` to recognise the stream; `order` is
+            that of its epoch.
         """
         epoch, index = divmod(self._position, self.windows_per_epoch)
-        return {"epoch": epoch, "index": index, **self._identity()}
+        order = {} if epoch == self._sorted_epoch else {"order": ORDER}
+        return {"epoch": epoch, "index": index, **order, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
         """Continue where `state` was taken; the next batch is the one that would have come then.
@@ -99,8 +109,9 @@ class WindowLoader:
             SetpointError: the state belongs to another corpus, sequence length or seed, or is
                 not a loader's state. The loader is then unchanged.
         """
-        expected = {"epoch", "index", *self._identity()}
-        if set(state) != expected:
+        expected = {"epoch", "index", "order", *self._identity()}
+        # States of before orders had names have none.
+        if {"order", *state} != expected or state.get("order", ORDER) != ORDER:
             raise SetpointError(
                 f"data loader state: has the keys {sorted(state)}.\n"
                 f"Valid: {sorted(expected)}, as written into checkpoints."
@@ -123,6 +134,8 @@ class WindowLoader:
                 f"Valid: epoch 0 or more, index 0 to {self.windows_per_epoch - 1}."
             )
         self._position = epoch * self.windows_per_epoch + index
+        self._sorted_epoch = None if "order" in state else epoch
+        self._order.cache_clear()
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -136,13 +149,19 @@ class WindowLoader:
         """Positions in the stream -> windows of the corpus, (B,) -> (B,)."""
         epochs, indices = np.divmod(positions, self.windows_per_epoch)
         windows = np.empty_like(positions)
-        for epoch in set(epochs.tolist()):  # np.unique imports numpy.ma
-            here = epochs == epoch
-            windows[here] = self._order(epoch)[indices[here]]
+        parts, places = np.divmod(indices, PART)
+        for epoch, part in sorted(set(zip(epochs.tolist(), parts.tolist(), strict=True))):
+            here = (epochs == epoch) & (parts == part)
+            windows[here] = self._order(epoch, part)[places[here]]
         return windows
 
-    def _draw_order(self, epoch: int) -> npt.NDArray[np.int64]:
-        return permutation(f"windows/{self.seed}/{epoch}", self.windows_per_epoch)
+    def _draw_order(self, epoch: int, part: int) -> npt.NDArray[np.int64]:
+        """A part of the order of an epoch."""
+        key, size = f"windows/{self.seed}/{epoch}", self.windows_per_epoch
+        first, last = part * PART, min(size, (part + 1) * PART)
+        if epoch == self._sorted_epoch:
+            return sorted_order(key, size)[first:last]
+        return shuffled(key, size, np.arange(first, last))
 
 
 # What a state is recognised by -> (the field to blame, how to call it)

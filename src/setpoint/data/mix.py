@@ -12,6 +12,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+ROUNDS = 6
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
@@ -31,22 +32,50 @@ def random_bits(key: str, count: int) -> npt.NDArray[np.uint64]:
     words = np.arange(1, count + 1, dtype=np.uint64)
     words *= _STEP
     words += np.uint64(start)
-    words ^= words >> np.uint64(30)
-    words *= _FIRST
-    words ^= words >> np.uint64(27)
-    words *= _SECOND
-    words ^= words >> np.uint64(31)
-    return words
+    return _mixed(words)
 
 
-def permutation(key: str, size: int) -> npt.NDArray[np.int64]:
-    """A random order of 0..size-1.
+def shuffled(key: str, size: int, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What stands at some places of a random order of 0..size-1, of which no more is computed.
+
+    A Feistel network over the bits of a place, whose rounds are SplitMix64's finalizer, is a
+    bijection of 0 .. 4^h - 1 (Luby and Rackoff, 1988). What falls beyond the size goes through
+    again until it does not: a walk along a cycle, so that the rest is a bijection, too.
 
     Arguments:
         key: any text; other keys give unrelated orders.
+        size: below 2^62.
+        places: each in 0..size-1.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    bits, mask = np.uint64(half), np.uint64(2**half - 1)
+    keys = random_bits(key, ROUNDS)
+    found = places.astype(np.uint64)
+    beyond = np.arange(len(found))
+    while len(beyond):
+        left, right = found[beyond] >> bits, found[beyond] & mask
+        for each in keys:
+            left, right = right, left ^ (_mixed(right + each) & mask)
+        found[beyond] = left << bits | right
+        beyond = beyond[found[beyond] >= size]
+    return found.astype(np.int64)
+
+
+def sorted_order(key: str, size: int) -> npt.NDArray[np.int64]:
+    """The order of an epoch in runs of before `shuffled`, which go on with it to its end.
 
     Returns:
         (size,) int64, each of 0..size-1 once. The sorted words all differ (SplitMix64 maps
         distinct counters to distinct words), so the result depends on no sorting algorithm.
     """
     return np.argsort(random_bits(key, size))
+
+
+def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """SplitMix64's finalizer, in place: a bijection whose bits depend on all bits."""
+    words ^= words >> np.uint64(30)
+    words *= _FIRST
+    words ^= words >> np.uint64(27)
+    words *= _SECOND
+    words ^= words >> np.uint64(31)
+    return words

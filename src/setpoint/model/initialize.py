@@ -3,27 +3,58 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from math import prod
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 
+BLOCK = 2**16
+"""Elements that are drawn from one generator, at least a row: small, so that a rank draws little
+beyond its own rows, and large enough that making generators takes no time."""
+
 # What activation checkpointing, torch.compile and others put into the path of a wrapped module.
 # They must not change a parameter's name, or they would change its first value.
 _WRAPPERS = frozenset({"_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"})
 
 
+class Place(NamedTuple):
+    """What a parameter is drawn by.
+
+    Arguments:
+        shape: its whole shape, of all ranks together; of one dimension at least.
+    """
+
+    seed: int
+    name: str
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """Draw from a normal distribution with mean zero."""
+    """Draw from a normal distribution with mean zero.
+
+    Rows are drawn by blocks of BLOCK elements or one row, each from a generator of its own.
+    """
 
     std: float
 
-    def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the tensor with draws from the generator."""
-        tensor.normal_(0.0, self.std, generator=generator)
+    def rows(self, of: Place, first: int, last: int) -> Tensor:
+        """Rows of the whole parameter, in fp32 on the CPU."""
+        size = block_rows(of.shape)
+        blocks = [
+            self._block(of, number, size) for number in range(first // size, -(-last // size))
+        ]
+        drawn = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+        start = first - first // size * size
+        return drawn[start : start + last - first]
+
+    def _block(self, of: Place, number: int, size: int) -> Tensor:
+        rows = min(size, of.shape[0] - number * size)
+        generator = block_generator(of.seed, of.name, number)
+        return torch.empty(rows, *of.shape[1:]).normal_(0.0, self.std, generator=generator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +63,9 @@ class Constant:
 
     value: float
 
-    def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the tensor; nothing is drawn from the generator."""
-        del generator
-        tensor.fill_(self.value)
+    def rows(self, of: Place, first: int, last: int) -> Tensor:
+        """See `Normal.rows`."""
+        return torch.full((last - first, *of.shape[1:]), self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +76,16 @@ class FirstRows:
     """
 
     std: float
-    rows: int
+    count: int
 
-    def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the tensor with draws from the generator, and zeros.
-
-        Arguments:
-            tensor: (at least `rows`, ...).
-        """
-        # A tensor of its own: the last elements that `normal_` draws depend on how many there are.
-        first = torch.empty_like(tensor[: self.rows])
-        tensor.zero_()[: self.rows] = first.normal_(0.0, self.std, generator=generator)
+    def rows(self, of: Place, first: int, last: int) -> Tensor:
+        """See `Normal.rows`."""
+        found = torch.zeros(last - first, *of.shape[1:])
+        if first < self.count:
+            drawn = of._replace(shape=(self.count, *of.shape[1:]))
+            end = min(last, self.count)
+            found[: end - first] = Normal(self.std).rows(drawn, first, end)
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,10 +94,9 @@ class Values:
 
     values: Tensor
 
-    def fill(self, tensor: Tensor, generator: torch.Generator) -> None:
-        """Overwrite the tensor; nothing is drawn from the generator."""
-        del generator
-        tensor.copy_(self.values)
+    def rows(self, of: Place, first: int, last: int) -> Tensor:
+        """See `Normal.rows`."""
+        return self.values.reshape(of.shape)[first:last]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +110,15 @@ class PerExpert:
 
     rule: Normal
 
-    def fill_all(self, tensor: Tensor, seed: int, name: str) -> None:
-        """Overwrite the tensor."""
-        path, _, projection = name.rpartition(".")
-        for expert, matrix in enumerate(tensor):
-            own = matrix.new_empty(matrix.shape[::-1])
-            generator = parameter_generator(seed, f"{path}.{expert}.{projection}.weight")
-            self.rule.fill(own, generator)
-            matrix.copy_(own.T)
+    def rows(self, of: Place, first: int, last: int) -> Tensor:
+        """See `Normal.rows`; a row is an expert."""
+        path, _, projection = of.name.rpartition(".")
+        inputs, outputs = of.shape[1:]
+        found = torch.empty(last - first, inputs, outputs)
+        for expert in range(first, last):
+            own = Place(of.seed, f"{path}.{expert}.{projection}.weight", (outputs, inputs))
+            found[expert - first] = self.rule.rows(own, 0, outputs).T
+        return found
 
 
 Initializer = Normal | Constant | FirstRows | Values | PerExpert
@@ -108,11 +137,11 @@ class Initializable(Protocol):
 def initialize(module: nn.Module, seed: int) -> None:
     """Give every parameter its first value, and every buffer that a module has a rule for.
 
-    Each parameter is drawn on the CPU, whole and in fp32, from a generator of its own, keyed by
-    sha256("{seed}/{qualified name}"). The result is the same for every order of construction,
-    for a module that holds only some of the layers, on every device, and for every way to shard:
-    a DTensor takes its own part of the full tensor. (PyTorch's own random initialization of a
-    DTensor on the CPU gives all ranks the same shard.)
+    Each is drawn on the CPU and in fp32, by blocks of rows, each from a generator of its own that
+    is keyed by sha256("{seed}/{qualified name}/{block}"). The result is the same for every order
+    of construction, for a module that holds only some of the layers, on every device, and for
+    every way to shard: a rank draws the blocks that its rows of a DTensor lie in. (PyTorch's own
+    random initialization of a DTensor on the CPU gives all ranks the same shard.)
 
     Arguments:
         module: holds its memory already (not on the meta device); every parameter must be named
@@ -143,17 +172,65 @@ def initialize(module: nn.Module, seed: int) -> None:
             raise ValueError(
                 f"{name} is on the meta device; call module.to_empty(device=...) first"
             )
-        full, rule = torch.empty(parameter.shape, dtype=torch.float32), rules[name]
-        if isinstance(rule, PerExpert):
-            rule.fill_all(full, seed, name)
-        else:
-            rule.fill(full, parameter_generator(seed, name))
+        _fill(parameter, rules[name], seed, name)
+
+
+def _fill(parameter: Tensor, rule: Initializer, seed: int, name: str) -> None:
+    """Draw what lies here of a parameter, a piece of some blocks at a time."""
+    of = Place(seed, name, tuple(parameter.shape) or (1,))
+    here = _here(parameter)
+    if here is None:
+        full = rule.rows(of, 0, of.shape[0]).reshape(parameter.shape)
         parameter.copy_(as_placed(full, parameter))
+        return
+    target, box = here
+    if not target.ndim:
+        target = target.unsqueeze(0)
+    first, last = box[0]
+    others = tuple(slice(*each) for each in box[1:])
+    step = block_rows(of.shape)
+    while first < last:
+        end = min(last, (first // step + 1) * step)
+        start = first - box[0][0]
+        target[start : start + end - first].copy_(rule.rows(of, first, end)[:, *others])
+        first = end
 
 
-def parameter_generator(seed: int, name: str) -> torch.Generator:
-    """Make the random generator that belongs to one name under one seed."""
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+def _here(parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]] | None:
+    """The memory of a parameter on this rank, and the ranges of the whole that it holds.
+
+    Returns:
+        None where it holds no ranges, as where FSDP2 shards what is sharded by its rows already.
+    """
+    box = [(0, size) for size in parameter.shape] or [(0, 1)]
+    if type(parameter) is nn.Parameter:
+        return parameter, box
+    # Imported here: only sharded parameters need it, and it takes a good part of a second.
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    if not isinstance(parameter, DTensor):
+        return parameter, box
+    mesh = parameter.device_mesh
+    for dim, placement in enumerate(parameter.placements):
+        if isinstance(placement, Replicate):
+            continue
+        if type(placement) is not Shard:
+            return None
+        first, last = box[placement.dim]
+        size = -(-(last - first) // mesh.size(dim))
+        first = min(last, first + size * mesh.get_local_rank(dim))
+        box[placement.dim] = first, min(last, first + size)
+    return parameter.to_local(), box
+
+
+def block_rows(shape: tuple[int, ...]) -> int:
+    """How many rows of a parameter are drawn from one generator."""
+    return max(1, BLOCK // max(1, prod(shape[1:])))
+
+
+def block_generator(seed: int, name: str, block: int) -> torch.Generator:
+    """Make the random generator of one block of one name under one seed."""
+    digest = hashlib.sha256(f"{seed}/{name}/{block}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big"))
 
 

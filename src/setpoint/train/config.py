@@ -210,6 +210,12 @@ class Job(
     def _derive_max_sequence_length(self) -> int:
         return self.batch.sequence_length
 
+    @derive("model.moe.load_sequences")
+    def _derive_load_sequences(self) -> int | None:
+        model = self.model
+        loads = isinstance(model, Transformer) and model.moe is not None and model.moe.counts_load
+        return self.batch.micro_size if loads else None
+
     @derive("batch.global_size")
     def _derive_global_size(self) -> int:
         return self._batch_sizes()[0]

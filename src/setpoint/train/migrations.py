@@ -164,5 +164,8 @@ def first_week() -> Iterable[Operation]:
 
 @migration(to=6)
 def speed_of_a_step() -> Iterable[Operation]:
-    """Freed CPU memory stays in the process."""
-    return [Added("memory.keep_freed", False, role=RUNTIME)]
+    """Freed CPU memory stays in the process; experts are balanced over a size of their own."""
+    return [
+        Added("memory.keep_freed", False, role=RUNTIME),
+        Added("model.moe.load_sequences", None, derived=True, of="transformer"),
+    ]

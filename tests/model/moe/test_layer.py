@@ -273,3 +273,41 @@ def test_nothing_is_kept_on_modules() -> None:
     layer(hidden())[0].sum().backward()
     assert {name: dict(vars(module)) for name, module in layer.named_modules()} == before
     assert all(torch.equal(tensor, state[name]) for name, tensor in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("packed", [True, False])
+def test_parts_of_a_batch_are_batches_by_themselves(packed: bool, padded: bool) -> None:
+    """Capacity, balance and scaled gradients over two sequences, however many come at once."""
+    layer = small_layer(capacity_factor=0.8, gradient_scale=True, packed=packed, load_sequences=2)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(6, 5, 16, dtype=torch.float64, generator=generator)
+    positions = torch.arange(5).repeat(6, 1)
+    if padded:
+        # As much in each part, as a mean over parts is one over tokens then.
+        positions[::2, 3:] = -1
+    found: list[Any] = []
+    for size in (6, 2):
+        layer.zero_grad()
+        inputs = x.clone().requires_grad_()
+        outputs, reports = [], []
+        for part, places in zip(inputs.split(size), positions.split(size), strict=True):
+            y, report = layer(part, places if padded else None)
+            assert report is not None
+            (y.square().sum() + report.balance * size / 6).backward()
+            outputs.append(y.detach())
+            reports.append(report)
+        found.append(
+            (
+                torch.cat(outputs),
+                inputs.grad,
+                [parameter.grad.clone() for parameter in layer.parameters()],
+                sum(report.counts for report in reports),
+                sum(report.dropped for report in reports),
+                sum(report.balance * size / 6 for report in reports).detach(),
+            )
+        )
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
+    assert int(found[0][4]) > 0
+    with pytest.raises(ValueError, match="3 sequences are no multiple of load_sequences = 2"):
+        layer(x[:3])

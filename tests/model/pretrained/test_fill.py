@@ -16,8 +16,8 @@ from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.pretrained.fill import Weights
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import TensorReader
-from setpoint.model.pretrained.skeleton import skeleton
 from setpoint.model.pretrained.tensors import weights_of
+from setpoint.model.skeleton import skeleton
 
 from .ours import directory, model
 

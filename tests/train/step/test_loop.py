@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,8 @@ def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
         for group in optimizer.param_groups:
             group["lr"] = lr
         batch = next(parts.loader)
+        key = hashlib.sha256(f"{job.seed}/rank 0/step {step}".encode()).digest()
+        torch.manual_seed(int.from_bytes(key[:8], "big") >> 1)
         loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm or math.inf)
@@ -309,3 +313,24 @@ def test_under_mup_groups_learn_at_their_own_rates(tmp_path: Path) -> None:
     assert again.started.step == 2
     for ours, theirs in zip(again.parts.model.parameters(), parts.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+class Drawing(Callback):
+    """Draws from the generators of the process, as a tracker of a user's own may."""
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        torch.randn(7)
+        random.random()
+
+
+def test_what_others_draw_changes_nothing(tmp_path: Path) -> None:
+    """The numbers of a step depend on the seed and its number alone."""
+    job = small_job(tmp_path, "model.dropout=0.3", "duration=6 steps")
+    losses: list[list[float]] = []
+    for others in ([], [Drawing()]):
+        recorder = Recorder()
+        torch.manual_seed(len(others))
+        Loop(job, build_components(job), [*others, recorder], StopRequest(), Position()).run()
+        losses.append([update.loss for update in recorder.updates])
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == 6

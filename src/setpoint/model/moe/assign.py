@@ -15,12 +15,27 @@ class Assignments(NamedTuple):
             order of the tokens.
         chosen: (E,) int64 how often each expert was chosen, also where it takes no more.
         taken: (E,) int64 how many of these choices it takes.
+        parts: None where the batch is one part.
     """
 
     slots: Tensor
     ends: Tensor
     chosen: Tensor
     taken: Tensor
+    parts: "Parts | None" = None
+
+
+class Parts(NamedTuple):
+    """Chosen and taken by parts of the batch, where these are balanced each by itself.
+
+    Arguments:
+        chosen, taken: (E, parts) int64.
+        ends: (E * parts,) where the rows of an expert and a part end.
+    """
+
+    chosen: Tensor
+    taken: Tensor
+    ends: Tensor
 
 
 def assign(
@@ -28,6 +43,7 @@ def assign(
     count: int,
     capacity_factor: float | None = None,
     valid: Tensor | None = None,
+    parts: int = 1,
 ) -> Assignments:
     """Sort choices by expert.
 
@@ -36,13 +52,19 @@ def assign(
 
     Arguments:
         capacity_factor: each expert takes ceil(T k / E * capacity_factor) choices, those of the
-            earliest tokens, where T counts the tokens that are no padding; None: all.
+            earliest tokens, where T counts the tokens of a part that are no padding; None: all.
         valid: (T,) False for padding; None: there is none.
+        parts: the tokens are that many equal parts, each with a capacity of its own.
     """
     top_k = experts.shape[1]
+    ids = experts.flatten()
+    if parts > 1:
+        # As if each part had experts of its own: their rows lie side by side, in the same order.
+        part = torch.arange(len(ids), device=ids.device) // (len(ids) // parts)
+        ids = ids * parts + part
     # Stable, so that the earliest tokens come first, and every run sorts alike.
-    ids, slots = experts.flatten().sort(stable=True)
-    ends = torch.searchsorted(ids, torch.arange(count, device=ids.device), right=True)
+    ids, slots = ids.sort(stable=True)
+    ends = torch.searchsorted(ids, torch.arange(count * parts, device=ids.device), right=True)
     if valid is None:
         places = torch.arange(1, len(ids) + 1, device=ids.device)
         chosen = _differences(ends)
@@ -51,15 +73,30 @@ def assign(
         places = valid.cumsum(0)
         chosen = _differences(_padded(places).index_select(0, ends))
     if capacity_factor is None:
-        return Assignments(slots, ends, chosen, chosen)
-    tokens = len(experts) if valid is None else places[-1] / top_k
+        return _assigned(slots, ends, chosen, chosen, parts)
+    tokens: int | Tensor = len(experts) // parts
+    if valid is not None:
+        tokens = chosen.view(count, parts).sum(0) / top_k
     limit = capacity(tokens, top_k, count, capacity_factor)
     before = chosen.cumsum(0) - chosen
-    kept = places - before.index_select(0, ids) <= limit
+    most = limit.repeat(count) if isinstance(limit, Tensor) else limit
+    of_row = most.index_select(0, ids) if isinstance(most, Tensor) else most
+    kept = places - before.index_select(0, ids) <= of_row
     if valid is not None:
         kept &= valid
-    taken = chosen.clamp(max=limit)
-    return Assignments(slots[kept], taken.cumsum(0), chosen, taken)
+    taken = chosen.clamp(max=most)
+    return _assigned(slots[kept], taken.cumsum(0), chosen, taken, parts)
+
+
+def _assigned(
+    slots: Tensor, ends: Tensor, chosen: Tensor, taken: Tensor, parts: int
+) -> Assignments:
+    """Put the parts of each expert together."""
+    if parts == 1:
+        return Assignments(slots, ends, chosen, taken)
+    by_part = Parts(chosen.unflatten(0, (-1, parts)), taken.unflatten(0, (-1, parts)), ends)
+    whole = ends[parts - 1 :: parts]
+    return Assignments(slots, whole, by_part.chosen.sum(1), by_part.taken.sum(1), by_part)
 
 
 def capacity(tokens: int | Tensor, top_k: int, experts: int, factor: float) -> int | Tensor:

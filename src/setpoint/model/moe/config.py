@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, field
+from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, derive, derived, field
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
@@ -99,7 +99,7 @@ class MoE(Config):
         lt=inf,
         also_called=("moe_aux_loss_weight", "router_aux_loss_coef", "aux_loss_alpha"),
     )
-    """Coefficient of the load-balancing auxiliary loss (router_aux_loss_coef) over a micro-batch:
+    """Coefficient of the load-balancing auxiliary loss (router_aux_loss_coef):
     experts * sum(f * P) in each layer, where f is the share of assignments and P the mean score
     (Switch Transformer)."""
 
@@ -122,11 +122,16 @@ class MoE(Config):
         default=None, gt=0, lt=inf, also_called=("moe_capacity_factor", "expert_capacity_factor")
     )
     """Expert capacity factor: in training an expert takes the first ceil(tokens * top_k / experts *
-    capacity_factor) tokens of a micro-batch and drops the others; null: dropless."""
+    capacity_factor) tokens and drops the others; null: dropless."""
 
     gradient_scale: bool = field(default=False, also_called=("moe_gradient_scale",))
     """Scale the gradient through each expert by mean load / its load; values stay as they are, and
     so do gradients of the router."""
+
+    load_sequences: int | None = derived(ge=1, before=None)
+    """Sequences over which the load of experts is counted for balance_loss, capacity_factor and
+    gradient_scale; batch.micro_size is a multiple. Set by the training job to batch.micro_size if
+    one of these is used; null: over a whole micro-batch."""
 
     packed: bool = field(default=True, also_called=("moe_packed_experts",))
     """Keep each projection of all experts in one tensor, rather than a module for each expert."""
@@ -136,6 +141,15 @@ class MoE(Config):
     )
     """grouped: one grouped matrix product for all packed experts; loop: one expert after the other;
     auto: grouped where PyTorch has it for the device and the format, as it is the faster one."""
+
+    @property
+    def counts_load(self) -> bool:
+        """Whether what is trained depends on how many sequences the load is counted over."""
+        return bool(self.balance_loss) or self.capacity_factor is not None or self.gradient_scale
+
+    @derive("load_sequences")
+    def _derive_load_sequences(self) -> int | None:
+        return None
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer has experts."""
@@ -226,6 +240,12 @@ class MoE(Config):
         if self.capacity_factor is None or self.capacity_factor < most:
             return None
         return f"from {most:g} = experts / top_k on an expert takes all tokens there are"
+
+    @dead("load_sequences")
+    def _load_sequences_is_dead(self) -> str | None:
+        if self.load_sequences is None or self.counts_load:
+            return None
+        return "balance_loss is 0, and capacity_factor and gradient_scale are not used"
 
     @dead("top_groups")
     def _top_groups_is_dead(self) -> str | None:

@@ -32,6 +32,7 @@ class MoELayer(nn.Module):
         self.count = moe.experts
         self.capacity_factor = moe.capacity_factor
         self.gradient_scale = moe.gradient_scale
+        self.load_sequences = moe.load_sequences
         self.router = build_router(config)
         self.experts = PackedExperts(config) if moe.packed else UnpackedExperts(config)
         width = moe.shared_experts * moe.width(config)
@@ -42,7 +43,8 @@ class MoELayer(nn.Module):
     ) -> tuple[Tensor, LayerRouting | None]:
         """Transform each position by the experts it chooses.
 
-        Capacity and the scaling of gradients belong to training: in evaluation no choice is
+        Capacity, balance and the scaling of gradients look at `load_sequences` sequences at a time.
+        They belong to training: in evaluation no choice is
         dropped, so that a token does not depend on the others in its batch.
 
         Arguments:
@@ -61,14 +63,25 @@ class MoELayer(nn.Module):
             self.count,
             self.capacity_factor if self.training else None,
             None if valid is None else valid.flatten(),
+            self._parts(x.shape[0]) if self.training else 1,
         )
         factors = None
         if self.gradient_scale and self.training:
-            factors = load_factors(len(assigned.slots), assigned.taken, assigned.ends, x.dtype)
+            load = assigned.parts or assigned
+            factors = load_factors(len(assigned.slots), load.taken, load.ends, x.dtype)
         y = self.experts(tokens, choice.weights, assigned, factors).view_as(x)
         if self.shared is not None:
             y = y + self.shared(x)
         return y, self._report(choice, assigned, x.shape[0], valid) if self.training else None
+
+    def _parts(self, sequences: int) -> int:
+        """Into how many parts, each with a load of its own, a batch falls."""
+        size = self.load_sequences
+        if size is None or sequences <= size:
+            return 1
+        if sequences % size:
+            raise ValueError(f"{sequences} sequences are no multiple of load_sequences = {size}")
+        return sequences // size
 
     def _report(
         self, choice: Choice, assigned: Assignments, batch: int, valid: Tensor | None
@@ -80,7 +93,12 @@ class MoELayer(nn.Module):
         return LayerRouting(
             assigned.chosen,
             (assigned.chosen - assigned.taken).sum(),
-            balance_loss(scores, assigned.chosen, valid),
+            balance_loss(
+                scores,
+                assigned.chosen,
+                valid,
+                None if assigned.parts is None else assigned.parts.chosen,
+            ),
             sequence_balance_loss(scores, experts, valid),
             z_loss(logits, valid),
         )

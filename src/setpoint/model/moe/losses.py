@@ -10,18 +10,33 @@ import torch
 from torch import Tensor
 
 
-def balance_loss(scores: Tensor, counts: Tensor, valid: Tensor | None) -> Tensor:
+def balance_loss(
+    scores: Tensor, counts: Tensor, valid: Tensor | None, parts: Tensor | None = None
+) -> Tensor:
     """Compute E * sum_i f_i P_i over all tokens (Switch Transformer, Fedus et al., 2021).
 
     Arguments:
+        parts: (E, parts) counts of equal parts of the batch, over each of which it is computed,
+            and of which it is the mean over tokens; None: over the whole batch.
         valid: (B, S) False for padding, which takes no part; None: there is none.
 
     Returns:
         A scalar; 0 if nothing counts.
     """
+    if parts is not None:
+        return _balance_by_part(scores, parts.T, valid)
     share = counts.to(scores.dtype) / counts.sum().clamp(min=1)
     mean = _mean(scores.flatten(0, 1), None if valid is None else valid.flatten())
     return scores.shape[-1] * (share * mean).sum()
+
+
+def _balance_by_part(scores: Tensor, counts: Tensor, valid: Tensor | None) -> Tensor:
+    by_part = scores.flatten(0, 1).unflatten(0, (len(counts), -1))  # (parts, T, E)
+    share = counts.to(scores.dtype) / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    if valid is None:
+        return scores.shape[-1] * (share * by_part.mean(dim=1)).sum(dim=1).mean()
+    sums = (by_part * valid.view(len(counts), -1, 1)).sum(dim=1)
+    return scores.shape[-1] * (share * sums).sum() / valid.sum().clamp(min=1)
 
 
 def sequence_balance_loss(scores: Tensor, experts: Tensor, valid: Tensor | None) -> Tensor:

@@ -62,9 +62,14 @@ def load_factors(rows: int, taken: Tensor, ends: Tensor, dtype: torch.dtype) -> 
     """Compute mean load / load for the expert of each row.
 
     With gradients multiplied by it, an expert with few tokens learns as fast as one with many.
+
+    Arguments:
+        taken: (E,), or (E, parts) of a batch whose parts have loads of their own.
+        ends: where the rows of each of these end.
     """
     load = taken.to(torch.promote_types(dtype, torch.float32))
-    factors = load.mean() / load.clamp(min=1)
+    mean = load.mean() if load.dim() == 1 else load.mean(dim=0)
+    factors = (mean / load.clamp(min=1)).flatten()
     places = torch.arange(rows, device=ends.device)
     return factors[torch.searchsorted(ends, places, right=True)].to(dtype)
 

@@ -16,8 +16,8 @@ from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import weight_dtype
-from setpoint.model.pretrained.skeleton import skeleton
 from setpoint.model.pretrained.tensors import require_depth, weights_of
+from setpoint.model.skeleton import skeleton
 
 
 def load_pretrained(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from setpoint.config import SetpointError
@@ -17,12 +18,18 @@ from setpoint.model.pretrained.read_config import config_of, read_config
 from setpoint.model.pretrained.tensors import weights_of
 
 
-def start_from(config: ModelConfig, model: nn.Module) -> dict[str, Any]:
+def start_from(
+    config: ModelConfig,
+    model: nn.Module,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> dict[str, Any]:
     """Give a model the weights that its configuration names.
 
     Arguments:
         config: a resolved section with `pretrained`.
-        model: what it has built, with memory of its own; parameters keep their type.
+        model: what it has built. One with memory of its own keeps its place and dtype; the
+            parameters of a transformer on the meta device are made on `device` in `dtype`.
 
     Raises:
         SetpointError: if there is no such model, or it is of another architecture, field by field.
@@ -34,7 +41,7 @@ def start_from(config: ModelConfig, model: nn.Module) -> dict[str, Any]:
     except SetpointError as error:
         raise type(error)(f"model.pretrained = {error}") from error
     if isinstance(config, Transformer):
-        _start_transformer(config, model, place)
+        _start_transformer(config, model, place, device, dtype)
     elif place.kind == "checkpoint":
         from setpoint.model.pretrained.run import restore
 
@@ -46,7 +53,13 @@ def start_from(config: ModelConfig, model: nn.Module) -> dict[str, Any]:
     return {"name": place.name, "kind": place.kind, "directory": str(place.directory.resolve())}
 
 
-def _start_transformer(config: Transformer, model: nn.Module, place: Place) -> None:
+def _start_transformer(
+    config: Transformer,
+    model: nn.Module,
+    place: Place,
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+) -> None:
     theirs = config_of(place)
     found = differences(config, theirs)
     tokens = model.vocab_size
@@ -64,4 +77,4 @@ def _start_transformer(config: Transformer, model: nn.Module, place: Place) -> N
         weights = checkpoint_weights(place.directory, model)
     else:
         weights = weights_of(place.directory, read_config(place.directory)[1], model, config)
-    weights.fill(model, device="cpu", dtype=None)
+    weights.fill(model, device=device, dtype=dtype)

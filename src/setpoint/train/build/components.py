@@ -16,19 +16,17 @@ from setpoint.data.loader import WindowLoader
 from setpoint.data.tokenizer import Tokenizer
 from setpoint.data.windows import require_one_window
 from setpoint.memory.apply import save_activations, save_state
-from setpoint.model.build import build_model
-from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import layers_of
-from setpoint.model.pretrained.start import start_from
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
-from setpoint.precision.build import build_scaler, build_weights, state_dtype, store_in
+from setpoint.precision.build import build_scaler, build_weights, state_dtype
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OwnWeights
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.build.companions import Companions, companions_of
+from setpoint.train.build.model import build_first_model
 from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.datasets import build_datasets
@@ -136,15 +134,7 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
         rank=world.data_rank,
         world_size=world.data_size,
     )
-    model = build_model(job.model, tokenizer.vocab_size)
-    if isinstance(model, Initializable):
-        initialize(model, job.seed)
-    # A model of the user's own that names no rules has initialized itself, from the seed above.
-    pretrained = None
-    if fresh and job.model.pretrained is not None:
-        pretrained = start_from(job.model, model)
-    full = store_in(job.precision, model)
-    model.to(device)
+    model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh)
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
 

@@ -11,9 +11,8 @@ from torch import Tensor, dtype
 
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
-from setpoint.checkpoint.rng import capture_rng, restore_rng
 from setpoint.checkpoint.weights import load_weights
-from setpoint.config import RunError, SetpointError
+from setpoint.config import SetpointError
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
 from setpoint.track.tracker import Trackers
@@ -157,30 +156,6 @@ class Training:
 
 
 @dataclass(slots=True)
-class Generators:
-    """The random generators that components draw from without naming one."""
-
-    trained: bool = True
-
-    def capture(self, into: Snapshot, within: ExitStack) -> None:
-        """See `Stateful.capture`."""
-        into.tensors["rng"], into.state["rng"] = capture_rng()
-
-    def restore(self, saved: Checkpoint) -> None:
-        """Set them.
-
-        Raises:
-            RunError: this process lacks one of them.
-        """
-        missing = restore_rng(saved.tensors["rng"], saved.state["rng"])
-        if missing:
-            raise RunError(
-                f"{saved.path}: it holds the random state of {', '.join(missing)}, which this "
-                f"process does not have; the run cannot go on exactly where it was"
-            )
-
-
-@dataclass(slots=True)
 class Rows:
     """How far each tracker has come."""
 
@@ -224,7 +199,6 @@ def states_of(
         "rows": Rows(trackers),
         "evaluation": Values("evaluation", best, trained=False),
         "log": Values("log", mean, trained=False),
-        "generators": Generators(),
     }
 
 

@@ -7,10 +7,25 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem, is_set
+from setpoint.model.config import Transformer
+from setpoint.model.divisors import nearest_divisors
 from setpoint.train.batch import batch_sum, nearest_multiples
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
+
+
+def load_problems(job: Job) -> Iterator[Problem]:
+    """Find micro-batches that do not fall into the parts that experts are balanced over."""
+    assert isinstance(job.model, Transformer) and job.model.moe is not None
+    size, micro = job.model.moe.load_sequences, job.batch.micro_size
+    if size is not None and micro % size:
+        yield Problem(
+            "model.moe.load_sequences",
+            f"micro-batches of {micro} sequences do not fall into parts of {size}",
+            valid=[str(each) for each in nearest_divisors(micro, size)],
+            also=("batch.micro_size",),
+        )
 
 
 def sum_problems(job: Job) -> Iterator[Problem]:

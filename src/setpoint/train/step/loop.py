@@ -15,6 +15,7 @@ from torch import Tensor
 
 from setpoint.config import RunError, SetpointError
 from setpoint.optim.clip import clip_gradients
+from setpoint.parallel.seeds import seed_step
 from setpoint.precision.autocast import compute_in
 from setpoint.resilience.signals import Stopped
 from setpoint.shapes.batch import Batch
@@ -218,6 +219,8 @@ class Loop:
                 not taken then; or if an optimizer of the user's own fails.
         """
         parts = self.parts
+        assert self.job.seed is not None
+        seed_step(self.job.seed, self.position.step, parts.world.data_rank)
         lr = self.job.optimizer.lr * parts.schedule.factor(self.position)
         for group in parts.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_multiplier", 1.0)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
@@ -27,3 +27,23 @@ def skeleton(config: "ModelConfig", vocab_size: int) -> nn.Module:
     """Build a transformer on the meta device."""
     with torch.device("meta"), _NoInitialization():
         return config.build(vocab_size=vocab_size)
+
+
+def materialize(module: nn.Module, device: torch.device | str, dtype: torch.dtype) -> None:
+    """Give all that lies on the meta device memory, whose content is anything.
+
+    Arguments:
+        dtype: of parameters; buffers keep theirs.
+
+    As `nn.Module.to_empty`, which imports a third of a second of code for plain tensors.
+    """
+
+    def made(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:
+            return tensor.to(device)
+        wanted = dtype if isinstance(tensor, nn.Parameter) else tensor.dtype
+        if type(tensor) in (Tensor, nn.Parameter):
+            return torch.empty(tensor.shape, dtype=wanted, device=device)
+        return torch.empty_like(tensor, dtype=wanted, device=device)
+
+    module._apply(made)

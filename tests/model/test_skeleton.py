@@ -10,9 +10,9 @@ from setpoint.config import resolve
 from setpoint.model.config import Transformer
 from setpoint.model.moe.config import MoE
 from setpoint.model.norm.config import LayerNorm
-from setpoint.model.pretrained.skeleton import skeleton
+from setpoint.model.skeleton import skeleton
 
-from .ours import SMALL
+from .pretrained.ours import SMALL
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -37,7 +37,7 @@ def test_it_imports_little() -> None:
         "import sys, torch;"
         "from setpoint.config import resolve;"
         "from setpoint.model.config import Transformer;"
-        "from setpoint.model.pretrained.skeleton import skeleton;"
+        "from setpoint.model.skeleton import skeleton;"
         "import setpoint.model.transformer;"
         "skeleton(resolve(Transformer(max_sequence_length=8)), 20);"
         "sys.exit('sympy' in sys.modules)"

@@ -1,0 +1,70 @@
+"""The model of a job, built in stages: outline, memory, first weights, dtype."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from setpoint.model.build import build_model
+from setpoint.model.config import Transformer
+from setpoint.model.initialize import Initializable, initialize
+from setpoint.model.pretrained.start import start_from
+from setpoint.model.skeleton import materialize, skeleton
+from setpoint.precision.build import store_in
+from setpoint.units.dtype import DType
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+
+
+class FirstModel(NamedTuple):
+    """A model with its first weights, on its device.
+
+    Arguments:
+        full: fp32 weights by name, which become the masters; none where there are no masters.
+        pretrained: what the record says of the weights that it starts from; None for random ones.
+    """
+
+    module: nn.Module
+    full: dict[str, Tensor]
+    pretrained: dict[str, Any] | None
+
+
+def build_first_model(
+    job: Job, vocab_size: int, device: torch.device, fresh: bool = True
+) -> FirstModel:
+    """Build a model and give it its first weights.
+
+    Setpoint's own begins without memory, gets it on its device in the dtype that it is kept in, and
+    is filled there, so that no copy of it is held anywhere else; what shards it has its place
+    before that. Others begin in memory, as only they know how they start: those without rules have
+    initialized themselves, from the generators of the process.
+
+    Arguments:
+        fresh: whether the run begins now, so that `model.pretrained` counts.
+
+    Raises:
+        SetpointError: the model cannot be built, or the weights to start from do not fit it.
+    """
+    assert job.seed is not None
+    pretrained = None
+    starts = fresh and job.model.pretrained is not None
+    if isinstance(job.model, Transformer):
+        model = skeleton(job.model, vocab_size)
+        # Masters are taken from the weights before these are rounded.
+        dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
+        if starts:
+            pretrained = start_from(job.model, model, device, dtype)
+        else:
+            materialize(model, device, dtype)
+            initialize(model, job.seed)
+    else:
+        model = build_model(job.model, vocab_size)
+        if isinstance(model, Initializable):
+            initialize(model, job.seed)
+        if starts:
+            pretrained = start_from(job.model, model)
+    full = store_in(job.precision, model)
+    return FirstModel(model.to(device), full, pretrained)
