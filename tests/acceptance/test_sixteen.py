@@ -225,7 +225,7 @@ def test_07_resume_contract(cli: CommandLine, run: str) -> None:
     """Resuming compares field by field, prints the difference and refuses, or records it."""
     before = snapshot(cli.folder / run)
     text = cli.refused(f"train {run} --optimizer.lr 0.5 --seed 7")
-    assert "2 values of what is learned differ" in text
+    assert "2 identity values differ" in text
     assert re.search(r"optimizer.lr\n +saved +0.01 \(command line --optimizer.lr\)\n", text)
     assert re.search(r"requested +0.5 \(command line --optimizer.lr\)", text)
     assert "a budget may grow, not shrink" in cli.refused(f"train {run} --duration '2 steps'")

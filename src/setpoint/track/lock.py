@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process writes, the others are told which."""
+"""The lock of a run directory: one process writes, the others learn which."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _holder(path: Path) -> str:
-    """Who holds the lock, in words."""
+    """Name the process that holds the lock."""
     for _ in range(50):
         try:
             owner = json.loads(path.read_text())

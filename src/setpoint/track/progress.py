@@ -31,7 +31,7 @@ class Reading:
 
 
 class Work(Protocol):
-    """Told how far a piece of work beside the updates is, as `Progress.work` is."""
+    """Called with how far a piece of work beside the steps is, as `Progress.work` is."""
 
     def __call__(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """See `Progress.work`."""
@@ -162,7 +162,7 @@ def make_work_progress(stream: TextIO | None = None) -> Progress:
 
 
 def work_text(what: str, done: int, total: int | None) -> str:
-    """How far a piece of work is, in words.
+    """Format how far a piece of work is.
 
     Arguments:
         what: see `Progress.work`.
@@ -178,7 +178,7 @@ def work_text(what: str, done: int, total: int | None) -> str:
 
 
 def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
-    """A reading in words.
+    """Format a reading.
 
     Arguments:
         total_steps: after which the run ends, or None.

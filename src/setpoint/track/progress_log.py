@@ -14,7 +14,7 @@ from .progress import Progress, Reading, reading_parts
 class LoggedProgress(Progress):
     """Shows a run by another progress and writes each line with the time into a file.
 
-    Whoever watched may leave, as `| head` does: the run goes on, and the file tells the rest.
+    The reader of the output may leave, as `| head` does: the run goes on, the file has the rest.
 
     Arguments:
         path: the log file, made if it is not there; it only ever grows.

@@ -32,7 +32,7 @@ class Tracker(Protocol):
             step: where the session goes on; rows of later steps come again. 0 for a new run.
             state: what `state_dict` returned when the checkpoint was saved that the session goes
                 on from; empty without one.
-            note: tells people something.
+            note: shows a line to people.
         """
 
     def write(self, row: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`--accept PATH`: going on with a run although what is learned differs from its record."""
+"""`--accept PATH`: going on with a run although identity fields differ from its record."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_section_covers_what_is_in_it_and_nothing_else(run: Path) -> None:
     with pytest.raises(SetpointError) as caught:
         resume(run, *flags, accept=["optimizer"])
     message = str(caught.value)
-    assert "1 value of what is learned differ" in message
+    assert "1 identity value differ" in message
     assert "  seed\n" in message
     assert "optimizer" not in message
     assert snapshot(run) == before

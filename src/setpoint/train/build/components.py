@@ -48,7 +48,7 @@ class Components:
         options: those of its groups as they were built, by which it is seen what it has counted.
         schedule: from the position of the run to the factor on the peak learning rate.
         scaler: scales the loss for fp16; does nothing otherwise.
-        compiled: tells whether compiled code runs; None where nothing is compiled.
+        compiled: knows whether compiled code runs; None where nothing is compiled.
         pretrained: what the record says of the weights that the model started from; None where it
             started from random ones, or did not start now.
         companions: what each checkpoint keeps beside the weights.
@@ -103,7 +103,7 @@ def data_line(job: Job, parts: Components) -> str:
 def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Components:
     """Build everything that a job needs; nothing is written.
 
-    What is built works under `train.settings.settings_of(job)`, which whoever trains it opens
+    What is built works under `build.process.settings_of(job)`, which the caller opens
     before, and closes when it has been trained.
 
     Arguments:

@@ -24,7 +24,7 @@ class Utilization:
 
     Arguments:
         flops_per_token: what it gives; None where it cannot be computed.
-        peak: operations per second of one device; None where nobody promises any.
+        peak: operations per second of one device; None where unknown.
     """
 
     formula: str

@@ -1,4 +1,4 @@
-"""Tells what torch.compile does, and what it leaves to Python."""
+"""Reports what torch.compile does, and what it leaves to Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CompileCallback(Callback):
-    """Looks after each update, and at the end."""
+    """Looks after each step, and at the end."""
 
     phase = Phase.OBSERVE
 
@@ -26,23 +26,23 @@ class CompileCallback(Callback):
         self.is_first = True
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
-        """Tell what the update, and an evaluation before it, had compiled."""
+        """Report what the step, and an evaluation before it, had compiled."""
         seconds = loop.position.seconds - loop.before.seconds if self.is_first else None
         self.is_first = False
         self.tell(self.watch.news(), loop.position.step, seconds)
 
     def finish(self, loop: Loop) -> None:
-        """Tell what the last evaluation had compiled."""
+        """Report what the last evaluation had compiled."""
         self.tell(self.watch.news(), loop.position.step)
 
     def tell(self, news: News, step: int, first: float | None = None) -> None:
         """Record, show, and end the run if that is wanted.
 
         Arguments:
-            first: seconds that the first update of this session took; None for later ones.
+            first: seconds that the first step of this session took; None for later ones.
 
         Raises:
-            RunError: something ran as it is written, and that ends the run.
+            RunError: something ran eagerly, and that ends the run.
         """
         if not news:
             return

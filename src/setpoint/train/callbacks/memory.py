@@ -1,4 +1,4 @@
-"""Tells where the memory went, and gives back what nobody uses."""
+"""Reports memory by part, and empties the allocator's cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MemoryCallback(Callback):
 
     def __init__(self, events: EventLog, progress: Progress) -> None:
         self.events, self.progress = events, progress
-        self.told = False
+        self.reported = False
 
     def start(self, loop: Loop) -> None:
         """Begin to look for the peak."""
@@ -32,9 +32,9 @@ class MemoryCallback(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Report, the first time."""
-        if self.told:
+        if self.reported:
             return
-        self.told = True
+        self.reported = True
         parts = loop.parts
         held = dict(parts.weights.named_parameters())
         report = measure(parts.model, held, parts.optimizer, parts.device)
@@ -43,7 +43,7 @@ class MemoryCallback(Callback):
 
 
 class EmptyCacheCallback(Callback):
-    """Gives back the memory of a GPU that PyTorch's allocator keeps and nobody uses."""
+    """Gives back the GPU memory that PyTorch's allocator caches and does not use."""
 
     phase = Phase.TIDY
 

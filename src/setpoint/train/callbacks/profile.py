@@ -1,4 +1,4 @@
-"""Profiles the updates that a job asks for, and tells what it found."""
+"""Profiles the steps that a job asks for, and reports what it found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ProfileCallback(Callback):
-    """Records cycles of updates; comes first, so that a trace ends with its last update.
+    """Records cycles of steps; runs first, so that a trace ends with its last step.
 
     Arguments:
         run: the run directory, which paths in events start from.
@@ -45,7 +45,7 @@ class ProfileCallback(Callback):
         self.profiler = UpdateProfiler(section, directory, device, self.tell)
 
     def start(self, loop: Loop) -> None:
-        """Begin, and name the parts of an update from now on."""
+        """Begin, and name the parts of a step from now on."""
         loop.span = record_function
         self.profiler.start(loop.position.step)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RecordCallback(Callback):
-    """Changes the record after the first update of a session, not before.
+    """Changes the record after the first step of a session, not before.
 
     A session that is stopped before it has trained anything leaves the record as it was.
     """

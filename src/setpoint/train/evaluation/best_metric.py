@@ -61,10 +61,10 @@ class BestMetric:
             self.evals_without_gain += 1
 
     def stop_reason(self, section: Evaluation | None) -> str | None:
-        """Whether training has stopped getting better.
+        """Say why training ends early: the metric has stopped getting better.
 
         Returns:
-            that it has, in words; None if it has not, or that ends nothing.
+            why training ends; None if it does not.
         """
         stopping = section.early_stopping if section is not None else None
         if section is None or stopping is None or self.evals_without_gain < stopping.patience:

@@ -63,9 +63,9 @@ class Accepted:
     """What differs from the record, and may.
 
     Arguments:
-        differences: longer budgets, run-time settings, and what is learned as far as it was
+        differences: longer budgets, run-time settings, and identity fields as far as they were
             accepted by name.
-        notes: what has changed since the record's schema, in words.
+        notes: what has changed since the record's schema.
         data: for each side of the data whose documents differ, how many and which.
     """
 
@@ -76,7 +76,7 @@ class Accepted:
 
     @property
     def learned(self) -> bool:
-        """Whether anything of what is learned differs."""
+        """Whether an identity field or the data differs."""
         return bool(self.data) or any(item.role is IDENTITY for item in self.differences)
 
 
@@ -86,7 +86,7 @@ def check_contract(
     """Compare a run's record with today's configuration, field by field under each role.
 
     Arguments:
-        accept: fields and sections in which what is learned may differ, as `--accept` names them.
+        accept: fields and sections whose identity fields may differ, as `--accept` names them.
 
     Raises:
         SetpointError: with the differences, if an identity field differs that is not accepted, or
@@ -185,8 +185,8 @@ def _refusal(
     folder: str, refused: list[Difference], late: list[Difference], given: bool
 ) -> SetpointError:
     lines = [
-        f"{folder} cannot be resumed: {len(refused)} value{'s' * (len(refused) != 1)} of what "
-        f"is learned differ{'s' * (len(refused) == 1)} from its record",
+        f"{folder} cannot be resumed: {len(refused)} identity value{'s' * (len(refused) != 1)} "
+        f"differ{'s' * (len(refused) == 1)} from its record",
         "",
     ]
     for item in refused:
@@ -215,7 +215,7 @@ def _refusal(
     if any(item.path == "schedule.judged_on" for item in refused):
         lines.append(
             "  schedule.judged_on follows from the section evaluation: a plateau learns from what "
-            "is judged, and how often."
+            "is evaluated, and how often."
         )
     horizon = next((item.left for item in refused if item.path == "schedule.horizon"), None)
     if isinstance(horizon, str | list):
@@ -278,7 +278,7 @@ def describe_accepted(accepted: Accepted) -> list[str]:
         accepted: what `check_contract` returned.
 
     Returns:
-        a line for each value of what is learned and for each budget, one for all settings of the
+        a line for each identity field and for each budget, one for all settings of the
         run time together, and one for each path under which there was nothing to accept.
     """
     lines = list(accepted.notes)
@@ -299,7 +299,7 @@ def describe_accepted(accepted: Accepted) -> list[str]:
 
 
 def describe_data(side: Mapping[str, Any]) -> str:
-    """The documents in which a side of the data differs, in words.
+    """Format the documents in which a side of the data differs.
 
     Arguments:
         side: an entry of `Accepted.data`.
@@ -380,7 +380,7 @@ def _plain(value: object) -> str:
 def runs_of_other_lengths(job: Job, path: Path) -> Iterator[str]:
     """Look for runs beside a new one that differ from it only in how long they are.
 
-    A schedule that is drawn over the duration is part of what is learned, so that another duration
+    A schedule that is drawn over the duration is part of the identity, so that another duration
     makes a run of its own; and a run that was lengthened keeps the name of its directory.
     """
     for place in sorted(path.parent.glob(f"{job.name}-*")):

@@ -1,4 +1,4 @@
-"""What a stop leaves of a run, in words: the newest whole checkpoint, and what to type."""
+"""What a stop leaves of a run: the newest whole checkpoint, and what to type."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def what_is_gone(path: Path) -> str | None:
 
 
 def _check_resume(job: Job, path: Path, has_checkpoints: bool) -> None:
-    """Hold a run directory against `checkpoint.resume`."""
+    """Check what is there against `checkpoint.resume`."""
     resume = job.checkpoint.resume
     if resume == "never" and has_checkpoints:
         raise SetpointError(

@@ -20,7 +20,7 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
     """The directory of a job: workspace/experiment/name-fingerprint.
 
     The same command gives the same directory, so that it resumes; a change of anything that is
-    part of what is learned gives another one.
+    part of the fingerprint gives another one.
 
     Returns:
         the path, relative if the workspace is; `~` stands for the home directory.

@@ -155,11 +155,11 @@ def run_loop(run: Run, loop: Loop) -> None:
         with run.progress, explain_oom(run.job):
             loop.run()
     except Exception as error:
-        told = explain(error) or error
-        reason = str(told) if isinstance(told, SetpointError) else repr(told)
+        shown = explain(error) or error
+        reason = str(shown) if isinstance(shown, SetpointError) else repr(shown)
         run.events.write("fault", step=loop.position.step, error=reason)
-        if told is not error:
-            raise told from error
+        if shown is not error:
+            raise shown from error
         raise
 
 

@@ -80,7 +80,7 @@ class Objective:
         """Run the model and its loss on a batch that is on its device.
 
         Returns:
-            The sums of the loss as a `LossOutput`, and what the model tells beside them.
+            The sums of the loss as a `LossOutput`, and what the model adds to them.
 
         Raises:
             SetpointError: the data weighs its targets and the loss cannot, or gives positions or

@@ -67,7 +67,7 @@ def levers(job: Job) -> list[str]:
     """List what would make a job take less memory, the cheapest first.
 
     Returns:
-        what to do, in words; not what is done already.
+        what to do; not what is done already.
     """
     memory, optimizer, found = job.memory, job.optimizer, list[str]()
     if job.batch.micro_size > 1:
