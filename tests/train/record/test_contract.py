@@ -59,7 +59,7 @@ def test_another_identity_is_refused_and_nothing_changes(
         resume(run, *flags)
     message = str(caught.value)
     assert caught.value.status == 2
-    assert f"{run} cannot be resumed: 1 value" in message
+    assert f"{run} cannot be resumed: 1 identity value" in message
     assert f"  {path}\n    saved      {recorded}" in message
     assert f"    requested  {today} (command line {flag.partition('=')[0]})" in message
     assert snapshot(run) == before
@@ -139,7 +139,7 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     with pytest.raises(SetpointError) as caught:
         resume(run, "duration=9 steps", "evaluation.sequences=3")
     message = str(caught.value)
-    assert "cannot be resumed: 1 value" in message
+    assert "cannot be resumed: 1 identity value" in message
     assert (
         "  schedule.judged_on\n"
         "    saved      'held_out every 2 steps, the first 12 sequences' (derived from "
