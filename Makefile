@@ -96,7 +96,7 @@ bench-model: $(VENV)/.dev
 
 # Beside other trainers, which live in an environment of their own, with the same torch.
 bench-train: $(BENCH_TRAIN)/.peers
-	@cd benchmarks && for name in loops optimizers memory; do \
+	@cd benchmarks && for name in startup loops optimizers memory; do \
 	  ../$(BENCH_TRAIN)/bin/python -m train.$$name || exit 1; done
 
 # The peers live in an environment of their own, in which nothing is installed for another reason.

@@ -29,6 +29,9 @@ from train.h200_cells import CELLS
 SIDES = {"A": "setpoint", "B": "bare"}
 BOUND, TOLERANCE = 0.98, 2e-2
 WARM, TIMED = 20, 50
+PUBLISHED = {
+    "8b-full": 10_471
+}  # tokens/s of KempnerForge on one H200 (benchmarks/mfu_scaling, 2026)
 DEFAULT = ("8b-full", "8b-operators", "8b-none", "1b-autocast", "1b-master")
 HEADINGS = (
     "cell",
@@ -80,6 +83,11 @@ def main(given: Sequence[str] | None = None) -> int:
                     file.write(json.dumps(row) + "\n")
         failed += judge([row for row in rows if row["cell"] == cell], arguments.warm)
     print("\n" + table(cells_of(rows, arguments.warm), headings=HEADINGS))
+    for cell, figure in PUBLISHED.items():
+        ours = [row for row in rows if (row["cell"], row["side"]) == (cell, SIDES["A"])]
+        if ours and not arguments.small:
+            share = speed_of(ours, arguments.warm) / figure
+            print(f"\n{cell}: {share:.3f} of the published {figure:,} tokens/s")
     for row in rows[:1]:
         print(f"\n{row['device']}, torch {row['torch']}, clocks {row['clocks_after'] or 'unknown'}")
     print("\n".join(failed) or f"ok: losses agree; at least {BOUND} of the bare loop")

@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from setpoint.train.build.process import settings_of
 from setpoint.train.callback import Callback
 from setpoint.train.step.loop import Loop, StepResult
 from support.session import training_loop
@@ -46,6 +47,7 @@ def run(work: Work, turns: Turns) -> list[float]:
     """
     turn = Turn(turns)
     with (
+        settings_of(work.job),
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as nowhere,
         training_loop(work.job, work.parts, Path(folder) / "run", nowhere, [turn]) as loop,
