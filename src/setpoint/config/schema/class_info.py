@@ -68,7 +68,8 @@ class Plan:
     def reader(self, name: str) -> Reader:
         """What reads the plain values of a key; it doubts all values of one that no field has."""
         info = self.fields.get(name)
-        found = self.readers[name] = doubts if info is None else reader_of(info)
+        found = doubts if info is None else reader_of(info.type, info.bounds, info.item_bounds)
+        self.readers[name] = found
         return found
 
     @property

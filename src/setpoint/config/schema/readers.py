@@ -7,7 +7,7 @@ values of a file are plain, and reading them so takes a fifth of the time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from ..types.base import FieldType
 from ..types.containers import OptionalType, SequenceType, TupleType
@@ -15,9 +15,6 @@ from ..types.scalars import BoolType, FloatType, IntType, LiteralType, StrType
 from ..words.credentials import suspicious
 from ..words.texts import OPENING
 from .bounds import Bounds
-
-if TYPE_CHECKING:
-    from .field import FieldInfo
 
 DOUBT: Any = object()
 Reader = Callable[[Any], Any]
@@ -30,9 +27,9 @@ def doubts(value: Any) -> Any:
     return DOUBT
 
 
-def reader_of(info: FieldInfo) -> Reader:
+def reader_of(kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Reader:
     """What reads the plain values of a field as `FieldInfo.read` would, and doubts the others."""
-    return _reader(info.type, info.bounds, info.item_bounds) or doubts
+    return _reader(kind, bounds, items) or doubts
 
 
 def _reader(kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Reader | None:
