@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from setpoint.config import Config, Problem, is_mapping
+from setpoint.config import Config, Problem, fields_of, is_mapping
 from setpoint.memory.config import SAVE
 from setpoint.optim.config import SGD, ImportedOptimizer
 from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU
@@ -109,9 +109,10 @@ def _holds(job: Job, path: list[str], words: list[str]) -> bool:
     """Whether a field is there and has one of the values."""
     value: Any = job
     for name in path:
-        value = getattr(value, name, _Nowhere)
-        if value is _Nowhere:
+        # The section may be null, or a variant without such a field.
+        if value is None or (isinstance(value, Config) and name not in fields_of(value)):
             return False
+        value = getattr(value, name)
     if words == ["set"]:
         return isinstance(value, Config) or bool(value)
     if isinstance(value, tuple):
@@ -121,10 +122,6 @@ def _holds(job: Job, path: list[str], words: list[str]) -> bool:
     if value is None or isinstance(value, bool):
         return WORDS[value] in words
     return (f"{value:g}" if isinstance(value, float) else str(value)) in words
-
-
-class _Nowhere:
-    """In place of a value: the section is null, or a variant without such a field."""
 
 
 class _Values(dict[str, Any]):
