@@ -51,11 +51,7 @@ class ArgumentType:
 
     @staticmethod
     def of(kind: str) -> FieldType:
-        """The type for a kind of value.
-
-        Arguments:
-            kind: what `kind_of` returned.
-        """
+        """The type for a kind of value."""
         if kind == "section":
             return _Component()
         if kind == "list":
@@ -87,9 +83,6 @@ class _Mapping(ArgumentType, MappingType):
 
 def kind_of(value: object) -> str:
     """What the value of an argument is.
-
-    Arguments:
-        value: what `read_argument` returned, or a reference.
 
     Returns:
         `plain`, `section`, or `list` or `mapping` of sections.

@@ -50,9 +50,6 @@ def parameters_of(target: Callable[..., Any]) -> dict[str, Parameter] | None:
 def takes_parameter(parameters: Mapping[str, Parameter] | None, name: str) -> bool:
     """Whether a callable has a parameter of a name that can be given by it.
 
-    Arguments:
-        parameters: what `parameters_of` returned.
-
     Returns:
         True if the parameter is its own; what it passes on to others is not known.
     """
@@ -121,11 +118,7 @@ def wrong_arguments(
 
 
 def missing(parameters: Mapping[str, Parameter], given: typing.Collection[str]) -> list[str]:
-    """The parameters without a default that nobody gives.
-
-    Arguments:
-        parameters: what `parameters_of` returned.
-    """
+    """The parameters without a default that nobody gives."""
     return [
         name
         for name, parameter in parameters.items()

@@ -139,11 +139,7 @@ def _target(root: Node, reference: Reference) -> Any:
 
 
 def references(value: Any) -> Iterator[tuple[Path, Reference]]:
-    """The references in a value, at any depth.
-
-    Returns:
-        pairs of the path that leads to a reference, empty for the whole value, and the reference.
-    """
+    """The references in a value, at any depth, each with the path that leads to it."""
     return ((inside, part) for inside, part in nested(value) if isinstance(part, Reference))
 
 
@@ -194,11 +190,7 @@ def _replace(section: Node, info: FieldInfo, stored: object) -> None:
 
 
 def shared_places(config: Node) -> dict[Path, Path]:
-    """The places of a tree that hold a section which stands in an earlier place as well.
-
-    Returns:
-        for each such place the first place of its section, in order of declaration.
-    """
+    """The further places of sections that stand in several, each with the first place."""
     again: list[tuple[Path, Node]] = []
     first = {id(section): path for path, section in sections(config, (), again)}
     return {path: first[id(section)] for path, section in again}

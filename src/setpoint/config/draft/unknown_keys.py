@@ -128,9 +128,5 @@ def foreign_table(root: type[Node], name: str = "OTHER_NAMES") -> Mapping[str, A
 
 
 def known_elsewhere(root: type[Node], key: str) -> bool:
-    """Whether other systems have a key, so that it is answered as theirs.
-
-    Returns:
-        True if a field is `also_called` that, or the root's table has it.
-    """
+    """Whether other systems have a key, so that it is answered as theirs."""
     return folded(key) in foreign_table(root) or bool(name_here(root, key))

@@ -263,11 +263,7 @@ def _named(items: Sequence[Any], word: str, name: str) -> int:
 
 
 def names_of(item: object) -> tuple[str | None, str | None]:
-    """How an item of a list can be named beside by its index.
-
-    Returns:
-        its name, if it has a field `name`, and its tag.
-    """
+    """The name and the tag by which an item can be named beside by its index, if it has them."""
     if not isinstance(item, Node):
         return None, None
     own = type(item).__setpoint__.fields.get("name")

@@ -387,11 +387,7 @@ def cautions_of(config: Node) -> tuple[Caution, ...]:
 
 
 def known_cautions(root: type[Node]) -> dict[str, str]:
-    """All cautions that the checks of a tree may yield.
-
-    Returns:
-        what each means, by code, sorted.
-    """
+    """All cautions that the checks of a tree may yield: what each means, by its code, sorted."""
     marks = (mark_of(cls, name) for cls in classes_below(root) for name in cls.__setpoint__.checks)
     return dict(sorted(item for mark in marks for item in mark.cautions.items()))
 

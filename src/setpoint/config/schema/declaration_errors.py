@@ -127,12 +127,7 @@ def _is_tag(tag: str) -> bool:
 
 
 def mark_fault(mark_of: Any, mark: str, path: object) -> str:
-    """Why a method cannot have its mark.
-
-    Arguments:
-        mark_of: the `ClassInfo` of the class.
-        mark: `"derive"` or `"dead"`.
-    """
+    """Why a method cannot have its mark."""
     fields: dict[str, FieldInfo] = mark_of.fields
     first = path.partition(".")[0] if isinstance(path, str) else path
     if first in fields:

@@ -204,9 +204,6 @@ class FieldInfo:
     def check(self, value: Any) -> None:
         """Check a value of the right type against the field's range.
 
-        Arguments:
-            value: what `read` or a derivation returned.
-
         Raises:
             Invalid: if it is out of range.
         """
@@ -536,9 +533,6 @@ def _is_named(annotation: Any, default: Any, cls: Any) -> bool:
 
 def settle(info: FieldInfo) -> None:
     """Read the default of a field that all instances share.
-
-    Arguments:
-        info: the field; its default becomes what the type makes of it.
 
     Raises:
         DeclarationError: if the field cannot take it.

@@ -68,9 +68,6 @@ def own_package(where: str) -> tuple[str, ...]:
 def compile_annotation(annotation: Any, where: str) -> FieldType:
     """The type that an annotation stands for.
 
-    Arguments:
-        annotation: a class or a form of `typing`.
-
     Raises:
         TypeError: if it is not one a config can have.
     """
@@ -121,11 +118,7 @@ def compile_annotation(annotation: Any, where: str) -> FieldType:
 
 
 def refused(annotation: Any, where: str) -> DeclarationError:
-    """The error for an annotation that no field can have.
-
-    Arguments:
-        annotation: a class or a form of `typing`.
-    """
+    """The error for an annotation that no field can have."""
     origin = typing.get_origin(annotation) or annotation
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     if origin in (dict, Mapping):

@@ -188,9 +188,6 @@ def _fields_in(values: Mapping[str, object]) -> dict[str, object]:
 def tag_of(values: Mapping[str, object]) -> object:
     """The variant that a mapping chooses for the section that it stands for.
 
-    Returns:
-        the value of `type`; None where there is none.
-
     Raises:
         Invalid: if it is null, which chooses nothing.
     """

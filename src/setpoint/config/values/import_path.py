@@ -75,11 +75,7 @@ class ImportPath(Scalar):
         return path
 
     def allowed(self) -> tuple[str, ...]:
-        """The modules that may be imported for this path.
-
-        Returns:
-            the modules, as `allowed_modules` gives them.
-        """
+        """The modules that may be imported for this path."""
         modules = allowed_modules(self.trusted)
         return modules if self.held is None else (*modules, self.held)
 

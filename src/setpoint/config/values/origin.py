@@ -175,9 +175,6 @@ def python_origin(depth: int) -> Origin:
 
     Arguments:
         depth: how many frames above the caller of this function the user's line stands.
-
-    Returns:
-        an origin that finds its file and line when it is shown, not before.
     """
     frame = sys._getframe(depth + 1)  # pyright: ignore[reportPrivateUsage]
     layer, label = _running.get()
@@ -185,11 +182,7 @@ def python_origin(depth: int) -> Origin:
 
 
 def outside_origin() -> Origin:
-    """The origin of a change inside a list or mapping: the innermost line outside the kernel.
-
-    Returns:
-        an origin that finds its file and line when it is shown, not before.
-    """
+    """The origin of a change inside a list or mapping: the innermost line outside the kernel."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     depth = 0
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(KERNEL):

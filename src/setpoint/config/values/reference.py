@@ -138,9 +138,6 @@ class Template(Reference):
 def reference(text: str, in_text: bool) -> Reference:
     """What a text with `${` in it means.
 
-    Arguments:
-        text: a text for which `refers` is true.
-
     Raises:
         Invalid: if it is neither.
     """
@@ -286,9 +283,6 @@ def _escape(sign: str) -> str:
 def parse(text: str) -> ast.expr:
     """Read an expression.
 
-    Arguments:
-        text: what stands between `${` and `}`.
-
     Raises:
         ValueError, SyntaxError, RecursionError, MemoryError: if it is anything else.
     """
@@ -369,9 +363,6 @@ _BINARY: dict[str, Callable[[float, float], float]] = {
 def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     """Compute the value of an expression.
 
-    Arguments:
-        node: from `parse`.
-
     Raises:
         Invalid: for an undefined operation, such as a division by zero.
     """
@@ -402,11 +393,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
 
 
 def unparse(node: ast.expr) -> str:
-    """An expression as it is written.
-
-    Arguments:
-        node: from `parse`.
-    """
+    """An expression as it is written."""
     import ast
 
     return ast.unparse(node)

@@ -252,9 +252,6 @@ def allowed_modules(trusted: Sequence[str] = ()) -> tuple[str, ...]:
 def is_allowed(name: str, modules: Sequence[str]) -> bool:
     """Whether a module, or a name inside one, is among the allowed ones or below them.
 
-    Arguments:
-        modules: what `allowed_modules` returned.
-
     Returns:
         True for `torch.optim.Adagrad` where `torch.optim` is allowed; `torch.optimizers` is not.
     """
