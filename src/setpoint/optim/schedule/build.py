@@ -7,6 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from . import shapes
+from .config import (
+    Cosine,
+    Decaying,
+    InverseSqrt,
+    Linear,
+    Piecewise,
+    Polynomial,
+    Rex,
+    ScheduleConfig,
+    Warmed,
+    Wsd,
+)
 from .decay import decay_factor
 from .inverse_sqrt import inverse_sqrt_factor
 from .piecewise import Stretch, piecewise_factor, spans
@@ -18,107 +30,44 @@ from .wsd import wsd_factor
 if TYPE_CHECKING:
     from setpoint.units import Duration
 
-    from .config import (
-        Constant,
-        Cosine,
-        Decaying,
-        InverseSqrt,
-        Linear,
-        NoSchedule,
-        Piecewise,
-        Plateau,
-        Polynomial,
-        Rex,
-        Warmed,
-        Wsd,
-    )
+    from .config import Plateau
 
 Schedule = Callable[[Place | float], float]
 """From where a step lies, or the number of the step alone, counted from 0, to the factor on the
 peak learning rate."""
 
 
-def build_none(config: NoSchedule) -> Schedule:
-    """Make the schedule of a `none` section: a factor of 1.
+# What the curves that only decay decay by.
+SHAPES: dict[type[Decaying], shapes.Shape] = {
+    Cosine: shapes.cosine,
+    Linear: shapes.linear,
+    Rex: shapes.rex,
+}
+
+
+def build_schedule(config: ScheduleConfig) -> Schedule:
+    """Make the schedule of any section but a plateau's.
 
     Returns:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
-    del config
-    return partial(_ones)
-
-
-def build_constant(config: Constant) -> Schedule:
-    """Make the schedule of a `constant` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    return partial(_rising, config)
-
-
-def build_cosine(config: Cosine) -> Schedule:
-    """Make the schedule of a `cosine` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    return partial(_decaying, config, shapes.cosine, False)
-
-
-def build_linear(config: Linear) -> Schedule:
-    """Make the schedule of a `linear` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    return partial(_decaying, config, shapes.linear, False)
-
-
-def build_polynomial(config: Polynomial) -> Schedule:
-    """Make the schedule of a `polynomial` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    shape = partial(shapes.polynomial, power=config.power)
-    return partial(_decaying, config, shape, config.hard_floor)
-
-
-def build_rex(config: Rex) -> Schedule:
-    """Make the schedule of a `rex` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    return partial(_decaying, config, shapes.rex, False)
-
-
-def build_wsd(config: Wsd) -> Schedule:
-    """Make the schedule of a `wsd` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    return partial(_stable_then_decaying, config, getattr(shapes, config.decay))
-
-
-def build_inverse_sqrt(config: InverseSqrt) -> Schedule:
-    """Make the schedule of an `inverse_sqrt` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    return partial(_rooted, config)
-
-
-def build_piecewise(config: Piecewise) -> Schedule:
-    """Make the schedule of a `piecewise` section.
-
-    Returns:
-        `factor(place)`; it holds no state, so there is nothing to save or restore.
-    """
-    return partial(_in_phases, config)
+    match config:
+        case Polynomial():
+            shape = partial(shapes.polynomial, power=config.power)
+            return partial(_decaying, config, shape, config.hard_floor)
+        case Wsd():
+            return partial(_stable_then_decaying, config, getattr(shapes, config.decay))
+        case Decaying():
+            shape = next(shape for kind, shape in SHAPES.items() if isinstance(config, kind))
+            return partial(_decaying, config, shape, False)
+        case InverseSqrt():
+            return partial(_rooted, config)
+        case Piecewise():
+            return partial(_in_phases, config)
+        case Warmed():
+            return partial(_rising, config)
+        case _:
+            return partial(_ones)
 
 
 def build_plateau(config: Plateau) -> PlateauCurve:

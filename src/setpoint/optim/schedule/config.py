@@ -89,7 +89,7 @@ class ScheduleConfig(Config):
         return "step"
 
 
-class NoSchedule(ScheduleConfig, type="none", owner="setpoint.optim.schedule.build:build_none"):
+class NoSchedule(ScheduleConfig, type="none", owner="setpoint.optim.schedule.build:build_schedule"):
     """Constant peak learning rate, without warm-up."""
 
 
@@ -190,7 +190,7 @@ class Moving(ScheduleConfig):
 
 
 class Constant(
-    Moving, Warmed, type="constant", owner="setpoint.optim.schedule.build:build_constant"
+    Moving, Warmed, type="constant", owner="setpoint.optim.schedule.build:build_schedule"
 ):
     """Constant learning rate after a linear warm-up."""
 
@@ -261,17 +261,15 @@ def _said(unit: str, count: float) -> str:
     return f"{number} {'s' if unit == 'seconds' else unit}"
 
 
-class Cosine(Decaying, type="cosine", owner="setpoint.optim.schedule.build:build_cosine"):
+class Cosine(Decaying, type="cosine", owner="setpoint.optim.schedule.build:build_schedule"):
     """Cosine decay to a floor, which stays, after a linear warm-up."""
 
 
-class Linear(Decaying, type="linear", owner="setpoint.optim.schedule.build:build_linear"):
+class Linear(Decaying, type="linear", owner="setpoint.optim.schedule.build:build_schedule"):
     """Linear decay to a floor, which stays, after a linear warm-up."""
 
 
-class Polynomial(
-    Decaying, type="polynomial", owner="setpoint.optim.schedule.build:build_polynomial"
-):
+class Polynomial(Decaying, type="polynomial", owner="setpoint.optim.schedule.build:build_schedule"):
     """Polynomial decay to a floor, which stays, after a linear warm-up."""
 
     power: float = field(default=2.0, gt=0, lt=inf, also_called=("rex_alpha", "poly_power"))
@@ -291,11 +289,11 @@ class Polynomial(
             )
 
 
-class Rex(Decaying, type="rex", owner="setpoint.optim.schedule.build:build_rex"):
+class Rex(Decaying, type="rex", owner="setpoint.optim.schedule.build:build_schedule"):
     """REX decay after a linear warm-up: (1 - t) / (1 - t / 2), t being the share that is over."""
 
 
-class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_wsd"):
+class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_schedule"):
     """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
 
     decay_length: Length = derived(
@@ -344,7 +342,7 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_wsd")
 
 
 class InverseSqrt(
-    Moving, Warmed, type="inverse_sqrt", owner="setpoint.optim.schedule.build:build_inverse_sqrt"
+    Moving, Warmed, type="inverse_sqrt", owner="setpoint.optim.schedule.build:build_schedule"
 ):
     """Inverse square root decay after a linear warm-up (Vaswani et al., 2017)."""
 
@@ -416,7 +414,7 @@ class Phase(Config):
 
 
 class Piecewise(
-    Moving, Spanning, type="piecewise", owner="setpoint.optim.schedule.build:build_piecewise"
+    Moving, Spanning, type="piecewise", owner="setpoint.optim.schedule.build:build_schedule"
 ):
     """Piecewise schedule: phases, each a curve from where the one before ended to its target."""
 
