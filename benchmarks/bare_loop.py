@@ -23,6 +23,7 @@ from setpoint.train.threads import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
 
+import numpy  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -30,7 +31,7 @@ from torch.nn import functional as F  # noqa: E402
 import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.cli.style import table  # noqa: E402
 from setpoint.config.composition import compose  # noqa: E402
-from setpoint.data.mix import permutation  # noqa: E402
+from setpoint.data.mix import shuffled  # noqa: E402
 from setpoint.model.config import Transformer as TransformerConfig  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
@@ -252,7 +253,8 @@ def _bare_loop(job: Job, parts: Components, updates: int) -> BareLoop:
     model.load_state_dict(parts.model.state_dict())
     count = parts.loader.windows_per_epoch
     epochs = range(math.ceil(updates * job.batch.global_size / count))
-    order = [w for e in epochs for w in permutation(f"windows/{job.seed}/{e}", count).tolist()]
+    whole = numpy.arange(count)
+    order = [w for e in epochs for w in shuffled(f"windows/{job.seed}/{e}", count, whole).tolist()]
     tokens = torch.from_numpy(parts.train.tokens.astype("int64"))
     return BareLoop(job, tokens, model, order, parts.device)
 

@@ -11,6 +11,7 @@ from setpoint.train.threads import prepare_threads
 
 prepare_threads()  # as `setpoint train` does, before torch is imported
 
+import numpy  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
@@ -19,7 +20,7 @@ from torch.utils.data import Dataset  # noqa: E402
 
 import setpoint.presets  # noqa: E402, F401 - registers the preset
 from setpoint.config.composition import compose  # noqa: E402
-from setpoint.data.mix import permutation  # noqa: E402
+from setpoint.data.mix import shuffled  # noqa: E402
 from setpoint.model.config import Transformer  # noqa: E402
 from setpoint.optim.config import AdamW, Cosine  # noqa: E402
 from setpoint.train.build.components import Components, build_components  # noqa: E402
@@ -203,7 +204,8 @@ def make_work(model: str, precision: str, updates: int, device: str = "auto") ->
     parts = build_components(job)
     count = parts.loader.windows_per_epoch
     epochs = range(math.ceil(updates * job.batch.global_size / count))
-    order = [w for e in epochs for w in permutation(f"windows/{job.seed}/{e}", count).tolist()]
+    whole = numpy.arange(count)
+    order = [w for e in epochs for w in shuffled(f"windows/{job.seed}/{e}", count, whole).tolist()]
     tokens = torch.from_numpy(parts.train.tokens.astype("int64"))
     wanted = order[: updates * job.batch.global_size]
     return Work(job, parts, updates, Windows(tokens, wanted, job.batch.sequence_length))
