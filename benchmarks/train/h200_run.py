@@ -134,12 +134,12 @@ def run_bare(job: Job, parts: Components, steps: Steps) -> None:
             share.backward()
             sums.append(share.detach())
         if not own:
-            parts.weights.collect()
+            parts.weights.grads_to_master()
             parameters = parts.weights.parameters()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         if not own:
-            parts.weights.publish()
+            parts.weights.master_to_params()
         optimizer.zero_grad(set_to_none=True)
         steps.take(float(torch.stack(sums).sum()))
 

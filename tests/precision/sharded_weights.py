@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from setpoint.precision.weights import MasterWeights, OwnWeights, cast_parameters
+from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
 
 from ..ranks import fork
 
@@ -33,15 +33,15 @@ def trained(module: nn.Module, masters: bool) -> list[Tensor]:
     """The model's weights and those of the optimizer after some updates of two micro-batches."""
     full = {name: p.detach() for name, p in module.named_parameters()}
     cast_parameters(module, torch.bfloat16)
-    weights = MasterWeights(module, full) if masters else OwnWeights(module)
+    weights = MasterWeights(module, full) if masters else OptimizerParams(module)
     optimizer = torch.optim.AdamW(weights.named_parameters(), lr=0.01, foreach=True)
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)).bfloat16()
     for _ in range(UPDATES):
         for part in (x, -x):
             module(part).float().square().sum().backward()
-        weights.collect()
+        weights.grads_to_master()
         optimizer.step()
-        weights.publish()
+        weights.master_to_params()
         optimizer.zero_grad()
     saved = {name: whole(tensor).clone() for name, tensor in weights.state().items()}
     assert (len(saved) == 4) == masters
@@ -67,12 +67,12 @@ def one_rank(rank: int, store: str) -> None:
     module = nn.Module()
     module.register_parameter("weight", weight)
     cast_parameters(module, torch.bfloat16)
-    weights = OwnWeights(module, torch.float32)
+    weights = OptimizerParams(module, torch.float32)
     for _ in range(3):
         (weight * 1.0).sum().backward()
     assert weight.grad is not None
     assert weight.grad.dtype == torch.float32
-    weights.collect()
+    weights.grads_to_master()
     (held,) = weights.parameters()
     assert isinstance(held.grad, DTensor)
     assert held.grad.dtype == torch.bfloat16

@@ -18,7 +18,7 @@ from setpoint.precision.build import (
     store_in,
 )
 from setpoint.precision.config import LossScale, Precision
-from setpoint.precision.weights import MasterWeights, OwnWeights
+from setpoint.precision.weights import MasterWeights, OptimizerParams
 
 BF16: dict[str, Any] = {"params": "bf16", "compute": "bf16"}
 
@@ -36,8 +36,8 @@ def test_the_format_of_the_weights() -> None:
 
 def test_whose_weights_are_updated() -> None:
     for values, kind, held in (
-        ({}, OwnWeights, torch.float32),
-        (BF16, OwnWeights, torch.bfloat16),
+        ({}, OptimizerParams, torch.float32),
+        (BF16, OptimizerParams, torch.bfloat16),
         ({**BF16, "master": "fp32"}, MasterWeights, torch.float32),
     ):
         model = nn.Linear(3, 3)

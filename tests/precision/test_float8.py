@@ -40,9 +40,9 @@ def learned(model: Any, updates: int = 30) -> list[float]:
             logits.float().flatten(0, 1), tokens[:, 1:].flatten()
         )
         loss.backward()
-        weights.collect()
+        weights.grads_to_master()
         optimizer.step()
-        weights.publish()
+        weights.master_to_params()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
     return losses

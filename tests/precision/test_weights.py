@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError
-from setpoint.precision.weights import MasterWeights, OwnWeights, cast_parameters
+from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
 
 FP32, BF16 = torch.float32, torch.bfloat16
 
@@ -51,7 +51,7 @@ def test_parameters_are_cast_and_buffers_are_not() -> None:
 
 def test_own_weights_are_the_model_s() -> None:
     model = Tied()
-    weights = OwnWeights(model)
+    weights = OptimizerParams(model)
     ours, theirs = dict(weights.named_parameters()), dict(model.named_parameters())
     assert ours.keys() == theirs.keys()
     assert all(ours[name] is theirs[name] for name in ours)
@@ -59,8 +59,8 @@ def test_own_weights_are_the_model_s() -> None:
                                                 id(theirs["inner.weight"])]  # fmt: skip
     backward(model)
     gradient = model.inner.weight.grad
-    weights.collect()
-    weights.publish()
+    weights.grads_to_master()
+    weights.master_to_params()
     assert model.inner.weight.grad is gradient
     assert weights.state() == {}
 
@@ -69,7 +69,7 @@ def test_own_weights_are_the_model_s() -> None:
 def test_gradients_add_up_in_a_format_of_their_own(stored: torch.dtype, reduce: torch.dtype):
     model = Tied()
     cast_parameters(model, stored)
-    weights, oracle = OwnWeights(model, reduce), Tied()
+    weights, oracle = OptimizerParams(model, reduce), Tied()
     cast_parameters(oracle, stored)
     total = torch.zeros(8, 8, dtype=reduce)
     for seed in range(5):
@@ -83,7 +83,7 @@ def test_gradients_add_up_in_a_format_of_their_own(stored: torch.dtype, reduce: 
     gradient = model.inner.weight.grad
     assert gradient is not None
     assert torch.equal(gradient, total)
-    weights.collect()
+    weights.grads_to_master()
     held = dict(weights.named_parameters())["inner.weight"]
     assert model.inner.weight.grad is None
     assert held.grad is not None
@@ -114,7 +114,7 @@ def test_masters_take_what_the_cast_would_lose(reduce: torch.dtype | None) -> No
     gradient = model.inner.weight.grad
     assert gradient is not None
     assert gradient.dtype == (reduce or BF16)
-    weights.collect()
+    weights.grads_to_master()
     assert model.inner.weight.grad is None
     moved = held["inner.weight"].grad
     assert moved is not None
@@ -123,7 +123,7 @@ def test_masters_take_what_the_cast_would_lose(reduce: torch.dtype | None) -> No
     if reduce == FP32:
         assert moved.data_ptr() == gradient.data_ptr()
     torch.optim.SGD(weights.named_parameters(), lr=1e-3).step()
-    weights.publish()
+    weights.master_to_params()
     assert torch.equal(held["inner.weight"], oracle.inner.weight - 1e-3 * moved)
     assert torch.equal(model.inner.weight, held["inner.weight"].to(BF16))
     assert model.output.weight is model.embedding.weight
@@ -144,7 +144,7 @@ def test_a_parameter_without_a_gradient_stays_without() -> None:
     weights = MasterWeights(model)
     backward(model)
     model.inner.weight.grad = None
-    weights.collect()
+    weights.grads_to_master()
     held = dict(weights.named_parameters())
     assert held["inner.weight"].grad is None
     assert held["embedding.weight"].grad is not None
@@ -158,7 +158,7 @@ def test_masters_are_saved_and_loaded_bit_for_bit() -> None:
     with torch.no_grad():
         for parameter in weights.parameters():
             parameter.add_(1e-5 * torch.rand_like(parameter))
-    weights.publish()
+    weights.master_to_params()
     state = weights.state()
     assert sorted(state) == ["embedding.weight", "inner.weight"]
     saved = {name: tensor.clone() for name, tensor in state.items()}
@@ -177,7 +177,7 @@ def test_masters_are_saved_and_loaded_bit_for_bit() -> None:
 
 def test_a_model_in_fp32_goes_on_from_masters() -> None:
     model = Tied()
-    weights = OwnWeights(model)
+    weights = OptimizerParams(model)
     state = {name: tensor + 1e-6 for name, tensor in model.state_dict().items()}
     weights.load(state)
     assert torch.equal(model.inner.weight, state["inner.weight"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.precision.scaler import LossScaler
-from setpoint.precision.weights import MasterWeights, OwnWeights, cast_parameters
+from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def store_in(config: Precision, model: nn.Module) -> dict[str, Tensor]:
     return full
 
 
-def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) -> OwnWeights:
+def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) -> OptimizerParams:
     """Make what the optimizer is built over.
 
     Arguments:
@@ -40,7 +40,7 @@ def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) 
     """
     reduce = None if config.reduce is None else DType(config.reduce).torch()
     if config.master is None:
-        return OwnWeights(model, reduce)
+        return OptimizerParams(model, reduce)
     weights = MasterWeights(model, full, reduce)
     full.clear()
     return weights

@@ -35,8 +35,8 @@ class _Sharded(Protocol):
     def to_local(self) -> Tensor: ...
 
 
-class OwnWeights:
-    """The optimizer updates the model's own weights.
+class OptimizerParams:
+    """The parameters as the optimizer gets them: the model's own.
 
     Where gradients are added up in another format than the weights', the optimizer gets parameters
     over the same memory, with gradients in the weights' format: optimizers take no other.
@@ -73,7 +73,7 @@ class OwnWeights:
         """What is updated, and so what is clipped."""
         return [held for held in self.held.values() if held.requires_grad]
 
-    def collect(self) -> None:
+    def grads_to_master(self) -> None:
         """Bring the gradients to where the optimizer looks, in the format that it takes.
 
         After the last backward pass of an update; the model's own gradients are given away one by
@@ -83,7 +83,7 @@ class OwnWeights:
             held.grad = None if weight.grad is None else weight.grad.to(held.dtype)
             weight.grad = None
 
-    def publish(self) -> None:
+    def master_to_params(self) -> None:
         """Let the model's weights follow those of the optimizer, after it has updated them."""
 
     def state(self) -> dict[str, Tensor]:
@@ -115,10 +115,10 @@ class OwnWeights:
             raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{others}")
         for name, held in trained.items():
             held.copy_(tensors[name])
-        self.publish()
+        self.master_to_params()
 
 
-class MasterWeights(OwnWeights):
+class MasterWeights(OptimizerParams):
     """The optimizer updates weights in fp32, and the model's are rounded from them.
 
     An update that is smaller than half the distance between two bf16 numbers, 1/256 to 1/512 of a
@@ -147,14 +147,14 @@ class MasterWeights(OwnWeights):
         return nn.Parameter(full.to(device=weight.device, dtype=torch.float32))
 
     @torch.no_grad()
-    def publish(self) -> None:
+    def master_to_params(self) -> None:
         """Round the model's weights from the masters."""
         weights = [_local(weight) for weight, _ in self.pairs]
         masters = [_local(master) for _, master in self.pairs]
         torch._foreach_copy_(weights, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def state(self) -> dict[str, Tensor]:
-        """See `OwnWeights.state`."""
+        """See `OptimizerParams.state`."""
         return {name: held.detach() for name, held in self.held.items() if held.requires_grad}
 
 

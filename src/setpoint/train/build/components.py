@@ -22,7 +22,7 @@ from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
 from setpoint.precision.build import build_scaler, build_weights, state_dtype
 from setpoint.precision.scaler import LossScaler
-from setpoint.precision.weights import OwnWeights
+from setpoint.precision.weights import OptimizerParams
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.build.companions import Companions, companions_of
@@ -61,7 +61,7 @@ class Components:
     loader: WindowLoader
     model: nn.Module
     objective: Objective
-    weights: OwnWeights
+    weights: OptimizerParams
     optimizer: torch.optim.Optimizer
     options: Options
     schedule: LearningRate

@@ -45,11 +45,11 @@ def evaluation_point(parts: Components) -> Iterator[dict[str, Tensor]]:
         return
     try:
         with optimizer.averaged() as kept:
-            parts.weights.publish()
+            parts.weights.master_to_params()
             named = parts.weights.named_parameters()
             yield {name: kept[held] for name, held in named if held in kept}
     finally:
-        parts.weights.publish()
+        parts.weights.master_to_params()
 
 
 def go_on_from(parts: Components, training: Mapping[str, Tensor]) -> None:
@@ -61,4 +61,4 @@ def go_on_from(parts: Components, training: Mapping[str, Tensor]) -> None:
     for name, held in parts.weights.named_parameters():
         if name in training:
             held.detach().copy_(training[name])
-    parts.weights.publish()
+    parts.weights.master_to_params()

@@ -239,7 +239,7 @@ class Loop:
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / whole.tokens)
 
-        parts.weights.collect()
+        parts.weights.grads_to_master()
         parts.scaler.unscale_(parts.optimizer)
         grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value)
         # The only place where the program waits for the device.
@@ -249,7 +249,7 @@ class Loop:
         with self.span("optimizer step"):
             with stepping(self.job.optimizer):
                 made = parts.scaler.update_by(parts.optimizer)
-            parts.weights.publish()
+            parts.weights.master_to_params()
             parts.optimizer.zero_grad(set_to_none=True)
         if not made:
             routing = None  # biases of routers move with the weights, or not at all
