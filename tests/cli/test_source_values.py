@@ -85,7 +85,7 @@ def test_unknown_names(transcript: Transcript) -> None:
         "check small.toml --data.sources.0 txt",
         "check small.toml --data.sources.0.type txt",
         "check small.toml --precision fp8",
-        "check nomodule:job",
+        "check zzz_absent:job",
         "check own:smal",
         "check own:not_a_job",
         "check own:",
