@@ -197,12 +197,12 @@ OVERRIDES = (
 BUDGETS = {
     "": 26,
     "--help": 43,
-    f"check tiny {OVERRIDES}": 192,
-    "check exp.toml": 201,
-    "show tiny": 180,
-    "diff tiny exp.toml": 203,
-    "fingerprint tiny": 185,
-    "__complete 2 check --opt": 192,
+    f"check tiny {OVERRIDES}": 186,
+    "check exp.toml": 195,
+    "show tiny": 174,
+    "diff tiny exp.toml": 197,
+    "fingerprint tiny": 179,
+    "__complete 2 check --opt": 191,
 }
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}
