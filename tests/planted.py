@@ -132,7 +132,7 @@ BREAKS = [
     ),
     Break(
         "data/loader.py",
-        "self._position += self.micro_size * self.world_size",
+        "self._position += self.micro_size * self.data_size",
         "self._position += self.micro_size",
         "data",
     ),

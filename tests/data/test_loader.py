@@ -136,15 +136,15 @@ def test_a_resumed_loader_equals_the_uninterrupted_one(
         )
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_ranks_together_are_one_rank_with_a_larger_batch(world_size: int) -> None:
+@pytest.mark.parametrize("data_size", [2, 3, 4])
+def test_ranks_together_are_one_rank_with_a_larger_batch(data_size: int) -> None:
     corpus = counting_corpus(500)
-    one = WindowLoader(corpus, sequence_length=7, micro_size=2 * world_size, seed=5)
+    one = WindowLoader(corpus, sequence_length=7, micro_size=2 * data_size, seed=5)
     ranks = [
         WindowLoader(
-            corpus, sequence_length=7, micro_size=2, seed=5, rank=rank, world_size=world_size
+            corpus, sequence_length=7, micro_size=2, seed=5, data_rank=rank, data_size=data_size
         )
-        for rank in range(world_size)
+        for rank in range(data_size)
     ]
     for _ in range(2 * one.windows_per_epoch):
         together = torch.cat([next(rank).inputs for rank in ranks])
@@ -248,7 +248,7 @@ def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
         ({"sequence_length": 22}, "sequence_length: 22 needs 23 tokens"),
         ({"sequence_length": 0}, "sequence_length: 0 is below 1"),
         ({"micro_size": 0}, "micro_size: 0 is below 1"),
-        ({"rank": 2, "world_size": 2}, "rank 2 is not one of 2"),
+        ({"data_rank": 2, "data_size": 2}, "rank 2 is not one of 2"),
     ):
         with pytest.raises(SetpointError, match=words):
             WindowLoader(corpus, **{**good, **change})

@@ -27,12 +27,12 @@ class WindowLoader:
 
     The corpus is cut into windows of S + 1 tokens that do not overlap (fewer than S + 1 tokens at
     its end are left out). Windows of all epochs form one stream; a step of all ranks takes
-    the next `micro_size * world_size` of them, each rank its own slice, and may cross from one
+    the next `micro_size * data_size` of them, each rank its own slice, and may cross from one
     epoch into the next, so nothing is dropped. The position in that stream is the whole state: it
     is the same on all ranks, and may be loaded with another number of ranks or micro-batch size.
 
     Arguments:
-        rank: this process, in 0..world_size-1.
+        data_rank, data_size: of this process among those that read different data.
 
     Raises:
         SetpointError: the corpus is shorter than one window, or a number is out of range.
@@ -45,23 +45,23 @@ class WindowLoader:
         sequence_length: int,
         micro_size: int,
         seed: int,
-        rank: int = 0,
-        world_size: int = 1,
+        data_rank: int = 0,
+        data_size: int = 1,
     ) -> None:
         for name, value in (("sequence_length", sequence_length), ("micro_size", micro_size)):
             if value < 1:
                 raise SetpointError(f"batch.{name}: {value} is below 1.\nValid: 1 or more.")
-        if not 0 <= rank < world_size:
+        if not 0 <= data_rank < data_size:
             raise SetpointError(
-                f"rank {rank} is not one of {world_size}.\nValid: 0 to {world_size - 1}."
+                f"rank {data_rank} is not one of {data_size}.\nValid: 0 to {data_size - 1}."
             )
         require_one_window(corpus, sequence_length)
         self.corpus = corpus
         self.sequence_length = sequence_length
         self.micro_size = micro_size
         self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
+        self.data_rank = data_rank
+        self.data_size = data_size
         self.windows_per_epoch = len(corpus.tokens) // (sequence_length + 1)
         self._position = 0  # windows that all ranks together have taken
         # An epoch that a run of before began in another order, and ends in it.
@@ -80,9 +80,9 @@ class WindowLoader:
 
     def __next__(self) -> Batch:
         """The next batch of this rank."""
-        first = self._position + self.rank * self.micro_size
+        first = self._position + self.data_rank * self.micro_size
         windows = self._windows(np.arange(first, first + self.micro_size))
-        self._position += self.micro_size * self.world_size
+        self._position += self.micro_size * self.data_size
         return cut(self.corpus, windows * (self.sequence_length + 1), self.sequence_length)
 
     def state_dict(self) -> dict[str, Any]:

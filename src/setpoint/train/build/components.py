@@ -131,8 +131,8 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
         sequence_length=job.batch.sequence_length,
         micro_size=job.batch.micro_size,
         seed=job.seed,
-        rank=world.data_rank,
-        world_size=world.data_size,
+        data_rank=world.data_rank,
+        data_size=world.data_size,
     )
     model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh)
     if job.precision.float8 is not None:
