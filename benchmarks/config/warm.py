@@ -29,11 +29,11 @@ PYDANTIC = "pydantic"
 # than 1, docs/benchmarks.md says why.
 BOUNDS: dict[str, dict[int, float]] = {
     "layers": {1: 1, 4: 1, 16: 1},
-    "validate": {1: 60, 4: 150, 16: 250},
-    "fork": {1: 4, 4: 1.3, 16: 1},
-    "fork + diff": {1: 4, 4: 1.3, 16: 1},
-    "fingerprint": {1: 4, 4: 2, 16: 1},
-    "serialize": {1: 60, 4: 60, 16: 60},
+    "validate": {1: 25, 4: 60, 16: 160},
+    "fork": {1: 3, 4: 0.6, 16: 0.1},
+    "fork + diff": {1: 2, 4: 0.6, 16: 0.1},
+    "fingerprint": {1: 4, 4: 1.5, 16: 0.5},
+    "serialize": {1: 30, 4: 25, 16: 15},
 }
 STEEPEST = 1.2
 """A step's time may grow with this power of the number of leaves."""
