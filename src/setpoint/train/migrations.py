@@ -167,5 +167,5 @@ def speed_of_a_step() -> Iterable[Operation]:
     """Freed CPU memory stays in the process; experts are balanced over a size of their own."""
     return [
         Added("memory.keep_freed", False, role=RUNTIME),
-        Added("model.moe.load_sequences", None, derived=True, of="transformer"),
+        Added("model.moe.load_sequences", None),
     ]
