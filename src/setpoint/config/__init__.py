@@ -3,8 +3,9 @@
 It knows nothing of training and imports neither torch nor anything heavy. All that others use of it
 is imported from here; its packages are private, and each uses only those above it in this list:
 `words`, `values`, `files`, `types`, `schema`, `migrations`, `draft`, `components`, `layers`,
-`resolving`, `record`. A name is imported from its module when it is first used, so that a command
-pays for what it needs.
+`resolving`, `record`. Above them stand `composition`, which puts the layers together, and
+`other_names`, which answers to the names of other systems. A name is imported from its module when
+it is first used, so that a command pays for what it needs.
 
 Four words beside those of the documentation. *Shared section*: one section that stands in several
 places of a tree, by a reference or an assignment; it is written once and built once. *Dead value*:

@@ -214,7 +214,7 @@ def _merge(
         apply_flags(editor, flags)
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
-    if editor.unknown or editor.refused:
+    if editor.unknown or editor.wrong_kind:
         kernel.answer(editor)
     if environ is not None and declared:
         apply_declared(editor, environ, declared)

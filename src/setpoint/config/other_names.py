@@ -157,7 +157,7 @@ def answer(editor: EditorBase) -> None:
     Arguments:
         editor: with everything applied; hints of its problems are replaced.
     """
-    if not editor.unknown and not editor.refused:
+    if not editor.unknown and not editor.wrong_kind:
         return
     root = type(editor.root)
     table = foreign_table(root)
@@ -178,7 +178,7 @@ def answer(editor: EditorBase) -> None:
             said = _sentence([(said.values, ())], said.note, unknown.origin, editor)
         if said:
             unknown.problem.hint = said
-    for refused in editor.refused[:MOST]:
+    for refused in editor.wrong_kind[:MOST]:
         hint = _answer_value(refused, editor)
         if hint:
             refused.problem.hint = hint
@@ -218,7 +218,7 @@ def _answer_value(refused: Unknown, editor: EditorBase) -> str:
     value = refused.value
     if value is MISSING or not path:
         return ""
-    beside = [each for each in editor.refused if each.path[:-1] == path[:-1]]
+    beside = [each for each in editor.wrong_kind if each.path[:-1] == path[:-1]]
     if str(path[-1]).isdecimal() and len(beside) > 1:
         value = [each.value for each in beside]
     key = ".".join("*" if str(part).isdecimal() else _word(part) for part in path)

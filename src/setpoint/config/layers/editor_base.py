@@ -56,7 +56,7 @@ class EditorBase(ABC):
         # The keys that no field answers to, and the configuration as far as it can be determined
         # without them; both are for `other_names.answer`.
         self.unknown: list[Unknown] = []
-        self.refused: list[Unknown] = []  # values of a kind that their place cannot take
+        self.wrong_kind: list[Unknown] = []  # values of a kind that their place cannot take
         self.determined: Node | None = None
         # The fragments that are being read, so that none can extend itself.
         self.reading: list[str] = []
@@ -98,11 +98,11 @@ class EditorBase(ABC):
             if foreign:
                 self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
             elif part.message.startswith("is not") or "names no item" in part.message:
-                self.refused.append(Unknown(full, _typed(value, part.at), origin, problem))
+                self.wrong_kind.append(Unknown(full, _typed(value, part.at), origin, problem))
         if len(self.problems) >= MOST:
             raise ConfigError(self.problems)
 
-    def refuses(self, path: Path) -> bool:
+    def has_problem(self, path: Path) -> bool:
         """Whether a value that was given for a field could not be taken."""
         return any(problem.path.replace("-", "_") == dotted(path) for problem in self.problems)
 

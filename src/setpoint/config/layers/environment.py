@@ -59,7 +59,7 @@ def apply_declared(editor: Editor, environ: Mapping[str, str], declared: Declare
                 continue
             if any(isinstance(given, Recorded) or given.layer == RECORD for given, _ in chain):
                 continue  # a run that goes on keeps the value that it had
-            if editor.refuses((*path, name)):
+            if editor.has_problem((*path, name)):
                 continue
             value = PlainScalar(environ[origin.label])
             try:
