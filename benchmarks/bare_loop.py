@@ -251,11 +251,11 @@ def _bare_loop(job: Job, parts: Components, updates: int) -> BareLoop:
     assert isinstance(job.model, TransformerConfig) and job.batch.accumulation == 1
     model: nn.Module = job.model.build(vocab_size=parts.tokenizer.vocab_size).to(parts.device)
     model.load_state_dict(parts.model.state_dict())
-    count = parts.loader.windows_per_epoch
+    count = len(parts.train)
     epochs = range(math.ceil(updates * job.batch.global_size / count))
     whole = numpy.arange(count)
     order = [w for e in epochs for w in shuffled(f"windows/{job.seed}/{e}", count, whole).tolist()]
-    tokens = torch.from_numpy(parts.train.tokens.astype("int64"))
+    tokens = torch.from_numpy(parts.train.corpus.tokens.astype("int64"))
     return BareLoop(job, tokens, model, order, parts.device)
 
 

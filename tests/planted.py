@@ -131,21 +131,21 @@ BREAKS = [
         "data",
     ),
     Break(
-        "data/loader.py",
+        "data/feed.py",
         "self._position += self.micro_size * self.data_size",
         "self._position += self.micro_size",
         "data",
     ),
     Break(
-        "data/loader.py",
-        "self._position = epoch * self.windows_per_epoch + index",
+        "data/feed.py",
+        "self._position = epoch * size + index",
         "self._position = index",
         "data train/test_killed_anywhere.py",
     ),
     Break(
-        "data/evaluation.py",
-        "return -(-(len(corpus.tokens) - 1) // sequence_length)",
-        "return (len(corpus.tokens) - 1) // sequence_length",
+        "data/windows.py",
+        "count = -(-(len(corpus.tokens) - 1) // max(sequence_length, 1))",
+        "count = (len(corpus.tokens) - 1) // max(sequence_length, 1)",
         "data train/evaluation",
     ),
     Break("data/mix.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
@@ -310,10 +310,10 @@ BREAKS = [
     ),
     # The trainer.
     Break(
-        "train/step/loop.py",
-        "counts = [parts.objective.count(batch) for batch in batches]",
-        "counts = [parts.objective.count(batches[0]) for batch in batches]",
-        "train/step/test_loop_accumulation.py train/step/test_loop.py",
+        "data/feed.py",
+        "counts = tuple(self.count(batch) for batch in batches)",
+        "counts = tuple(self.count(batches[0]) for batch in batches)",
+        "data train/step/test_loop_accumulation.py train/step/test_loop.py",
     ),
     Break(
         "train/step/loop.py",

@@ -126,8 +126,8 @@ def run_bare(job: Job, parts: Components, steps: Steps) -> None:
         for group in optimizer.param_groups:
             group["lr"] = rate
         sums: list[torch.Tensor] = []
-        for _ in range(job.batch.accumulation):
-            batch = next(parts.loader).to(device)
+        for taken in parts.feed.take().batches:
+            batch = taken.to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
                 output, _, _ = objective(batch)
             share = output.total / tokens

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.evaluation import evaluation_batches, evaluation_windows
+from setpoint.data.evaluation import evaluation_batches
 from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.windows import evaluation_windows
 from setpoint.shapes.batch import IGNORE_INDEX
 
 
@@ -27,25 +28,25 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
     corpus = build_corpus(documents, ByteTokenizer(), side="held_out")
     if len(corpus.tokens) <= sequence_length:
         return
-    batches = list(
-        evaluation_batches(corpus, sequence_length=sequence_length, micro_size=micro_size)
-    )
+    windows = evaluation_windows(corpus, sequence_length)
+    batches = list(evaluation_batches(windows, micro_size=micro_size))
     predicted = [t for b in batches for t in b.targets.flatten().tolist() if t != IGNORE_INDEX]
     assert predicted == corpus.tokens[1:].tolist()
     assert sum(b.target_tokens for b in batches) == len(predicted)
     assert sum(b.target_bytes for b in batches) == corpus.byte_count == sum(map(len, texts))
     assert [len(b.inputs) for b in batches[:-1]] == [micro_size] * (len(batches) - 1)
-    assert sum(len(b.inputs) for b in batches) == evaluation_windows(corpus, sequence_length)
+    assert sum(len(b.inputs) for b in batches) == len(windows)
 
 
 def test_the_first_windows_are_the_same_however_they_are_grouped(
     corpus_of: Callable[..., Corpus],
 ) -> None:
     corpus = corpus_of(bytes(range(100)), side="held_out")
+    windows = evaluation_windows(corpus, 5)
     grouped = [
         [
             row
-            for batch in evaluation_batches(corpus, sequence_length=5, micro_size=size, windows=7)
+            for batch in evaluation_batches(windows, micro_size=size, limit=7)
             for row in batch.inputs.tolist()
         ]
         for size in (1, 3, 7, 50)
@@ -56,15 +57,16 @@ def test_the_first_windows_are_the_same_however_they_are_grouped(
 
 def test_more_windows_than_there_are_means_all(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abcdefgh")  # 10 tokens, 9 targets
-    batches = list(evaluation_batches(corpus, sequence_length=4, micro_size=2, windows=1000))
+    batches = list(evaluation_batches(evaluation_windows(corpus, 4), micro_size=2, limit=1000))
     assert [len(batch.inputs) for batch in batches] == [2, 1]
 
 
 def test_refusals_come_at_the_call(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abc", side="held_out")
-    with pytest.raises(SetpointError, match=r"the held-out side has 5(.|\n)*data\.held_out"):
-        evaluation_batches(corpus, sequence_length=5, micro_size=1)
+    windows = evaluation_windows(corpus, 2)
+    with pytest.raises(SetpointError, match="sequence_length: 0 is below 1"):
+        evaluation_windows(corpus, 0)
     with pytest.raises(SetpointError, match="micro_size: 0 is below 1"):
-        evaluation_batches(corpus, sequence_length=2, micro_size=0)
-    with pytest.raises(SetpointError, match="windows: 0 is below 1"):
-        evaluation_batches(corpus, sequence_length=2, micro_size=1, windows=0)
+        evaluation_batches(windows, micro_size=0)
+    with pytest.raises(SetpointError, match="sequences: 0 is below 1"):
+        evaluation_batches(windows, micro_size=1, limit=0)

@@ -67,7 +67,7 @@ def saved(job: Job) -> tuple[int, int]:
             found[storage._cdata] = storage
         return tensor
 
-    batch = next(parts.loader).to(parts.device)
+    batch = parts.feed.take().batches[0].to(parts.device)
     on = job.precision.compute == "bf16"
     with (
         saved_tensors_hooks(pack, lambda tensor: tensor),
@@ -92,7 +92,7 @@ def alive(job: Job) -> int:
     """Bytes that are alive behind a forward pass, with what checkpoints of operators hold."""
     parts = build_components(job)
     parts.model.train()
-    batch = next(parts.loader).to(parts.device)
+    batch = parts.feed.take().batches[0].to(parts.device)
     with Meter() as meter:
         outcome = parts.objective(batch)
         kept = meter.alive()

@@ -124,14 +124,14 @@ def lengths(job: Job) -> tuple[int, int]:
 
 def portions(job: Job) -> tuple[int, tuple[int, ...]]:
     """How many micro-batches there are, and their shape."""
-    return job.batch.accumulation, tuple(next(build_components(job).loader).inputs.shape)
+    return job.batch.accumulation, tuple(build_components(job).feed.take().batches[0].inputs.shape)
 
 
 def corpora(job: Job) -> tuple[str, str]:
     """Both sides of the data."""
     parts = build_components(job)
     assert parts.held_out is not None
-    return parts.train.digest, parts.held_out.digest
+    return parts.train.identity.digest, parts.held_out.identity.digest
 
 
 def deterministic(job: Job) -> bool:

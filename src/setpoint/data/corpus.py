@@ -13,6 +13,7 @@ import numpy.typing as npt
 from setpoint.config import SetpointError, describe_value
 from setpoint.data.config import Data, SourceConfig
 from setpoint.data.document import Document, FileRecord, Source
+from setpoint.data.sequences import DataIdentity
 from setpoint.data.split import split_documents, split_position
 from setpoint.data.tokenizer import TokenArray, Tokenizer
 
@@ -42,7 +43,7 @@ class Corpus:
     token but the first predicts each byte and each document's end exactly once.
 
     Arguments:
-        side: "train", "held_out" or the name of a text that is only judged on, for messages.
+        side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
         tokens: (T,) ids, in memory, 2 bytes each while the vocabulary allows.
         token_bytes: (V,) bytes each id stands for; 0 for the separator.
         byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
@@ -62,6 +63,11 @@ class Corpus:
     def vocab_size(self) -> int:
         """Number of token ids, V."""
         return len(self.token_bytes)
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What it is recognised by."""
+        return DataIdentity(self.side, self.digest, len(self.tokens), self.byte_count, self.files)
 
 
 def build_corpus(

@@ -1,6 +1,8 @@
-"""Cutting windows out of a corpus into batches."""
+"""Windows of a corpus: sequences for training and for evaluation."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +10,69 @@ import torch
 
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
+from setpoint.data.sequences import DataIdentity
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """Windows of S + 1 tokens, of which the model reads S: `setpoint.data.sequences.Sequences`.
+
+    Arguments:
+        stride: tokens from the start of one to that of the next.
+        count: how many there are; what the last one lacks is padded.
+
+    Raises:
+        SetpointError: the sequence length is below 1.
+    """
+
+    corpus: Corpus
+    sequence_length: int
+    stride: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.sequence_length < 1:
+            raise SetpointError(
+                f"batch.sequence_length: {self.sequence_length} is below 1.\nValid: 1 or more."
+            )
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What they are windows of."""
+        return self.corpus.identity
+
+    def __len__(self) -> int:
+        return self.count
+
+    def rows(self, indices: npt.NDArray[np.int64]) -> Batch:
+        """Some of them, (B,) numbers, as a batch."""
+        return cut(self.corpus, indices * self.stride, self.sequence_length)
+
+
+def training_windows(corpus: Corpus, sequence_length: int) -> Windows:
+    """Cut a corpus into whole windows that do not overlap; what is left at its end is left out.
+
+    Raises:
+        SetpointError: the corpus is shorter than one window, or the sequence length is below 1.
+    """
+    width = sequence_length + 1
+    windows = Windows(corpus, sequence_length, width, len(corpus.tokens) // max(width, 1))
+    require_one_window(corpus, sequence_length)
+    return windows
+
+
+def evaluation_windows(corpus: Corpus, sequence_length: int) -> Windows:
+    """Cut a corpus into ceil((T - 1) / S) windows which predict every token but the first once.
+
+    Neighbours share one token (the last target of one is the first input of the next), and the last
+    one is padded.
+
+    Raises:
+        SetpointError: the sequence length is below 1.
+    """
+    count = -(-(len(corpus.tokens) - 1) // max(sequence_length, 1))
+    return Windows(corpus, sequence_length, sequence_length, count)
 
 
 def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> Batch:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from setpoint.config import RunError, resolve
 from setpoint.data.corpus import Corpus, build_named_corpus
-from setpoint.data.evaluation import evaluation_batches, evaluation_windows
+from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.windows import evaluation_windows
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
@@ -108,15 +109,10 @@ def score(
     """
     nats, tokens, size, done = 0.0, 0, 0, 0
     sequence_length = min(sequence_length, len(corpus.tokens) - 1)
-    total = evaluation_windows(corpus, sequence_length) if sequence_length else 0
-    total, what = min(total, sequences or total), f"evaluating {name}, sequences"
+    windows = evaluation_windows(corpus, sequence_length)
+    total, what = min(len(windows), sequences or len(windows)), f"evaluating {name}, sequences"
     with evaluating(loaded.model), torch.no_grad():
-        for batch in evaluation_batches(
-            corpus,
-            sequence_length=sequence_length,
-            micro_size=micro_size,
-            windows=sequences,
-        ):
+        for batch in evaluation_batches(windows, micro_size=micro_size, limit=sequences):
             show(what, done, total)
             moved = batch.to(loaded.device)
             with loaded.computing():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -46,3 +47,43 @@ class Batch:
 
 
 TENSORS = ("inputs", "targets", "weights", "positions", "documents")
+
+
+class Count(NamedTuple):
+    """What of a batch counts, in three ways.
+
+    Arguments:
+        tokens: that the model reads, without padding, whatever their targets weigh. Durations,
+            schedules and throughput are counted in these, and what the model adds to the loss is a
+            mean over them.
+        targets: that count; the cross-entropy is a mean over these.
+        weight: of these targets; the loss is divided by it.
+        valid: (B, S) which targets count; None: all that the data marks.
+    """
+
+    tokens: int
+    targets: int
+    weight: float
+    valid: torch.Tensor | None = None
+
+
+class StepBatch(NamedTuple):
+    """The micro-batches of one step of this rank.
+
+    Arguments:
+        counts: what counts of each micro-batch.
+        whole: what counts of all of them.
+    """
+
+    batches: Sequence[Batch]
+    counts: Sequence[Count]
+    whole: Count
+
+
+def total_count(counts: Sequence[Count]) -> Count:
+    """Add up the counts of micro-batches."""
+    return Count(
+        tokens=sum(count.tokens for count in counts),
+        targets=sum(count.targets for count in counts),
+        weight=sum(count.weight for count in counts),
+    )

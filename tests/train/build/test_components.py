@@ -35,7 +35,7 @@ def plain_loop(job: Job) -> list[torch.Tensor]:
     for step in range(6):
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * parts.schedule.factor(Position(step=step))
-        batches = [next(parts.loader) for _ in range(2)]
+        batches = parts.feed.take().batches
         tokens = sum(batch.target_tokens for batch in batches)
         optimizer.zero_grad()
         for batch in batches:

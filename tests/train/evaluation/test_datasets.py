@@ -30,12 +30,12 @@ def files(folder: Path) -> str:
 
 def test_all_text_is_tokenized(tmp_path: Path) -> None:
     job = small_job(tmp_path, files(tmp_path))
-    (web,) = build_datasets(job, ByteTokenizer()).values()
+    (web,) = (each.corpus for each in build_datasets(job, ByteTokenizer()).values())
     texts = [(tmp_path / "web" / f"{name}.txt").read_bytes() for name in "ab"]
     orders = [[256, *a, 256, *b, 256] for a, b in (texts, texts[::-1])]
     assert web.tokens.tolist() in orders, "a document without a byte is none"
     assert web.byte_count == sum(len(text) for text in texts)
-    assert np.array_equal(build_components(job).eval_sets["web"].tokens, web.tokens)
+    assert np.array_equal(build_components(job).eval_sets["web"].corpus.tokens, web.tokens)
 
 
 def test_none_without_an_evaluation(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_documents_that_are_learned_from_as_well_are_named(tmp_path: Path) -> No
     job = small_job(tmp_path, f"evaluation.datasets=[{same}, {other}]")
     parts = build_components(job)
     (line,) = trained_on(parts.train, parts.eval_sets)
-    trained = len(parts.train.files)
+    trained = len(parts.train.identity.files)
     assert line.startswith(f"evaluation: {trained} of 40 documents of same are in the tr")
     assert list(trained_on(parts.train, {"held_out": parts.held_out})) == []
 

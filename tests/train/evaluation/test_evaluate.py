@@ -76,13 +76,13 @@ def test_equal_to_a_direct_computation(
     parts = build_components(job)
     score = evaluate(job, parts)["held_out"]
     limit = None if sequences == "null" else int(sequences)
-    nats, count, size, _ = computed(parts.model, parts.held_out, sequence_length, limit)
+    nats, count, size, _ = computed(parts.model, parts.held_out.corpus, sequence_length, limit)
     assert score.tokens == count
     assert score.loss == pytest.approx(nats / count, rel=1e-6)
     assert score.perplexity == pytest.approx(np.exp(nats / count), rel=1e-6)
     assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
     assert score.accuracy is None
-    part = eval_slice(job, parts.held_out)
+    part = eval_slice(job, parts.held_out.corpus)
     assert (part.byte_count, len(part.tokens)) == (size, count + 1)
 
 
@@ -92,10 +92,10 @@ def test_named_data_sets_and_accuracy(tmp_path: Path, loss: str) -> None:
     parts = learned(job)
     scores = evaluate(job, parts)
     assert list(scores) == ["held_out", "web"]
-    assert len(parts.eval_sets["web"].files) == 11
+    assert len(parts.eval_sets["web"].identity.files) == 11
     for name, corpus, sequences in (
-        ("held_out", parts.held_out, 12),
-        ("web", parts.eval_sets["web"], 5),
+        ("held_out", parts.held_out.corpus, 12),
+        ("web", parts.eval_sets["web"].corpus, 5),
     ):
         nats, count, size, right = computed(parts.model, corpus, 16, sequences)
         score = scores[name]
@@ -116,7 +116,7 @@ def test_accuracy_of_what_counts(tmp_path: Path, loss: str, flag: str) -> None:
     parts.model.load_state_dict(learned(plain).model.state_dict())
     score = evaluate(job, parts)["held_out"]
     right, tokens, size, left_out = 0, 0, 0, 0
-    for batch in evaluation_batches(parts.held_out, sequence_length=16, micro_size=1):
+    for batch in evaluation_batches(parts.held_out, micro_size=1):
         with torch.no_grad():
             guesses = parts.model.eval()(batch.inputs).argmax(-1)
         counts = (batch.targets != -100) & (batch.targets != 33)
@@ -172,9 +172,9 @@ def test_a_model_that_knows_nothing(tmp_path: Path) -> None:
         torch.nn.init.zeros_(parameter)
     score = evaluate(job, parts)["held_out"]
     assert score.loss == pytest.approx(math.log(257), rel=1e-6)
-    separators = score.tokens - parts.held_out.byte_count
-    assert separators == len(parts.held_out.files)
-    expected = math.log2(257) * score.tokens / parts.held_out.byte_count
+    separators = score.tokens - parts.held_out.identity.bytes
+    assert separators == len(parts.held_out.identity.files)
+    expected = math.log2(257) * score.tokens / parts.held_out.identity.bytes
     assert score.bits_per_byte == pytest.approx(expected, rel=1e-6)
 
 
@@ -190,11 +190,11 @@ def test_nothing_of_the_state_changes(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.dropout=0.5")
     parts = build_components(job)
     parts.model.train()
-    noise, loader = torch.get_rng_state(), parts.loader.state_dict()
+    noise, loader = torch.get_rng_state(), parts.feed.state_dict()
     first = evaluate(job, parts)
     assert evaluate(job, parts) == first, "dropout is off"
     assert torch.equal(torch.get_rng_state(), noise)
-    assert parts.loader.state_dict() == loader
+    assert parts.feed.state_dict() == loader
     assert all(module.training for module in parts.model.modules())
     assert all(parameter.grad is None for parameter in parts.model.parameters())
 

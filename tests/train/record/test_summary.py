@@ -33,8 +33,8 @@ def test_a_finished_run(tmp_path: Path) -> None:
     model = f"this model after 6 steps {last['held_out_bits_per_byte']:.3f}"
     assert model in lines
     assert any(line.startswith("unigram (how frequent is the byte) ") for line in lines)
-    assert len(parts.held_out.tokens) > end
-    whole = ngram_baselines(parts.train, parts.held_out)
+    assert parts.held_out.identity.tokens > end
+    whole = ngram_baselines(parts.train.corpus, parts.held_out.corpus)
     assert 2.5 < whole.unigram < 3.5
     assert whole.bigram < 2.0
 

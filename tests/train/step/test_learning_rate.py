@@ -140,7 +140,7 @@ def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     assert isinstance(job.schedule, Moving)
     parts = build_components(job)
     loop = Loop(job, parts, [], StopRequest(), Position())
-    per_epoch = parts.loader.windows_per_epoch / 4
+    per_epoch = len(parts.train) / 4
     curve, seen = job.schedule.build(), []
     for step in range(60):
         result = loop.take_step()
@@ -179,7 +179,7 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
     job = small_job(tmp_path, *BATCH, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
     parts = build_components(job)
     loop, curve = Loop(job, parts, [], StopRequest(), Position()), job.schedule.build()
-    per_epoch, found = parts.loader.windows_per_epoch / 4, list[float]()
+    per_epoch, found = len(parts.train) / 4, list[float]()
     while loop.goes_on:
         step = loop.position.step
         place = Place(

@@ -23,7 +23,6 @@ from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.objective import total_count
 from setpoint.train.step.position import Position
 
 from ..small import events, rows, small_job
@@ -85,7 +84,7 @@ def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
         lr = options.lr * cosine(step, int(schedule.warmup.count), STEPS, schedule.floor)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        batch = next(parts.loader)
+        batch = parts.feed.take().batches[0]
         key = hashlib.sha256(f"{job.seed}/rank 0/step {step}".encode()).digest()
         torch.manual_seed(int.from_bytes(key[:8], "big") >> 1)
         loss = F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
@@ -136,9 +135,7 @@ def test_accumulation_equals_one_large_batch(
         parts = build_components(job)
         parts.model.to(dtype)
         loop = Loop(job, parts, [], StopRequest(), Position())
-        batches = [next(parts.loader) for _ in range(accumulation)]
-        counts = [parts.objective.count(batch) for batch in batches]
-        whole = total_count(counts)
+        batches, counts, whole = parts.feed.take()
         shares = [loop.backward(*each, whole)[0] for each in zip(batches, counts, strict=True)]
         losses.append(float(sum(share[0] for share in shares)))
         gradients.append(

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.batch import total_count
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop, StepResult
-from setpoint.train.step.objective import total_count
 from setpoint.train.step.position import Position
 
 from ...loss.liger_stand_in import liger_stand_in
@@ -63,7 +63,7 @@ def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Component
     parts = build_components(job)
     parts.model.to(dtype)
     loop = Loop(job, parts, [], StopRequest(), Position())
-    batches = [next(parts.loader) for _ in range(job.batch.accumulation)]
+    batches = list(parts.feed.take().batches)
     if weighted:
         batches = [
             # Like nothing else, and often 0.
@@ -109,7 +109,7 @@ def test_weights_from_the_data(tmp_path: Path, loss: str, portion: tuple[int, in
         job_of(tmp_path, portion, f"loss={loss}"), torch.float64, weighted=True
     )
     whole = build_components(job_of(tmp_path, (8, 1)))
-    model, batch = whole.model.to(torch.float64).train(), next(whole.loader)
+    model, batch = whole.model.to(torch.float64).train(), whole.feed.take().batches[0]
     weights = (batch.inputs % 5 * (batch.targets % 3)).double().flatten()
     each = F.cross_entropy(
         model(batch.inputs).flatten(0, 1), batch.targets.flatten(), reduction="none"

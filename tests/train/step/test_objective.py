@@ -19,14 +19,14 @@ from setpoint.loss.weighing import Weigher
 from setpoint.precision.config import LossScale
 from setpoint.precision.scaler import LossScaler
 from setpoint.resilience.signals import StopRequest
-from setpoint.shapes.batch import IGNORE_INDEX, Batch
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, StepBatch, total_count
 from setpoint.shapes.outcome import Outcome, Projection, Routing
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.step.loop import Loop
-from setpoint.train.step.objective import Objective, add_routing, total_count
+from setpoint.train.step.objective import Objective, add_routing
 from setpoint.train.step.position import Position
 
 from ...batches import make_batch
@@ -51,12 +51,12 @@ def rows_of(weighted: bool, seed: int = 0) -> Batch:
 
 
 class Rows:
-    """A loader that gives the rows of one batch, a few at a time."""
+    """A feed whose only step are the rows of one batch, a few at a time."""
 
     epoch = 0.0
 
-    def __init__(self, batch: Batch, size: int) -> None:
-        self.parts = self.split(batch, size)
+    def __init__(self, parts: Components, batch: Batch, size: int) -> None:
+        self.parts, self.batches = parts, tuple(self.split(batch, size))
 
     def split(self, batch: Batch, size: int) -> Iterator[Batch]:
         for first in range(0, ROWS, size):
@@ -64,8 +64,9 @@ class Rows:
             weights = None if batch.weights is None else batch.weights[at]
             yield make_batch(batch.inputs[at], batch.targets[at], weights=weights)
 
-    def __next__(self) -> Batch:
-        return next(self.parts)
+    def take(self) -> StepBatch:
+        counts = [self.parts.objective.count(batch) for batch in self.batches]
+        return StepBatch(self.batches, counts, total_count(counts))
 
 
 def one_update(
@@ -78,7 +79,7 @@ def one_update(
     )  # fmt: skip
     parts = build_components(job)
     parts.model.to(torch.float64)
-    parts.loader = Rows(batch, micro)  # pyright: ignore[reportAttributeAccessIssue]
+    parts.feed = Rows(parts, batch, micro)  # pyright: ignore[reportAttributeAccessIssue]
     kept: list[Tensor] = []
 
     def keep(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -153,7 +154,7 @@ def test_the_scale_of_fp16_is_taken_back(tmp_path: Path, kind: str) -> None:
         parts = build_components(job)
         parts.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)), enabled=enabled)
         loop = Loop(job, parts, [], StopRequest(), Position())
-        batch = next(parts.loader)
+        batch = parts.feed.take().batches[0]
         count = parts.objective.count(batch)
         loop.backward(batch, count, count)
         raw = [p.grad.clone() for p in parts.model.parameters() if p.grad is not None]
@@ -190,7 +191,7 @@ def test_what_the_model_adds_is_a_mean_over_the_global_batch(tmp_path: Path) -> 
     parts.model = Told()
     parts.objective = Objective(parts.model, resolve(CrossEntropy()).build())
     parts.optimizer = torch.optim.SGD(parts.model.parameters(), lr=0.0)
-    parts.loader = Rows(batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
+    parts.feed = Rows(parts, batch, 2)  # pyright: ignore[reportAttributeAccessIssue]
     loop = Loop(job, parts, [], StopRequest(), Position())
     result = loop.take_step()
     valid = (batch.targets != IGNORE_INDEX).sum(1).view(4, 2).sum(1)
@@ -234,7 +235,7 @@ def test_a_dense_model_has_no_routing(tmp_path: Path) -> None:
 def test_counts_of_the_data_are_taken_as_they_are(tmp_path: Path) -> None:
     parts = build_components(small_job(tmp_path))
     # Not what the targets say: nothing is counted anew where nothing is left out.
-    batch = replace(next(parts.loader), target_tokens=5)
+    batch = replace(parts.feed.take().batches[0], target_tokens=5)
     count = parts.objective.count(batch)
     assert count == (batch.inputs.numel(), 5, 5.0, None)
     assert total_count([count, count])[1:3] == (10, 10.0)
@@ -268,7 +269,7 @@ class TestEvaluation:
         for parameter in parts.model.parameters():
             nn.init.zeros_(parameter)
         score = evaluate(job, parts)[HELD_OUT]
-        tokens = torch.from_numpy(parts.held_out.tokens.astype("int64"))[1:]
+        tokens = torch.from_numpy(parts.held_out.corpus.tokens.astype("int64"))[1:]
         counted = tokens[tokens != 33]
         bits = torch.tensor(VOCAB).log2().item()
         assert score.tokens == len(counted) < len(tokens)

@@ -16,7 +16,6 @@ TRAINING: Final = (
     "sequence_balance_loss",
     "router_z_loss",
     "gradient_scale",
-    "load_sequences",
     "bias_rate",
     "bias_schedule",
     "packed",

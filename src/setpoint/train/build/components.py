@@ -11,10 +11,9 @@ from torch import nn
 
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled
-from setpoint.data.corpus import Corpus
-from setpoint.data.loader import WindowLoader
+from setpoint.data.feed import Feed
 from setpoint.data.tokenizer import Tokenizer
-from setpoint.data.windows import require_one_window
+from setpoint.data.windows import Windows, evaluation_windows, require_one_window, training_windows
 from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.layers import layers_of
 from setpoint.optim.build import build_optimizer
@@ -41,7 +40,7 @@ class Components:
     Arguments:
         train, held_out: the two sides of the data; None where nothing is held out.
         eval_sets: the data sets of the evaluation beside these, by their names.
-        loader: draws the micro-batches of the training side.
+        feed: gives each step its micro-batches of the training side, counted.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
         weights: the model's parameters as the optimizer gets them.
@@ -56,9 +55,9 @@ class Components:
 
     world: World
     tokenizer: Tokenizer
-    train: Corpus
-    held_out: Corpus | None
-    loader: WindowLoader
+    train: Windows
+    held_out: Windows | None
+    feed: Feed
     model: nn.Module
     objective: Objective
     weights: OptimizerParams
@@ -68,7 +67,7 @@ class Components:
     scaler: LossScaler
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
-    eval_sets: dict[str, Corpus] = field(default_factory=dict)
+    eval_sets: dict[str, Windows] = field(default_factory=dict)
     companions: Companions = field(default_factory=Companions)
 
     @property
@@ -79,16 +78,17 @@ class Components:
 
 def data_line(job: Job, parts: Components) -> str:
     """What the data is, and how often the duration goes through it."""
-    count = len(parts.train.files)
+    train = parts.train.identity
+    count = len(train.files)
     held_out = ""
     if parts.held_out is not None:
-        held_out = f", {short_count(len(parts.held_out.tokens))} held out"
+        held_out = f", {short_count(parts.held_out.identity.tokens)} held out"
     line = (
         f"data: {count:,} document{'s' * (count != 1)}, "
-        f"{short_count(len(parts.train.tokens))} tokens to train on{held_out}"
+        f"{short_count(train.tokens)} tokens to train on{held_out}"
     )
     # An epoch is all windows once, each of which is a sequence of a step.
-    per_epoch = parts.loader.windows_per_epoch / job.batch.global_size
+    per_epoch = len(parts.train) / job.batch.global_size
     meant: list[str] = []
     for limit in job.duration.limits:
         if limit.unit == "epochs":
@@ -120,20 +120,15 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
     seed_everything(job.seed, world.rank)
     tokenizer = job.tokenizer.build()
     require_tokens(job.loss, tokenizer.vocab_size)
-    train, held_out = job.data.build(tokenizer=tokenizer, show=show)
+    corpus, kept_back = job.data.build(tokenizer=tokenizer, show=show)
     if job.evaluation is not None:
-        assert held_out is not None, "the configuration is refused otherwise"
+        assert kept_back is not None, "the configuration is refused otherwise"
         # Else it would come out at the first evaluation, when the training is paid for.
-        require_one_window(held_out, job.batch.sequence_length)
+        require_one_window(kept_back, job.batch.sequence_length)
     eval_sets = build_datasets(job, tokenizer, show)
-    loader = WindowLoader(
-        train,
-        sequence_length=job.batch.sequence_length,
-        micro_size=job.batch.micro_size,
-        seed=job.seed,
-        data_rank=world.data_rank,
-        data_size=world.data_size,
-    )
+    train, held_out = training_windows(corpus, job.batch.sequence_length), None
+    if kept_back is not None:
+        held_out = evaluation_windows(kept_back, job.batch.sequence_length)
     model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh)
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
@@ -149,21 +144,31 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
     groups = groups_of(job.optimizer, model, weights.named_parameters())
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
+    objective = Objective(model, job.loss.build())
+    feed = Feed(
+        train,
+        objective.count,
+        seed=job.seed,
+        micro_size=job.batch.micro_size,
+        accumulation=job.batch.accumulation,
+        data_rank=world.data_rank,
+        data_size=world.data_size,
+    )
     return Components(
         world=world,
         tokenizer=tokenizer,
         train=train,
         held_out=held_out,
-        loader=loader,
+        feed=feed,
         model=model,
-        objective=Objective(model, job.loss.build()),
+        objective=objective,
         weights=weights,
         optimizer=optimizer,
         options=options_of(optimizer),
         schedule=LearningRate(
             job.schedule,
             tokens_per_step=job.batch.global_size * job.batch.sequence_length,
-            epochs_per_step=job.batch.global_size / loader.windows_per_epoch,
+            epochs_per_step=job.batch.global_size / len(train),
         ),
         scaler=build_scaler(job.precision, device),
         compiled=compiled,

@@ -117,15 +117,15 @@ def measure_of(job: Job, parts: Components) -> dict[str, Any]:
     section = job.evaluation
     assert section is not None
     best = section.best
-    corpus = parts.held_out if best.data == HELD_OUT else parts.eval_sets[best.data]
-    assert corpus is not None
+    data = parts.held_out if best.data == HELD_OUT else parts.eval_sets[best.data]
+    assert data is not None
     return {
         "data": best.data,
         "metric": best.metric,
         "direction": best.direction,
         "sequences": section.sequences_of(best.data),
         "sequence_length": job.batch.sequence_length,
-        "text": corpus.digest,
+        "text": data.identity.digest,
         "left_out": [*job.loss.left_out],
     }
 

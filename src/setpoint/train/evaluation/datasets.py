@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import Corpus, build_named_corpus
+from setpoint.data.corpus import build_named_corpus
+from setpoint.data.windows import Windows, evaluation_windows
 from setpoint.track.progress import Work, no_work
 
 if TYPE_CHECKING:
+    from setpoint.data.sequences import Sequences
     from setpoint.data.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
 
-def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, Corpus]:
+def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, Windows]:
     """Read and tokenize them, whole.
 
     Returns:
@@ -23,7 +25,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
     Raises:
         SetpointError: a source cannot be read, or a text is empty or shorter than one sequence.
     """
-    built: dict[str, Corpus] = {}
+    built: dict[str, Windows] = {}
     section, length = job.evaluation, job.batch.sequence_length
     for index, each in enumerate(section.datasets if section is not None else ()):
         where = f"evaluation.datasets.{index}.sources"
@@ -36,17 +38,18 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
                 f"needs {length + 1} for one sequence.\n"
                 f"Valid: more text, or batch.sequence_length up to {have - 1}."
             )
-        built[each.name] = corpus
+        built[each.name] = evaluation_windows(corpus, length)
     return built
 
 
-def trained_on(train: Corpus, datasets: Mapping[str, Corpus]) -> Iterator[str]:
+def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[str]:
     """Look for documents that are both evaluated and trained on."""
-    known = {file.sha256 for file in train.files} if datasets else set[str]()
-    for name, corpus in datasets.items():
-        shared = [file for file in corpus.files if file.sha256 in known]
+    known = {file.sha256 for file in train.identity.files} if datasets else set[str]()
+    for name, each in datasets.items():
+        files = each.identity.files
+        shared = [file for file in files if file.sha256 in known]
         if shared:
             yield (
-                f"evaluation: {len(shared)} of {len(corpus.files)} documents of {name} "
+                f"evaluation: {len(shared)} of {len(files)} documents of {name} "
                 f"are in the training data as well, such as {shared[0].name}"
             )

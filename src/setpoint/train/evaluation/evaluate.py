@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from setpoint.config import RunError
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import evaluation_batches, evaluation_windows
+from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.sequences import Sequences
 from setpoint.model.mode import evaluating
 from setpoint.precision.autocast import compute_in
-from setpoint.shapes.batch import Batch
+from setpoint.shapes.batch import Batch, Count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.build.components import Components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores
 from setpoint.train.step.averaging import evaluation_point
-from setpoint.train.step.objective import Count
 
 
 def evaluate(
@@ -42,15 +44,15 @@ def evaluate(
     assert section is not None and parts.held_out is not None
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
         return {
-            name: score(job, parts, corpus, section.sequences_of(name), between, name, show)
-            for name, corpus in {HELD_OUT: parts.held_out, **parts.eval_sets}.items()
+            name: score(job, parts, data, section.sequences_of(name), between, name, show)
+            for name, data in {HELD_OUT: parts.held_out, **parts.eval_sets}.items()
         }
 
 
 def score(
     job: Job,
     parts: Components,
-    corpus: Corpus,
+    data: Sequences,
     sequences: int | None,
     between: Callable[[], None] = lambda: None,
     name: str = HELD_OUT,
@@ -68,16 +70,10 @@ def score(
     """
     assert job.evaluation is not None
     nats, correct, tokens, size, done = 0.0, 0, 0, 0, 0
-    total = evaluation_windows(corpus, job.batch.sequence_length)
-    total = total if sequences is None else min(total, sequences)
+    total = len(data) if sequences is None else min(len(data), sequences)
     what = f"evaluating {name}, sequences"
     show(what, 0, total)
-    for batch in evaluation_batches(
-        corpus,
-        sequence_length=job.batch.sequence_length,
-        micro_size=job.batch.micro_size,
-        windows=sequences,
-    ):
+    for batch in evaluation_batches(data, micro_size=job.batch.micro_size, limit=sequences):
         between()
         count = parts.objective.count(batch)
         with compute_in(job.precision.compute, job.precision.params, parts.device):
@@ -88,23 +84,23 @@ def score(
                 sums = parts.objective(batch.to(parts.device)).result
         nats += float(sums.nats)
         tokens += count.targets
-        size += _bytes(corpus, batch, count)
+        size += _bytes(parts.tokenizer.token_bytes, batch, count)
         done += len(batch.inputs)
         show(what, done, total)
     if not tokens or not size:
         raise RunError(
-            f"none of the targets of {corpus.side} counts (tokens: {tokens}, bytes: {size}): "
-            f"loss.ignore_index or loss.token_weights leave all of them out; evaluate on more "
-            f"sequences or more text"
+            f"none of the targets of {data.identity.side} counts (tokens: {tokens}, "
+            f"bytes: {size}): loss.ignore_index or loss.token_weights leave all of them "
+            f"out; evaluate on more sequences or more text"
         )
     return Score.of(nats, tokens, size, correct if job.evaluation.accuracy else None)
 
 
-def _bytes(corpus: Corpus, batch: Batch, count: Count) -> int:
+def _bytes(token_bytes: npt.NDArray[np.int64], batch: Batch, count: Count) -> int:
     """The bytes that the targets which count stand for."""
     if count.valid is None:
         return batch.target_bytes
-    return int(corpus.token_bytes[batch.targets[count.valid].numpy()].sum())
+    return int(token_bytes[batch.targets[count.valid].numpy()].sum())
 
 
 def eval_slice(job: Job, held_out: Corpus) -> Corpus:

@@ -12,7 +12,7 @@ from setpoint.config import (
     SetpointError,
     within,
 )
-from setpoint.data.corpus import Corpus
+from setpoint.data.sequences import DataIdentity
 from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
@@ -34,7 +34,7 @@ def write_data(run: RunDirectory, parts: Components) -> None:
     Raises:
         RunError: if it cannot be written.
     """
-    facts = {**_read(run), "data": {side: describe(corpus) for side, corpus in _sides(parts)}}
+    facts = {**_read(run), "data": {side: describe(data) for side, data in _sides(parts)}}
     run.write_json(ENVIRONMENT, facts)
 
 
@@ -45,7 +45,7 @@ def write_environment(run: RunDirectory, parts: Components) -> None:
         RunError: if it cannot be written.
     """
     facts = environment()
-    facts["data"] = {side: describe(corpus) for side, corpus in _sides(parts)}
+    facts["data"] = {side: describe(data) for side, data in _sides(parts)}
     run.write_json(ENVIRONMENT, facts)
 
 
@@ -115,20 +115,20 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _sides(parts: Components) -> Iterator[tuple[str, Corpus]]:
+def _sides(parts: Components) -> Iterator[tuple[str, DataIdentity]]:
     """The sides of the data that there are."""
-    yield "train", parts.train
+    yield "train", parts.train.identity
     if parts.held_out is not None:
-        yield "held_out", parts.held_out
+        yield "held_out", parts.held_out.identity
 
 
-def describe(corpus: Corpus) -> dict[str, Any]:
+def describe(data: DataIdentity) -> dict[str, Any]:
     """A side of the data as the record has it."""
     return {
-        "bytes": corpus.byte_count,
-        "tokens": len(corpus.tokens),
-        "digest": corpus.digest,
-        "files": [list(file) for file in corpus.files],
+        "bytes": data.bytes,
+        "tokens": data.tokens,
+        "digest": data.digest,
+        "files": [list(file) for file in data.files],
     }
 
 
@@ -140,12 +140,12 @@ def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[st
         `gone`, `new` or `changed`.
     """
     found: list[dict[str, Any]] = []
-    for side, corpus in _sides(parts):
+    for side, data in _sides(parts):
         entry = recorded.get(side)
-        if entry is None or entry["digest"] == corpus.digest:
+        if entry is None or entry["digest"] == data.digest:
             continue
         before = {name: digest for name, _, digest in entry["files"]}
-        now = {name: digest for name, _, digest in corpus.files}
+        now = {name: digest for name, _, digest in data.files}
         both = [name for name in now if name in before]
         found.append(
             {

@@ -93,11 +93,11 @@ class Data:
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
-        into.state["loader"] = self.parts.loader.state_dict()
+        into.state["loader"] = self.parts.feed.state_dict()
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
-        self.parts.loader.load_state_dict(saved.state["loader"], self.other_data)
+        self.parts.feed.load_state_dict(saved.state["loader"], self.other_data)
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from setpoint.optim.clip import clip_gradients
 from setpoint.parallel.seeds import seed_step
 from setpoint.precision.autocast import compute_in
 from setpoint.resilience.signals import Stopped
-from setpoint.shapes.batch import Batch
+from setpoint.shapes.batch import Batch, Count
 from setpoint.train.step.errors import stepping
-from setpoint.train.step.objective import Count, add_routing, total_count
+from setpoint.train.step.objective import add_routing
 from setpoint.train.step.position import Position, is_over, share_done
 from setpoint.train.step.routing import balance_experts
 
@@ -227,9 +227,7 @@ class Loop:
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
         with self.span("data"):
-            batches = [next(parts.loader) for _ in range(self.job.batch.accumulation)]
-            counts = [parts.objective.count(batch) for batch in batches]
-        whole = total_count(counts)
+            batches, counts, whole = parts.feed.take()
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in batches))
         sums, routing = torch.zeros(2, device=parts.device), None
@@ -282,7 +280,7 @@ class Loop:
         self.position = Position(
             step=at.step + 1,
             tokens=at.tokens + result.tokens,
-            epochs=self.parts.loader.epoch,
+            epochs=self.parts.feed.epoch,
             seconds=at.seconds + seconds,
         )
         self.last = self.is_over

@@ -11,30 +11,12 @@ from setpoint.config import SetpointError
 from setpoint.loss.accuracy import right_in_hidden, right_in_logits
 from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.forms import FromHidden, Weighs
-from setpoint.shapes.batch import IGNORE_INDEX
+from setpoint.shapes.batch import IGNORE_INDEX, Count
 from setpoint.shapes.outcome import Outcome, Routing, supports_head
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Batch
     from setpoint.shapes.outcome import Projection
-
-
-class Count(NamedTuple):
-    """What of a batch counts, in three ways.
-
-    Arguments:
-        tokens: that the model reads, without padding, whatever their targets weigh. Durations,
-            schedules and throughput are counted in these, and what the model adds to the loss is a
-            mean over them.
-        targets: that count; the cross-entropy is a mean over these.
-        weight: of these targets; the loss is divided by it.
-        valid: (B, S) which targets count; None: all that the data marks.
-    """
-
-    tokens: int
-    targets: int
-    weight: float
-    valid: Tensor | None = None
 
 
 class EvalSums(NamedTuple):
@@ -161,15 +143,6 @@ class Objective:
         count = int(valid.sum())
         weight = count if weights is None else weights[valid].sum(dtype=torch.float64)
         return Count(batch.tokens, count, float(weight), valid)
-
-
-def total_count(counts: list[Count]) -> Count:
-    """Add up the counts of micro-batches."""
-    return Count(
-        tokens=sum(count.tokens for count in counts),
-        targets=sum(count.targets for count in counts),
-        weight=sum(count.weight for count in counts),
-    )
 
 
 def add_routing(before: Routing | None, routing: Routing, share: float) -> Routing:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.loader import WindowLoader
+from setpoint.data.feed import Feed
 from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.windows import training_windows
+from setpoint.shapes.batch import Batch, Count
 
 
 def counting_corpus(size: int) -> Corpus:
@@ -23,10 +25,23 @@ def counting_corpus(size: int) -> Corpus:
     return build_corpus([Document("t/a", text)], ByteTokenizer(), side="train")
 
 
-def rows(loader: WindowLoader, steps: int) -> list[tuple[int, ...]]:
+def count(batch: Batch) -> Count:
+    return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
+
+
+def feed_of(corpus: Corpus, *, sequence_length: int, **options: int) -> Feed:
+    return Feed(training_windows(corpus, sequence_length), count, **options)
+
+
+def batches_of(feed: Feed) -> Iterator[Batch]:
+    while True:
+        yield from feed.take().batches
+
+
+def rows(loader: Feed, steps: int) -> list[tuple[int, ...]]:
     """The windows of the next batches, whole: the inputs and the last target."""
     found: list[tuple[int, ...]] = []
-    for batch in itertools.islice(loader, steps):
+    for batch in itertools.islice(batches_of(loader), steps):
         assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
         whole = torch.cat([batch.inputs, batch.targets[:, -1:]], dim=1)
         found += [tuple(row) for row in whole.tolist()]
@@ -50,8 +65,8 @@ def test_every_epoch_holds_every_window_once(
 ) -> None:
     corpus = counting_corpus(size)
     expected = sorted(all_windows(corpus, sequence_length))
-    loader = WindowLoader(corpus, sequence_length=sequence_length, micro_size=micro_size, seed=seed)
-    assert loader.windows_per_epoch == len(expected)
+    loader = feed_of(corpus, sequence_length=sequence_length, micro_size=micro_size, seed=seed)
+    assert len(loader.sequences) == len(expected)
     stream = rows(loader, 3 * len(expected))  # at least three epochs, batches crossing their ends
     for epoch in range(3):
         part = stream[epoch * len(expected) : (epoch + 1) * len(expected)]
@@ -62,8 +77,8 @@ def test_order_changes_with_epoch_and_seed() -> None:
     corpus = counting_corpus(2000)
 
     def order(seed: int) -> list[tuple[int, ...]]:
-        loader = WindowLoader(corpus, sequence_length=9, micro_size=1, seed=seed)
-        return rows(loader, 2 * loader.windows_per_epoch)
+        loader = feed_of(corpus, sequence_length=9, micro_size=1, seed=seed)
+        return rows(loader, 2 * len(loader.sequences))
 
     first, other = order(0), order(1)
     half = len(first) // 2
@@ -77,7 +92,7 @@ def test_the_order_of_a_seed_never_changes() -> None:
     # Checkpoints hold a position in this order: if it changed, old runs could not be resumed.
     corpus = counting_corpus(78)
     windows = all_windows(corpus, 9)
-    loader = WindowLoader(corpus, sequence_length=9, micro_size=1, seed=1234)
+    loader = feed_of(corpus, sequence_length=9, micro_size=1, seed=1234)
     found = [windows.index(row) for row in rows(loader, 16)]
     assert found == [7, 2, 3, 4, 5, 6, 1, 0, 0, 6, 3, 4, 2, 1, 7, 5]
 
@@ -87,8 +102,8 @@ def test_an_epoch_of_an_older_checkpoint_ends_in_its_order() -> None:
     corpus = counting_corpus(78)
     windows = all_windows(corpus, 9)
 
-    def loader() -> WindowLoader:
-        return WindowLoader(corpus, sequence_length=9, micro_size=1, seed=1234)
+    def loader() -> Feed:
+        return feed_of(corpus, sequence_length=9, micro_size=1, seed=1234)
 
     old, new = loader(), loader()
     state = {k: v for k, v in old.state_dict().items() if k != "order"} | {"index": 3}
@@ -116,8 +131,8 @@ def test_a_resumed_loader_equals_the_uninterrupted_one(
 ) -> None:
     corpus = counting_corpus(size)
 
-    def make() -> WindowLoader:
-        return WindowLoader(corpus, sequence_length=7, micro_size=micro_size, seed=seed)
+    def make() -> Feed:
+        return feed_of(corpus, sequence_length=7, micro_size=micro_size, seed=seed)
 
     uninterrupted = make()
     rows(uninterrupted, before)
@@ -127,7 +142,9 @@ def test_a_resumed_loader_equals_the_uninterrupted_one(
     resumed.load_state_dict(state)
     assert resumed.epoch == uninterrupted.epoch
     assert resumed.state_dict() == state
-    for mine, theirs in itertools.islice(zip(resumed, uninterrupted, strict=True), 30):
+    for mine, theirs in itertools.islice(
+        zip(batches_of(resumed), batches_of(uninterrupted), strict=True), 30
+    ):
         assert torch.equal(mine.inputs, theirs.inputs)
         assert torch.equal(mine.targets, theirs.targets)
         assert (mine.target_tokens, mine.target_bytes) == (
@@ -139,23 +156,23 @@ def test_a_resumed_loader_equals_the_uninterrupted_one(
 @pytest.mark.parametrize("data_size", [2, 3, 4])
 def test_ranks_together_are_one_rank_with_a_larger_batch(data_size: int) -> None:
     corpus = counting_corpus(500)
-    one = WindowLoader(corpus, sequence_length=7, micro_size=2 * data_size, seed=5)
+    one = feed_of(corpus, sequence_length=7, micro_size=2 * data_size, seed=5)
     ranks = [
-        WindowLoader(
+        feed_of(
             corpus, sequence_length=7, micro_size=2, seed=5, data_rank=rank, data_size=data_size
         )
         for rank in range(data_size)
     ]
-    for _ in range(2 * one.windows_per_epoch):
-        together = torch.cat([next(rank).inputs for rank in ranks])
-        assert torch.equal(together, next(one).inputs)
+    for _ in range(2 * len(one.sequences)):
+        together = torch.cat([rank.take().batches[0].inputs for rank in ranks])
+        assert torch.equal(together, one.take().batches[0].inputs)
         assert all(rank.state_dict() == one.state_dict() for rank in ranks)
 
 
 def test_a_state_continues_under_another_number_of_ranks_and_batch() -> None:
     corpus = counting_corpus(500)
-    wide = WindowLoader(corpus, sequence_length=7, micro_size=4, seed=5)
-    narrow = WindowLoader(corpus, sequence_length=7, micro_size=1, seed=5)
+    wide = feed_of(corpus, sequence_length=7, micro_size=4, seed=5)
+    narrow = feed_of(corpus, sequence_length=7, micro_size=1, seed=5)
     rows(wide, 30)
     narrow.load_state_dict(wide.state_dict())
     assert rows(narrow, 40) == rows(wide, 10)
@@ -163,25 +180,52 @@ def test_a_state_continues_under_another_number_of_ranks_and_batch() -> None:
 
 def test_a_corpus_of_one_window_repeats_it() -> None:
     corpus = counting_corpus(8)  # 10 tokens
-    loader = WindowLoader(corpus, sequence_length=9, micro_size=3, seed=0)
-    assert loader.windows_per_epoch == 1
+    loader = feed_of(corpus, sequence_length=9, micro_size=3, seed=0)
+    assert len(loader.sequences) == 1
     assert set(rows(loader, 2)) == {tuple(corpus.tokens.tolist())}
     assert loader.epoch == 6.0
 
 
 def test_epoch_counts_passes_with_their_fraction() -> None:
-    loader = WindowLoader(counting_corpus(78), sequence_length=9, micro_size=3, seed=0)
-    assert loader.windows_per_epoch == 8
+    loader = feed_of(counting_corpus(78), sequence_length=9, micro_size=3, seed=0)
+    assert len(loader.sequences) == 8
     progress = [loader.epoch]
     for _ in range(3):
-        next(loader)
+        loader.take()
         progress.append(loader.epoch)
     assert progress == [0.0, 0.375, 0.75, 1.125]
     assert {key: loader.state_dict()[key] for key in ("epoch", "index")} == {"epoch": 1, "index": 1}
 
 
+def test_a_step_is_taken_whole_and_counted() -> None:
+    """Its micro-batches are those that one by one would have come, and the position is past it."""
+    corpus = counting_corpus(300)
+    whole = feed_of(corpus, sequence_length=9, micro_size=2, accumulation=3, seed=4)
+    single = feed_of(corpus, sequence_length=9, micro_size=2, seed=4)
+    step = whole.take()
+    one_by_one = [single.take() for _ in range(3)]
+    for batch, each in zip(step.batches, one_by_one, strict=True):
+        assert torch.equal(batch.inputs, each.batches[0].inputs)
+    assert list(step.counts) == [each.whole for each in one_by_one]
+    assert step.whole == (54, 54, 54.0, None)
+    assert whole.position == single.position == 6
+    assert whole.state_dict() == single.state_dict()
+
+
+def test_each_micro_batch_is_counted_by_itself() -> None:
+    def first_tokens(batch: Batch) -> Count:
+        number = 1 + int(batch.inputs.sum())
+        return Count(number, number, float(number))
+
+    sequences = training_windows(counting_corpus(300), 9)
+    step = Feed(sequences, first_tokens, micro_size=1, accumulation=3, seed=4).take()
+    expected = [first_tokens(batch) for batch in step.batches]
+    assert len(set(expected)) == 3 and list(step.counts) == expected
+    assert step.whole.tokens == sum(each.tokens for each in expected)
+
+
 def test_the_state_does_not_grow() -> None:
-    loader = WindowLoader(counting_corpus(400), sequence_length=9, micro_size=3, seed=0)
+    loader = feed_of(counting_corpus(400), sequence_length=9, micro_size=3, seed=0)
     start = len(json.dumps(loader.state_dict()))
     rows(loader, 500)
     assert len(json.dumps(loader.state_dict())) <= start + 5
@@ -198,13 +242,13 @@ def test_the_state_does_not_grow() -> None:
 def test_a_state_of_another_stream_is_refused(
     change: dict[str, int], field: str, words: str
 ) -> None:
-    def make(size: int = 400, sequence_length: int = 9, seed: int = 0) -> WindowLoader:
-        return WindowLoader(
+    def make(size: int = 400, sequence_length: int = 9, seed: int = 0) -> Feed:
+        return feed_of(
             counting_corpus(size), sequence_length=sequence_length, micro_size=2, seed=seed
         )
 
     old, new = make(), make(**change)
-    next(new)
+    new.take()
     before = new.state_dict()
     with pytest.raises(SetpointError) as caught:
         new.load_state_dict(old.state_dict())
@@ -215,7 +259,7 @@ def test_a_state_of_another_stream_is_refused(
 
 def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]) -> None:
     old, new = (
-        WindowLoader(corpus_of(text), sequence_length=2, micro_size=1, seed=0)
+        feed_of(corpus_of(text), sequence_length=2, micro_size=1, seed=0)
         for text in (b"abcdef", b"abcdeg")
     )
     with pytest.raises(SetpointError, match=r"data\.sources: .*digest"):
@@ -227,15 +271,15 @@ def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]
     [{"epoch": -1}, {"index": -1}, {"index": 40}, {"epoch": 1.5}, {"index": "3"}, {"epoch": True}],
 )
 def test_a_position_that_is_none_is_refused(change: dict[str, Any]) -> None:
-    loader = WindowLoader(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)
-    assert loader.windows_per_epoch == 40
+    loader = feed_of(counting_corpus(398), sequence_length=9, micro_size=2, seed=0)
+    assert len(loader.sequences) == 40
     with pytest.raises(SetpointError, match="is not a position"):
         loader.load_state_dict({**loader.state_dict(), **change})
 
 
 @pytest.mark.parametrize("state", [{}, {"epoch": 0, "index": 0}])
 def test_a_state_without_its_keys_is_refused(state: dict[str, Any]) -> None:
-    loader = WindowLoader(counting_corpus(400), sequence_length=9, micro_size=2, seed=0)
+    loader = feed_of(counting_corpus(400), sequence_length=9, micro_size=2, seed=0)
     with pytest.raises(SetpointError, match="has the keys"):
         loader.load_state_dict(state)
 
@@ -243,12 +287,13 @@ def test_a_state_without_its_keys_is_refused(state: dict[str, Any]) -> None:
 def test_numbers_out_of_range_and_a_short_corpus_are_refused() -> None:
     corpus = counting_corpus(20)  # 22 tokens
     good = {"sequence_length": 21, "micro_size": 1, "seed": 0}
-    WindowLoader(corpus, **good)
+    feed_of(corpus, **good)
     for change, words in (
         ({"sequence_length": 22}, "sequence_length: 22 needs 23 tokens"),
         ({"sequence_length": 0}, "sequence_length: 0 is below 1"),
         ({"micro_size": 0}, "micro_size: 0 is below 1"),
+        ({"accumulation": 0}, "accumulation: 0 is below 1"),
         ({"data_rank": 2, "data_size": 2}, "rank 2 is not one of 2"),
     ):
         with pytest.raises(SetpointError, match=words):
-            WindowLoader(corpus, **{**good, **change})
+            feed_of(corpus, **{**good, **change})

@@ -1,0 +1,53 @@
+"""The order in which an epoch goes through its sequences, a function of (seed, epoch)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.data.mix import shuffled, sorted_order
+
+FEISTEL = "feistel"
+"""The name of `shuffled` in the state of checkpoints."""
+
+PART = 1024
+"""Places whose order is computed at once; how many an epoch has makes no difference."""
+
+
+class Order:
+    """Every sequence once per epoch, in a new order each epoch; endless.
+
+    Arguments:
+        size: sequences in an epoch.
+        sorted_epoch: an epoch that a run of before began in another order, and ends in it.
+    """
+
+    def __init__(self, seed: int, size: int, sorted_epoch: int | None = None) -> None:
+        self.seed = seed
+        self.size = size
+        self.sorted_epoch = sorted_epoch
+        # Two: a batch which crosses into the next part needs both.
+        self._part = lru_cache(maxsize=2)(self._draw)
+
+    def name(self, epoch: int) -> str | None:
+        """What a checkpoint calls the order of an epoch; None for that of before they had names."""
+        return None if epoch == self.sorted_epoch else FEISTEL
+
+    def at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sequences at positions in the stream of all epochs, (B,) -> (B,)."""
+        epochs, places = np.divmod(positions, self.size)
+        found = np.empty_like(positions)
+        parts, places = np.divmod(places, PART)
+        for epoch, part in sorted(set(zip(epochs.tolist(), parts.tolist(), strict=True))):
+            here = (epochs == epoch) & (parts == part)
+            found[here] = self._part(epoch, part)[places[here]]
+        return found
+
+    def _draw(self, epoch: int, part: int) -> npt.NDArray[np.int64]:
+        key = f"windows/{self.seed}/{epoch}"
+        first, last = part * PART, min(self.size, (part + 1) * PART)
+        if epoch == self.sorted_epoch:
+            return sorted_order(key, self.size)[first:last]
+        return shuffled(key, self.size, np.arange(first, last))
