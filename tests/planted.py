@@ -298,8 +298,8 @@ BREAKS = [
     ),
     Break(
         "checkpoint/store.py",
-        "publish(staged, target)\n",
-        "_ = [each.move() for each in pointers]; publish(staged, target)\n",
+        "publish(folder, target)\n",
+        "_ = [each.move() for each in pointers]; publish(folder, target)\n",
         "checkpoint",
     ),
     Break(

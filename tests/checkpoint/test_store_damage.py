@@ -153,7 +153,7 @@ def test_files_beside_the_checkpoints_are_left_alone(store: CheckpointStore) -> 
 
 def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) -> list[str]:
     """Let the first reads of the files under a path fail, as a disk or a network does."""
-    left, digest, read = [times], manifest.digest_file, Path.read_bytes
+    left, digest, whole, read = [times], manifest.digest_file, manifest.read_file, Path.read_bytes
     failed: list[str] = []
 
     def fails(path: Path) -> None:
@@ -166,12 +166,17 @@ def failing(monkeypatch: pytest.MonkeyPatch, code: int, match: str, times: int) 
         fails(path)
         return digest(path)
 
+    def read_file(path: Path) -> tuple[bytearray, Written]:
+        fails(path)
+        return whole(path)
+
     def read_bytes(path: Path) -> bytes:
         fails(path)
         return read(path)
 
     monkeypatch.setattr(durable, "PAUSE", 0.0)
     monkeypatch.setattr(manifest, "digest_file", digest_file)
+    monkeypatch.setattr(manifest, "read_file", read_file)
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
     return failed
 

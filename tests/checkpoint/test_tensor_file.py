@@ -12,7 +12,7 @@ from safetensors.torch import load as library_load
 from safetensors.torch import save_file as library_save
 
 from setpoint.checkpoint.durable import write_file
-from setpoint.checkpoint.tensor_file import _DTYPES, encode_tensors, read_tensors
+from setpoint.checkpoint.tensor_file import _DTYPES, decode_tensors, encode_tensors
 from setpoint.config import SetpointError
 
 
@@ -20,7 +20,7 @@ def round_trip(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torc
     path = folder / "tensors.safetensors"
     path.unlink(missing_ok=True)
     write_file(path, encode_tensors(tensors))
-    return read_tensors(path)
+    return decode_tensors(bytearray(path.read_bytes()))
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -71,7 +71,7 @@ def test_the_library_agrees(tmp_path: Path) -> None:
     theirs = library_load(b"".join(encode_tensors(tensors)))
     assert all(same(theirs[name], tensor) for name, tensor in tensors.items())
     library_save(tensors, tmp_path / "theirs.safetensors")
-    ours = read_tensors(tmp_path / "theirs.safetensors")
+    ours = decode_tensors(bytearray((tmp_path / "theirs.safetensors").read_bytes()))
     assert all(same(ours[name], tensor) for name, tensor in tensors.items())
 
 

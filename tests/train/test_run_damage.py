@@ -97,16 +97,15 @@ def test_a_disk_that_fails_for_a_moment_costs_no_checkpoint(
     stopped: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """Also where the process is stopped at once: what could not be read is there afterwards."""
-    real, left = manifest.digest_file, [failures]
+    real, left = manifest.read_file, [failures]
 
-    def flaky(path: Path) -> Written:
+    def flaky(path: Path) -> tuple[bytearray, Written]:
         if left[0] and path.parent.name == "step-00000022":
             left[0] -= 1
             raise OSError(errno.EIO, "Input/output error")
         return real(path)
 
-    # The newest is read once more by `prepare`, if `latest` does not name it.
-    monkeypatch.setattr(manifest, "digest_file", flaky)
+    monkeypatch.setattr(manifest, "read_file", flaky)
     monkeypatch.setattr(StopRequest, "requested", property(lambda self: True))
     assert go_on(stopped) == (22 if failures == 1 else 20)
     names = sorted(path.name for path in (stopped / "checkpoints").glob("step-00000022*"))

@@ -14,6 +14,9 @@ T = TypeVar("T")
 PAUSE = 0.1
 """Seconds before a failed read is tried again."""
 
+CHUNK = 1 << 20
+"""Bytes that are read at once."""
+
 
 class Written(NamedTuple):
     """What was written to one file, as the manifest records it.
@@ -81,6 +84,23 @@ def digest_file(path: Path) -> Written:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return Written(file.tell(), digest.hexdigest())
+
+
+def read_file(path: Path) -> tuple[bytearray, Written]:
+    """Read a file that is there once: its content, and size and SHA-256 of that very content.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        content = bytearray(os.fstat(file.fileno()).st_size)
+        rest = memoryview(content)
+        while count := file.readinto(rest[:CHUNK]):
+            digest.update(rest[:count])
+            rest = rest[count:]
+            size += count
+    return content, Written(size, digest.hexdigest())
 
 
 def sync_directory(path: Path) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .durable import retried
+from .backend import SAFETENSORS, Backend
 from .layout import STATE, TENSORS, step_of
-from .manifest import DamagedCheckpoint, read_manifest, unreadable, verify
-from .state_file import decode_state
-from .tensor_file import read_tensors
+from .manifest import DamagedCheckpoint, read_manifest, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,8 @@ class Checkpoint:
     """What `CheckpointStore.save` was given, read back.
 
     Arguments:
-        tensors: file stem to name to CPU tensor; tied tensors are one object again.
+        tensors: file stem to name to CPU tensor; tied tensors are one object again. They are views
+            of what was read: copy them into what exists.
         metric: what selects the best checkpoint, lower is better; None if it was not measured.
     """
 
@@ -32,7 +31,9 @@ class Checkpoint:
     path: Path
 
 
-def load_directory(directory: Path, only: Collection[str] | None = None) -> Checkpoint:
+def load_directory(
+    directory: Path, only: Collection[str] | None = None, backend: Backend = SAFETENSORS
+) -> Checkpoint:
     """Verify and read a checkpoint.
 
     Arguments:
@@ -50,24 +51,15 @@ def load_directory(directory: Path, only: Collection[str] | None = None) -> Chec
     if step_of(name) != manifest.step:
         raise DamagedCheckpoint(directory, f"its manifest is of step {manifest.step}")
     stems = [n.removesuffix(TENSORS) for n in manifest.files if n.endswith(TENSORS)]
-    names = list(manifest.files)
-    if only is not None:
+    if only is None:
+        states = {STATE, *(stem + TENSORS for stem in stems)}
+        verify(directory, manifest, manifest.files.keys() - states)
+    else:
         for stem in only:
             if stem not in stems:
                 raise KeyError(f"{directory} has no tensors {stem!r}, only {', '.join(stems)}")
         stems = [stem for stem in stems if stem in only]
-        names = [STATE, *(stem + TENSORS for stem in stems)]
-    verify(directory, manifest, names)
-    try:
-        state = decode_state(retried(Path.read_bytes, directory / STATE))
-    except OSError as error:
-        raise unreadable(directory, STATE, error) from error
-    tensors: dict[str, dict[str, Tensor]] = {}
-    for stem in stems:
-        try:
-            tensors[stem] = retried(read_tensors, directory / (stem + TENSORS))
-        except OSError as error:
-            raise unreadable(directory, stem + TENSORS, error) from error
+    tensors, state = backend.read(directory, manifest, stems)
     return Checkpoint(manifest.step, tensors, state, manifest.metric, directory)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from setpoint.config import RunError, SetpointError
 
-from .durable import Written, digest_file, retried
+from .durable import Written, digest_file, read_file, retried
 from .layout import MANIFEST
 
 FORMAT = 2
@@ -101,17 +101,35 @@ def verify(directory: Path, manifest: Manifest, names: Collection[str]) -> None:
         RunError: if a file is there and cannot be read.
     """
     for name in sorted(names):
-        expected = manifest.files[name]
         try:
             found = retried(digest_file, directory / name)
         except OSError as error:
             raise unreadable(directory, name, error) from error
-        if found.size != expected.size:
-            sizes = f"{found.size} bytes, not {expected.size}"
-            raise DamagedCheckpoint(directory, f"{name} has {sizes}")
-        if found != expected:
-            sums = f"{found.sha256[:12]}.., not {expected.sha256[:12]}.."
-            raise DamagedCheckpoint(directory, f"{name} has the SHA-256 {sums}")
+        _compare(directory, name, found, manifest.files[name])
+
+
+def read_verified(directory: Path, manifest: Manifest, name: str) -> bytearray:
+    """Read a file whose content, as it was read, is compared with the manifest.
+
+    Raises:
+        DamagedCheckpoint: if it is missing or differs.
+        RunError: if it is there and cannot be read.
+    """
+    try:
+        content, found = retried(read_file, directory / name)
+    except OSError as error:
+        raise unreadable(directory, name, error) from error
+    _compare(directory, name, found, manifest.files[name])
+    return content
+
+
+def _compare(directory: Path, name: str, found: Written, expected: Written) -> None:
+    if found.size != expected.size:
+        sizes = f"{found.size} bytes, not {expected.size}"
+        raise DamagedCheckpoint(directory, f"{name} has {sizes}")
+    if found != expected:
+        sums = f"{found.sha256[:12]}.., not {expected.sha256[:12]}.."
+        raise DamagedCheckpoint(directory, f"{name} has the SHA-256 {sums}")
 
 
 def unreadable(directory: Path, name: str, error: OSError) -> RunError:

@@ -26,7 +26,7 @@ def encode_state(state: Mapping[str, Any]) -> bytes:
     return (json.dumps(state, indent=1) + "\n").encode()
 
 
-def decode_state(content: bytes) -> dict[str, Any]:
+def decode_state(content: bytes | bytearray) -> dict[str, Any]:
     """Read what `encode_state` wrote.
 
     Raises:

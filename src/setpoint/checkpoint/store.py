@@ -10,17 +10,14 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from torch import Tensor
-
 from setpoint.config import RunError, SetpointError
 
+from .backend import SAFETENSORS, Backend, Staged, Tensors
 from .directory import clear_leftovers, publish, remove
 from .durable import sync_directory, write_file
 from .layout import (
     MANIFEST,
     POINTERS,
-    STATE,
-    TENSORS,
     damaged,
     directory_name,
     list_checkpoints,
@@ -30,8 +27,6 @@ from .loading import Checkpoint, load_directory, verify_directory
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 from .pointers import StagedPointer, UnreadPointer, point, read_pointer, readable_pointer
 from .retention import surplus
-from .state_file import encode_state
-from .tensor_file import encode_tensors
 
 OnDamaged = Callable[[Path, str], None]
 """Told of each damaged checkpoint that `auto` passes over: its directory and the reason."""
@@ -43,16 +38,18 @@ OnSetAside = Callable[[Path, Path], None]
 class CheckpointStore:
     """A directory of checkpoints with one writer and any number of readers.
 
-    A save goes: write aside and flush, rename, move `best` and `latest`, remove what is surplus.
-    A process may die between any two of these; what it leaves is a store of whole checkpoints, and
-    the next writer's `prepare` finishes or removes the rest. What is damaged or cannot be read is
-    never removed, only set aside under another name: a disk that fails now may answer tomorrow.
+    A save goes: copy the states, write aside and flush, rename, move `best` and `latest`, remove
+    what is surplus. A process may die between any two of these; what it leaves is a store of whole
+    checkpoints, and the next writer's `prepare` finishes or removes the rest. What is damaged or
+    cannot be read is never removed, only set aside under another name: a disk that fails now may
+    answer tomorrow.
 
     Arguments:
         root: the directory, `checkpoints/` of a run; made by the first save.
         keep: how many of the newest stay; None keeps all.
         keep_best: whether the checkpoint with the lowest metric is marked `best` and stays.
         on_set_aside: called with the old and the new path of each checkpoint that is set aside.
+        backend: the format of the states.
     """
 
     def __init__(
@@ -62,11 +59,13 @@ class CheckpointStore:
         keep: int | None = 2,
         keep_best: bool = True,
         on_set_aside: OnSetAside | None = None,
+        backend: Backend = SAFETENSORS,
     ) -> None:
         self.root = Path(root)
         self.on_set_aside = on_set_aside
         self.keep = keep
         self.keep_best = keep_best
+        self.backend = backend
         self._prepared = False
 
     @property
@@ -107,7 +106,7 @@ class CheckpointStore:
     def save(
         self,
         step: int,
-        tensors: Mapping[str, Mapping[str, Tensor]],
+        tensors: Tensors,
         state: Mapping[str, Any],
         metric: float | None = None,
         texts: Mapping[str, str | bytes] | None = None,
@@ -136,21 +135,22 @@ class CheckpointStore:
         if metric is None:
             # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
             metric = self._metric_of(step)
-        staged = temporary(self.root, directory_name(step), os.getpid())
+        staged = self.backend.stage(tensors, state)
+        folder = temporary(self.root, directory_name(step), os.getpid())
         target = self.root / directory_name(step)
         pointers: list[StagedPointer] = []
         try:
-            self._write(staged, step, tensors, state, metric, texts or {})
+            self._write(folder, step, staged, metric, texts or {})
             if self._beats_best(metric, step):
                 pointers.append(StagedPointer(self.root, "best", step))
             pointers.append(StagedPointer(self.root, "latest", step))
-            publish(staged, target)
+            publish(folder, target)
             for pointer in pointers:
                 pointer.move()
         except BaseException as error:
             for pointer in pointers:
                 pointer.discard()
-            shutil.rmtree(staged, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             # If only pointers were missing, the next save first moves them.
             self._prepared = False
             if isinstance(error, OSError):
@@ -214,7 +214,7 @@ class CheckpointStore:
             raise SetpointError(
                 f"there is no checkpoint {asked}{reason} in {self.root}; steps there: {have}"
             )
-        return load_directory(found[step], only)
+        return load_directory(found[step], only, self.backend)
 
     def forget_best(self) -> None:
         """Let the next checkpoint with a metric be the best, whatever the metric is.
@@ -273,18 +273,13 @@ class CheckpointStore:
         self,
         directory: Path,
         step: int,
-        tensors: Mapping[str, Mapping[str, Tensor]],
-        state: Mapping[str, Any],
+        staged: Staged,
         metric: float | None,
         texts: Mapping[str, str | bytes],
     ) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
-        files = {
-            stem + TENSORS: write_file(directory / (stem + TENSORS), encode_tensors(group))
-            for stem, group in tensors.items()
-        }
-        files[STATE] = write_file(directory / STATE, [encode_state(state)])
+        files = self.backend.write(staged, directory)
         for name, text in texts.items():
             content = text if isinstance(text, bytes) else text.encode()
             files[name] = write_file(directory / name, [content])
@@ -298,7 +293,7 @@ class CheckpointStore:
         reasons: list[str] = []
         for directory in reversed(list_checkpoints(self.root).values()):
             try:
-                return load_directory(directory, only)
+                return load_directory(directory, only, self.backend)
             except DamagedCheckpoint as error:
                 reasons.append(f"{error.path.name}: {error.reason}")
                 if on_damaged is not None:

@@ -1,7 +1,7 @@
 """Named tensors as one safetensors file.
 
-The writer is our own because it streams: one tensor at a time goes to the CPU and to the disk, the
-digest is taken on the way, and a full disk is an `OSError`. Reading is the safetensors library's.
+Writer and reader are our own: the pieces of a file are copies, which can be written later, a full
+disk is an `OSError`, and what is read is the very memory that was compared with its checksum.
 Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON header, data).
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -34,20 +33,21 @@ _DTYPES: dict[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_OF_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 def encode_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """A safetensors file in pieces.
 
     Tensors that are the same memory seen in the same way (tied weights) are written once; the other
-    names stand in the header and are tied again by `read_tensors`. Tensors that merely overlap are
-    written each for itself.
+    names stand in the header and are tied again by `decode_tensors`. Tensors that merely overlap
+    are written each for itself.
 
     Arguments:
         tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
 
     Returns:
-        the header, then the tensors' bytes one by one; at most one CPU copy is alive at a time.
+        the header, then copies of the tensors' bytes one by one.
 
     Raises:
         SetpointError: if a tensor has no bytes to save (meta, sparse) or a type without a name.
@@ -83,20 +83,26 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview
             yield _bytes_of(tensors[name])
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a file that `encode_tensors` (or any other safetensors writer) made.
+def decode_tensors(content: bytearray) -> dict[str, Tensor]:
+    """Read what `encode_tensors` (or any other safetensors writer) made.
 
-    Raises:
-        OSError: if the file cannot be read.
-        safetensors.SafetensorError: if its content is not in the format.
+    The content must have been verified: it is not checked here.
+
+    Returns:
+        views of the content, in the order of the file; they need not be aligned as torch's own are.
     """
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt", device="cpu") as file:
-        metadata = file.metadata() or {}
-        # The clone frees the result from the file: the library may map it, and a checkpoint that
-        # is in use may be pruned; it also gives torch's own alignment back.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    metadata = header.pop("__metadata__", {})
+    tensors: dict[str, Tensor] = {}
+    for name, entry in header.items():
+        dtype, (start, end) = _OF_NAME[entry["dtype"]], entry["data_offsets"]
+        flat = (
+            torch.frombuffer(content, dtype=torch.uint8, count=end - start, offset=begin + start)
+            if end > start
+            else torch.empty(0, dtype=torch.uint8)
+        )
+        tensors[name] = flat.view(dtype).reshape(entry["shape"])
     for name, owner in json.loads(metadata.get("aliases", "{}")).items():
         tensors[name] = tensors[owner]
     return tensors
@@ -120,5 +126,6 @@ def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    plain = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    """A copy in host memory, row by row."""
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
     return plain.reshape(-1).view(torch.uint8).numpy().data

@@ -1,0 +1,113 @@
+"""How the states of a run become files of a checkpoint, and are read back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from .durable import Written, write_file
+from .layout import STATE, TENSORS
+from .manifest import Manifest, read_verified
+from .state_file import decode_state, encode_state
+from .tensor_file import decode_tensors, encode_tensors
+
+Tensors = Mapping[str, Mapping[str, Tensor]]
+"""File stem to name to tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Copies of the states in host memory: what is copied may change while they are written.
+
+    Arguments:
+        files: file name to its content in pieces.
+    """
+
+    files: dict[str, list[bytes | memoryview]]
+
+
+class States(NamedTuple):
+    """What was read back.
+
+    Arguments:
+        tensors: stem to name to CPU tensor; views of the content of the file, to be copied into
+            the objects of a run. Tied tensors are one object again.
+        state: everything else.
+    """
+
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+
+
+class Backend(Protocol):
+    """The format of the states in a checkpoint's folder.
+
+    `CheckpointStore` does what is the same in any format: the folder, its name, the manifest, the
+    pointers, and which checkpoints stay.
+    """
+
+    def stage(
+        self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+    ) -> Staged:
+        """Copy the states.
+
+        Arguments:
+            state: everything else, as JSON has it.
+
+        Raises:
+            SetpointError: if a tensor cannot be saved.
+            TypeError: if the state holds what JSON does not return as it was.
+        """
+        ...
+
+    def write(self, staged: Staged, folder: Path) -> dict[str, Written]:
+        """Write the copies into an empty folder and wait until the disk has the files.
+
+        Returns:
+            file name to size and checksum, for the manifest.
+
+        Raises:
+            OSError: if the disk is full or fails.
+        """
+        ...
+
+    def read(self, folder: Path, manifest: Manifest, stems: Collection[str]) -> States:
+        """Read states, of which every byte is compared with the manifest before any is returned.
+
+        Arguments:
+            stems: the tensors to read, beside the rest of the state.
+
+        Raises:
+            DamagedCheckpoint: naming the file that is missing or not what was saved.
+            RunError: if a file cannot be read.
+        """
+        ...
+
+
+class Safetensors:
+    """`<stem>.safetensors` for the tensors of each stem, and `state.json` for the rest."""
+
+    def stage(
+        self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+    ) -> Staged:
+        """See `Backend.stage`."""
+        files = {stem + TENSORS: list(encode_tensors(group)) for stem, group in tensors.items()}
+        return Staged({**files, STATE: [encode_state(state)]})
+
+    def write(self, staged: Staged, folder: Path) -> dict[str, Written]:
+        """See `Backend.write`."""
+        return {name: write_file(folder / name, pieces) for name, pieces in staged.files.items()}
+
+    def read(self, folder: Path, manifest: Manifest, stems: Collection[str]) -> States:
+        """See `Backend.read`. Each file is read once: what is used is what was compared."""
+        tensors = {
+            stem: decode_tensors(read_verified(folder, manifest, stem + TENSORS)) for stem in stems
+        }
+        return States(tensors, decode_state(read_verified(folder, manifest, STATE)))
+
+
+SAFETENSORS: Backend = Safetensors()

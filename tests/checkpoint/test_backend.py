@@ -1,0 +1,73 @@
+"""States staged, written and read back."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.checkpoint import durable
+from setpoint.checkpoint.backend import SAFETENSORS
+from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
+from setpoint.checkpoint.store import CheckpointStore
+
+
+def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path) -> None:
+    """In place, as optimizers change weights; also seen through views, and tied."""
+    base = torch.arange(6.0).reshape(2, 3)
+    tensors = {"model": {"w": base, "tied": base.detach(), "t": base.t(), "row": base[1]}}
+    state = {"steps": [1]}
+    staged = SAFETENSORS.stage(tensors, state)
+    base.zero_()
+    state["steps"].append(2)
+    files = SAFETENSORS.write(staged, tmp_path)
+    assert sorted(files) == sorted(path.name for path in tmp_path.iterdir())
+    found = SAFETENSORS.read(tmp_path, Manifest(1, None, files), ["model"])
+    expected = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(found.tensors["model"]["w"], expected)
+    assert found.tensors["model"]["tied"] is found.tensors["model"]["w"]
+    assert torch.equal(found.tensors["model"]["t"], expected.t())
+    assert torch.equal(found.tensors["model"]["row"], expected[1])
+    assert found.state == {"steps": [1]}
+
+
+def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path)
+    path = store.save(
+        1, {"model": {"w": torch.ones(3)}, "optimizer": {}}, {"n": 1}, texts={"notes.txt": "mine"}
+    )
+    opened: list[str] = []
+
+    def counting(file: Path, *arguments: Any, **options: Any) -> Any:
+        opened.append(file.name)
+        return builtins.open(file, *arguments, **options)
+
+    monkeypatch.setattr(durable, "open", counting, raising=False)
+    store.load(1)
+    assert sorted(opened) == sorted(p.name for p in path.iterdir() if p.name != "manifest.json")
+
+
+def test_the_content_that_is_used_is_what_was_compared(tmp_path: Path) -> None:
+    """A file that is replaced after it was read changes nothing; one replaced before is damage."""
+    store = CheckpointStore(tmp_path)
+    path = store.save(1, {"model": {"w": torch.ones(3)}}, {"n": 1})
+    file = path / "model.safetensors"
+    found = store.load(1)
+    whole = file.read_bytes()
+    for content in (whole[:-1], whole + b"0", whole[:-1] + b"0", b""):
+        file.write_bytes(content)
+        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has"):
+            store.load(1)
+    assert torch.equal(found.tensors["model"]["w"], torch.ones(3))
+
+
+def test_a_file_larger_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "CHUNK", 7)
+    content = bytes(range(100))
+    (tmp_path / "file").write_bytes(content)
+    assert durable.read_file(tmp_path / "file") == (content, durable.Written.of(content))
