@@ -50,7 +50,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Precision.compute": ("precision.compute=bf16", learned, ()),
     "Precision.reduce": ("precision.reduce=bf16", learned, ()),
     "Precision.master": ("precision.master=fp32", learned, SHORT),
-    "Precision.optimizer_state": ("precision.optimizer_state=bf16", learned, ("optimizer=lion",)),
+    "Precision.optimizer_state": ("precision.optimizer_state=bf16", learned, ("optimizer=sgd",)),
     "Precision.float8": (FLOAT8[-1], learned, FLOAT8[:-1]),
     "Precision.loss_scale": ("precision.loss_scale.initial=4", scale, FP16, 4.0),
     "Float8.recipe": ("precision.float8.recipe=rowwise", learned, FLOAT8),

@@ -65,7 +65,7 @@ def gradients(model: nn.Module) -> set[torch.dtype]:
 def watched(parts: Components) -> Iterator[tuple[set[torch.dtype], set[torch.dtype]]]:
     """The formats of products in the model, and of the gradients that it adds up."""
     products, added = Products(), set[torch.dtype]()
-    forward, collect = parts.objective.__class__.__call__, parts.weights.collect
+    forward, collect = parts.objective.__class__.__call__, parts.weights.grads_to_master
 
     def watch(self: Any, *args: Any) -> Any:
         with products:
@@ -77,7 +77,7 @@ def watched(parts: Components) -> Iterator[tuple[set[torch.dtype], set[torch.dty
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts.objective.__class__, "__call__", watch)
-        patch.setattr(parts.weights, "collect", look)
+        patch.setattr(parts.weights, "grads_to_master", look)
         yield products.seen, added
 
 
@@ -142,7 +142,7 @@ def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) 
         f"batch.accumulation={accumulation}", *flags, without=("micro_size", "accumulation"),
     )  # fmt: skip
     parts, seen = build_components(job), list[Tensor]()
-    collect = parts.weights.collect
+    collect = parts.weights.grads_to_master
     if rounded:
         with torch.no_grad():
             for p in parts.model.parameters():
@@ -154,7 +154,7 @@ def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) 
             seen.append(p.grad.double().flatten())
         collect()
 
-    parts.weights.collect = look
+    parts.weights.grads_to_master = look
     looped(job, parts)
     return torch.cat(seen)
 
@@ -336,13 +336,13 @@ def test_bytes_of_a_parameter(
     """The table of docs/precision.md."""
     job = small_job(tmp_path, *PLAIN, "duration=1 steps", *flags)
     parts, seen = build_components(job), list[int]()
-    collect = parts.weights.collect
+    collect = parts.weights.grads_to_master
 
     def look() -> None:
         seen.append(size(p.grad for p in parts.model.parameters()))
         collect()
 
-    parts.weights.collect = look
+    parts.weights.grads_to_master = look
     looped(job, parts)
     count = sum(p.numel() for p in parts.model.parameters())
     masters = parts.weights.state().values()

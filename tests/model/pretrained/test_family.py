@@ -29,6 +29,7 @@ NOT_WRITTEN_OF_EXPERTS = (
     "sequence_balance_loss",
     "router_z_loss",
     "gradient_scale",
+    "load_sequences",
     "packed",
     "implementation",
 )

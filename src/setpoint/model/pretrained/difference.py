@@ -16,6 +16,7 @@ TRAINING: Final = (
     "sequence_balance_loss",
     "router_z_loss",
     "gradient_scale",
+    "load_sequences",
     "bias_rate",
     "bias_schedule",
     "packed",
