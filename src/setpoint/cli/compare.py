@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from setpoint.cli.command import IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.sources.record import open_table
+from setpoint.cli.source_table import open_table
 from setpoint.cli.style import table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import ABSENT, SetpointError

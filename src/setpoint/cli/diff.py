@@ -15,7 +15,7 @@ from setpoint.cli.command import (
     Option,
 )
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.cli.sources.record import open_table
+from setpoint.cli.source_table import open_table
 from setpoint.cli.style import bold, dim, table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import (

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.infer import tell_profiles
 from setpoint.cli.outcome import Loading
+from setpoint.cli.results import print_scores, tell_profiles
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,
@@ -62,24 +62,6 @@ def run(arguments: Arguments) -> int:
         print_scores(results.scores)
         tell_profiles(results)
     return 0
-
-
-def print_scores(scores: dict[str, Any]) -> None:
-    """Print scores as a table."""
-    from setpoint.cli.style import table
-
-    rows = [
-        [
-            name,
-            f"{score.loss:.4f}",
-            f"{score.perplexity:,.4f}",
-            f"{score.bits_per_byte:.4f}",
-            f"{score.tokens:,}",
-            f"{score.bytes:,}",
-        ]
-        for name, score in scores.items()
-    ]
-    print(table(rows, ["text", "loss", "perplexity", "bits per byte", "tokens", "bytes"]))
 
 
 def _evaluation(arguments: Arguments) -> Any:

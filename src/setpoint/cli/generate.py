@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.infer import tell_profiles
 from setpoint.cli.outcome import Loading
+from setpoint.cli.results import tell_profiles
 from setpoint.cli.weights import (
     CHECKPOINT_OPTION,
     OUTPUT,

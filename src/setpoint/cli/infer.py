@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from typing import TYPE_CHECKING
 
 from setpoint.cli.command import COMMON, INFERENCE, JSON, Arguments, Command, Program
 from setpoint.cli.outcome import Loading
+from setpoint.cli.results import print_scores, tell_profiles
 from setpoint.cli.source import open_source
 from setpoint.cli.sources.kind import RUN, kind_of
 from setpoint.config import ConfigError, SetpointError, is_set
-
-if TYPE_CHECKING:
-    from setpoint.infer.results import Results
 
 COMMAND = Command(
     "infer",
@@ -71,8 +67,6 @@ def run(arguments: Arguments) -> int:
         print(json.dumps({**results.to_json(job.output), "texts": texts}, indent=2))
         return 0
     if results.scores:
-        from setpoint.cli.evaluate import print_scores
-
         print_scores(results.scores)
     for text in results.texts:
         print(f"--- {text.finish}, {text.tokens} tokens\n{text.prompt}{text.text}")
@@ -85,9 +79,3 @@ def run(arguments: Arguments) -> int:
     if job.output is not None:
         print(f"results in {job.output}")
     return 0
-
-
-def tell_profiles(results: Results) -> None:
-    """Print what was profiled, beside the results."""
-    for line in results.profiles.in_words() if results.profiles is not None else ():
-        print(line, file=sys.stderr)

@@ -10,7 +10,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
-from .. import config as kernel
 from .draft.argument_errors import need_compose
 from .draft.config import Config
 from .draft.copying import draft_of
@@ -215,7 +214,9 @@ def _merge(
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))
     if editor.unknown or editor.wrong_kind:
-        kernel.answer(editor)
+        from .other_names import answer
+
+        answer(editor)
     if environ is not None and declared:
         apply_declared(editor, environ, declared)
     label = source if isinstance(source, str) else root.__name__
@@ -244,10 +245,13 @@ class _Sources(Generic[C]):
             return self._function(source), []
         if os.sep in source and not os.path.exists(source):
             raise SetpointError(f"there is no file or folder {source}")
-        if os.path.isdir(source) and kernel.is_record(source):
-            draft, header = kernel.read_record(self.root, source)
-            self.notes.extend(header["notes"])
-            return draft, []
+        if os.path.isdir(source):
+            from .record.record import is_record, read_record
+
+            if is_record(source):
+                draft, header = read_record(self.root, source)
+                self.notes.extend(header["notes"])
+                return draft, []
         if os.sep in source or os.path.isdir(source):
             raise SetpointError(
                 f"{source} is not a file of a known kind ({', '.join(SUFFIXES)}), nor a preset"

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, dead, derive, derived, field
+from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
 from setpoint.data.config import Bytes, Data, TokenizerConfig
-from setpoint.infer.rules import RULES
 from setpoint.infer.tasks import Evaluation, Export, Generation, Harness
-from setpoint.model.config import ModelConfig, Transformer
+from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import NAMES_16
 from setpoint.profile.config import Profiling
@@ -67,6 +66,33 @@ class Batch(Config):
     sequence_length: int = derived(ge=1, also_called=("max_length", "seq_len", "block_size"))
     """Sequence length of evaluation, in tokens. That of the run; of other weights the longest that
     the model takes, but 2048 at most."""
+
+
+HERE = "setpoint.infer.rules:"
+FORWARD = ("generation", "evaluation", "harness")
+"""The tasks that run the model."""
+ATTENTION = ("model", "parallel", "precision", "weights")
+
+RULES = (
+    Rule(f"{HERE}precision_problems", ("precision", "weights", "parallel"),
+         "Whether fp16 has the GPU that it needs"),
+    Rule(f"{HERE}pass_problems", ("profiling", "resilience", "parallel", "output", *FORWARD),
+         "Whether there are forward passes between which profiles and garbage collection run",
+         when=lambda job: job.profiling is not None or job.resilience.gc is not None),
+    Rule(f"{HERE}snapshot_problems", ("profiling", "parallel"),
+         "Whether there is a GPU to take snapshots of", needs="torch",
+         when=lambda job: getattr(job.profiling, "snapshot", False)
+         and job.parallel.device == "auto"),
+    Rule(f"{HERE}attention_problems", (*ATTENTION, "deterministic"),
+         "Whether the attention backend goes with the device and the dtype",
+         when=lambda job: names_attention_backend(job.model)),
+    Rule(f"{HERE}attention_device_problems", ATTENTION,
+         "Whether the attention backend runs on the device",
+         needs="torch", when=lambda job: names_attention_backend(job.model)),
+    Rule(f"{HERE}vocabulary_problems", ("model", "tokenizer"),
+         "Whether the tokenizer's vocabulary fits the model",
+         needs="files", when=lambda job: isinstance(job.model, Transformer)),
+)  # fmt: skip
 
 
 class Inference(

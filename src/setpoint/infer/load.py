@@ -14,9 +14,10 @@ from setpoint.data.tokenizer import Tokenizer
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel, Transformer
+from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.load import load_checkpoint, load_directory
 from setpoint.model.pretrained.locate import CONFIG, locate_here
-from setpoint.model.pretrained.read_config import read_config, read_keys
+from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.run import description_of, tokenizer_of
 from setpoint.model.pretrained.save import GENERATION
 from setpoint.parallel.device import choose_device

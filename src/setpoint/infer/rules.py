@@ -4,43 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from setpoint.config import Problem, Rule
+from setpoint.config import Problem
+from setpoint.infer.config import FORWARD, Inference
 from setpoint.model.attention.support import determinism_problems, placement_problems
-from setpoint.model.config import Transformer, names_attention_backend
+from setpoint.model.config import Transformer
 from setpoint.model.vocabulary import misfit
 from setpoint.precision.checks import fp16_problems
 from setpoint.profile.checks import rank_problems, snapshot_problem
-
-if TYPE_CHECKING:
-    from setpoint.infer.config import Inference
-
-HERE = "setpoint.infer.rules:"
-FORWARD = ("generation", "evaluation", "harness")
-"""The tasks that run the model."""
-ATTENTION = ("model", "parallel", "precision", "weights")
-
-RULES = (
-    Rule(f"{HERE}precision_problems", ("precision", "weights", "parallel"),
-         "Whether fp16 has the GPU that it needs"),
-    Rule(f"{HERE}pass_problems", ("profiling", "resilience", "parallel", "output", *FORWARD),
-         "Whether there are forward passes between which profiles and garbage collection run",
-         when=lambda job: job.profiling is not None or job.resilience.gc is not None),
-    Rule(f"{HERE}snapshot_problems", ("profiling", "parallel"),
-         "Whether there is a GPU to take snapshots of", needs="torch",
-         when=lambda job: getattr(job.profiling, "snapshot", False)
-         and job.parallel.device == "auto"),
-    Rule(f"{HERE}attention_problems", (*ATTENTION, "deterministic"),
-         "Whether the attention backend goes with the device and the dtype",
-         when=lambda job: names_attention_backend(job.model)),
-    Rule(f"{HERE}attention_device_problems", ATTENTION,
-         "Whether the attention backend runs on the device",
-         needs="torch", when=lambda job: names_attention_backend(job.model)),
-    Rule(f"{HERE}vocabulary_problems", ("model", "tokenizer"),
-         "Whether the tokenizer's vocabulary fits the model",
-         needs="files", when=lambda job: isinstance(job.model, Transformer)),
-)  # fmt: skip
 
 
 def precision_problems(job: Inference) -> Iterator[Problem]:

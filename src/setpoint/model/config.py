@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
-from setpoint.model import checks
 from setpoint.model.attention.config import MLA, Backend, Kind
+from setpoint.model.divisors import nearest_divisors
 from setpoint.model.foreign import HuggingFaceModel as HuggingFaceModel
 from setpoint.model.foreign import ImportedModel as ImportedModel
 from setpoint.model.moe.config import MoE
@@ -353,34 +353,121 @@ class Transformer(
 
     @check
     def _check_shapes(self) -> Iterator[Problem]:
-        yield from checks.check_heads(self)
-        yield from checks.check_kv_heads(self)
-        yield from checks.check_windows(self)
-        yield from checks.check_mla(self)
+        yield from self._wrong_heads()
+        yield from self._wrong_kv_heads()
+        yield from self._wrong_windows()
+        yield from self._wrong_mla()
+
+    def _wrong_heads(self) -> Iterator[Problem]:
+        """Heads divide the width, and rotary embedding has pairs of components to turn."""
+        if self.mla is not None:
+            return  # it says itself how large heads are
+        is_derived = self.head_dim == self.standard_head_dim()
+        if is_derived and self.heads * self.head_dim != self.dim:
+            yield Problem(
+                "heads",
+                f"dim = {self.dim} cannot be divided among {self.heads} heads",
+                valid=self._fitting_heads(),
+                also=("dim",),
+                hint=f"Or keep heads and set dim to {self._fitting_widths()}, or set head_dim.",
+            )
+        elif self.head_dim % 2 and self.positions == "rotary":
+            sizes = [str(size) for size in (self.head_dim - 1, self.head_dim + 1)]
+            hint = "Rotary embedding turns pairs of components."
+            if is_derived:
+                heads = self._fitting_heads()
+                hint += f" Or keep heads and set dim to {self._fitting_widths()}"
+                hint += f", or keep dim and set heads to {heads[0]}." if heads else "."
+            yield Problem(
+                "head_dim",
+                f"{self.head_dim} is odd, and must be even",
+                valid=sizes,
+                also=("dim", "heads") if is_derived else (),
+                hint=hint,
+            )
+
+    def _fitting_heads(self) -> list[str]:
+        """Numbers of heads that divide dim into even parts, the nearest first."""
+        found = nearest_divisors(self.dim // 2, self.heads) if self.dim % 2 == 0 else ()
+        return [str(heads) for heads in found]
+
+    def _fitting_widths(self) -> str:
+        """The widths next to dim that the heads divide into even parts."""
+        below = self.dim // (2 * self.heads) * 2 * self.heads
+        return " or ".join(str(width) for width in (below, below + 2 * self.heads) if width)
+
+    def _wrong_kv_heads(self) -> Iterator[Problem]:
+        """Query heads are shared evenly."""
+        if self.mla is None and self.heads % self.kv_heads:
+            yield Problem(
+                "kv_heads",
+                f"{self.heads} heads cannot be shared evenly by {self.kv_heads} key-value heads",
+                valid=[str(count) for count in nearest_divisors(self.heads, self.kv_heads)],
+                also=("heads",),
+            )
+
+    def _wrong_windows(self) -> Iterator[Problem]:
+        """The pattern of layers is there, and sliding ones know their window."""
+        if not self.attention_pattern:
+            yield Problem(
+                "attention_pattern",
+                "is empty, so that no layer knows what it attends to",
+                valid=('["full"]', '["sliding", "full"]'),
+            )
+        elif self.count_layers("sliding") and self.sliding_window is None:
+            yield Problem(
+                "sliding_window",
+                "must be set, since layers with a sliding window do not know how far they see",
+                valid=tuple(str(max(1, self.max_sequence_length // part)) for part in (4, 2)),
+                also=("attention_pattern",),
+            )
+
+    def _wrong_mla(self) -> Iterator[Problem]:
+        """Latent attention has positions to rotate, and widths that muP can speak of."""
+        if self.mla is None:
+            return
+        size = self.mla.rope_head_dim
+        if size % 2 and self.positions == "rotary":
+            yield Problem(
+                "mla.rope_head_dim",
+                f"{size} is odd, and must be even",
+                valid=(str(size - 1), str(size + 1)),
+                hint="Rotary embedding turns pairs of components.",
+            )
+        if self.mup is not None:
+            yield Problem(
+                "mup.base_dim",
+                "muP does not go with mla: its rules are for matrices from width to width, and "
+                "latents have widths of their own",
+                also=("mla.kv_rank",),
+                hint="Set mup or mla to null.",
+            )
 
     @dead("ffn_multiplier", "ffn_multiple_of")
     def _ffn_rule_is_dead(self) -> str | None:
-        return checks.dead_ffn_rule(self)
+        if self.ffn_dim != self.standard_ffn_dim():
+            return f"ffn_dim is given ({self.ffn_dim}), so it is not derived"
+        return self._unused_ffn_dim()
 
     @dead("ffn_dim")
     def _ffn_dim_is_dead(self) -> str | None:
-        return None if self.ffn_dim == self.standard_ffn_dim() else checks.dead_ffn_dim(self)
+        return None if self.ffn_dim == self.standard_ffn_dim() else self._unused_ffn_dim()
 
     @dead("ffn_bias")
     def _ffn_bias_is_dead(self) -> str | None:
-        return checks.dead_without_dense(self)
+        return self._no_dense_layer()
 
     @dead("rope_base", "rope_scaling")
     def _rope_is_dead(self) -> str | None:
-        return checks.dead_full_rotary(self)
+        return self._nothing_rotated_in_full()
 
     @dead("rope_base_sliding")
     def _rope_base_sliding_is_dead(self) -> str | None:
-        return checks.dead_rotary(self) or checks.dead_sliding(self)
+        return self._nothing_rotated() or self._no_window()
 
     @dead("sliding_window")
     def _sliding_window_is_dead(self) -> str | None:
-        return checks.dead_sliding(self)
+        return self._no_window()
 
     @dead("qk_norm", "qkv_bias", "merge_qkv")
     def _grouped_queries_are_dead(self) -> str | None:
@@ -408,6 +495,43 @@ class Transformer(
         if self.vocab_size is None:
             return None
         return f"vocab_size is given ({self.vocab_size}), so it is not rounded"
+
+    def _unused_ffn_dim(self) -> str | None:
+        """Say why no network has the width ffn_dim; None where one has."""
+        if self.moe is None or self.moe.expert_dim is None:
+            return None
+        reason = self._no_dense_layer()
+        return reason and f"{reason}, and moe.expert_dim is the width of experts"
+
+    def _no_dense_layer(self) -> str | None:
+        """Say why fields of dense feed-forward networks are not read; None where they are."""
+        moe = self.moe
+        if moe is None or moe.layers_with_experts(self.layers) < self.layers:
+            return None
+        return "all layers have experts (moe), so that there is no dense feed-forward network"
+
+    def _nothing_rotated(self) -> str | None:
+        """Say why nothing is rotated; None where something is."""
+        if self.positions != "rotary":
+            return f"positions = {self.positions}, so that nothing is rotated"
+        return None
+
+    def _nothing_rotated_in_full(self) -> str | None:
+        """Say why the rotary base and scaling of full layers are not read; None where they are."""
+        if self.rope_base_sliding is not None and not self.count_layers("full"):
+            return "all layers have a sliding window, and rope_base_sliding is what they rotate by"
+        return self._nothing_rotated()
+
+    def _no_window(self) -> str | None:
+        """Say why there is no sliding window; None where there is one."""
+        if self.count_layers("sliding"):
+            return None
+        if "sliding" in self.attention_pattern:
+            return (
+                f"of attention_pattern the first {self.layers} count, as many as there are layers, "
+                f"and none of these is sliding"
+            )
+        return "no layer has a sliding window (attention_pattern)"
 
 
 def names_attention_backend(model: ModelConfig) -> bool:

@@ -100,7 +100,7 @@ def _feed_forward(c: Transformer, inner: int, bias: bool) -> Iterator[Sized]:
 
 
 def _experts(c: Transformer, moe: MoE) -> Iterator[Sized]:
-    count, width = moe.experts, moe.width(c)
+    count, width = moe.experts, moe.width(c.ffn_dim)
     yield "router.weight", (count, c.dim), "router"
     if moe.packed:
         if c.is_gated:

@@ -124,7 +124,7 @@ def _feed_forward(c: Transformer) -> tuple[int, int, int]:
         return c.layers * (matrices + biases), 0, c.layers * matrices
     sparse = moe.layers_with_experts(c.layers)
     dense = c.layers - sparse
-    expert = projections * c.dim * moe.width(c)
+    expert = projections * c.dim * moe.width(c.ffn_dim)
     always = c.dim * moe.experts + moe.shared_experts * expert
     return (
         dense * (matrices + biases) + sparse * (always + moe.experts * expert),

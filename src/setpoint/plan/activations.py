@@ -181,7 +181,7 @@ def _experts(job: Job, c: Transformer, tokens: int, size: int) -> tuple[int, lis
     """The same of a router and its experts, if their load is even."""
     moe = c.moe
     assert moe is not None
-    width, rows = moe.width(c), tokens * moe.top_k
+    width, rows = moe.width(c.ffn_dim), tokens * moe.top_k
     if moe.capacity_factor is not None:
         rows = int(rows * min(1.0, moe.capacity_factor))
     products = 3 if c.is_gated else 2

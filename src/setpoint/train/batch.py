@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from setpoint.config import RUNTIME, Config, derived, field
-from setpoint.units import Duration, Length
-
-if TYPE_CHECKING:
-    from setpoint.train.config import Job
+from setpoint.units import Duration
 
 DEFAULT_GLOBAL_SIZE = 8
 
@@ -125,40 +120,11 @@ def nearest_multiples(value: int, step: int) -> list[int]:
     return sorted(found, key=lambda size: abs(size - value))
 
 
-def expected_steps(job: Job) -> int | None:
-    """The number of steps of the whole run, as far as the configuration tells.
-
-    Returns:
-        None where only epochs or time end the run.
-    """
-    steps = limits_of(job, job.duration).get("steps")
-    return None if steps is None else int(steps)
-
-
-def limits_of(job: Job, duration: Duration) -> dict[str, float]:
+def limits_of(duration: Duration, batch: Batch) -> dict[str, float]:
     """The limits of a duration, with tokens as the steps that reach them."""
     limits = {limit.unit: limit.count for limit in duration.limits}
     tokens = limits.pop("tokens", None)
     if tokens is not None:
-        steps = -(-int(tokens) // (job.batch.global_size * job.batch.sequence_length))
+        steps = -(-int(tokens) // (batch.global_size * batch.sequence_length))
         limits["steps"] = min(steps, limits.get("steps", steps))
     return limits
-
-
-def share_of_run(job: Job, length: Length | Duration) -> float | None:
-    """How much of the run a length is; above 1 for more than all of it."""
-    if isinstance(length, Length):
-        if not length:
-            return 0.0
-        if length.share is not None:
-            whole = job.schedule.runs_over
-            of = None if whole is None else share_of_run(job, whole)
-            return None if of is None else length.share * of
-        length = Duration(str(length))
-    if length == job.duration:
-        return 1.0
-    here, run = limits_of(job, length), limits_of(job, job.duration)
-    if len(here) > 1 or not here.keys() <= run.keys():
-        return None
-    ((unit, count),) = here.items()
-    return count / run[unit]

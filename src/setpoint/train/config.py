@@ -35,7 +35,7 @@ from setpoint.precision.config import Precision
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
-from setpoint.train.batch import Batch, expected_steps, solve_batch
+from setpoint.train.batch import Batch, limits_of, solve_batch
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.train.rules.table import RULES
 from setpoint.units import Duration
@@ -244,7 +244,8 @@ class Job(
         Returns:
             the number; None where only epochs or time end the run.
         """
-        return expected_steps(self)
+        steps = limits_of(self.duration, self.batch).get("steps")
+        return None if steps is None else int(steps)
 
     def horizon(self) -> Duration:
         """What curves other than the learning rate's run over."""

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from setpoint.cli.command import Arguments
-from setpoint.cli.source import open_source, prepare, root_of
-from setpoint.config import SetpointError, Table, is_record, leaf_table, prefix_of, recorded_table
+from setpoint.config import SetpointError, is_record
 
-from .kind import CHECKPOINT, RECORDED, REVISION, kind_of
+from .kind import CHECKPOINT, REVISION
 
 
 @contextmanager
@@ -94,34 +93,3 @@ def _no_record(source: str) -> str:
         f"{source} is not a run directory: it has no config.json. A SOURCE is a preset, a file, a "
         f"run directory, a checkpoint, module:function, or a git revision as in HEAD~1:tiny"
     )
-
-
-LAYERS = ("--with", "--file", "--world-size", "--config-from-stdin")
-
-
-def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
-    """The values of a source: of a record as they were written, of others as they resolve today.
-
-    Arguments:
-        overrides: whether they, and the environment, apply to this source; a record that they
-            change is resolved anew.
-
-    Raises:
-        SetpointError: if the source cannot be read or resolved.
-    """
-    prepare(arguments)
-    kind = kind_of(source)
-    if kind not in RECORDED or (overrides and _is_changed(arguments)):
-        return leaf_table(open_source(source, arguments, overrides=overrides).resolve())
-    from setpoint.cli.style import print_notes
-
-    with open_record(source, kind, arguments) as (folder, told):
-        table, notes = recorded_table(root_of(source, arguments), folder)
-    print_notes([*told, *notes])
-    return table
-
-
-def _is_changed(arguments: Arguments) -> bool:
-    given = any(arguments.has(name) for name in LAYERS)
-    prefix = prefix_of(arguments.command.program.root)
-    return given or bool(arguments.overrides) or any(key.startswith(prefix) for key in os.environ)

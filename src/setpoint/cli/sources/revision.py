@@ -80,9 +80,7 @@ def _replay(
     imports: Sequence[str],
 ) -> None:
     """Let the code of the revision write the record."""
-    import setpoint
-
-    today = os.path.dirname(os.path.dirname(os.path.abspath(setpoint.__file__)))
+    today = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
     own = os.environ.get("PYTHONPATH")
     # The last is for a revision that holds no Setpoint: today's code reads it then.
     paths = [start, os.path.join(tree, "src"), tree, *([own] if own else []), today]

@@ -30,7 +30,7 @@ def expert_problems(c: Transformer) -> Iterator[Problem]:
         )
     if moe.implementation == "grouped":
         width = "ffn_dim" if moe.expert_dim is None else "moe.expert_dim"
-        for path, size in (("dim", c.dim), (width, moe.width(c))):
+        for path, size in (("dim", c.dim), (width, moe.width(c.ffn_dim))):
             if size % GROUPED_MULTIPLE:
                 nearest = dict.fromkeys((max(8, size // 8 * 8), size // 8 * 8 + 8))
                 yield Problem(

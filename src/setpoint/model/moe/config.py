@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from setpoint.config import RUNTIME, Caution, Config, Problem, check, dead, derive, derived, field
-
-if TYPE_CHECKING:
-    from setpoint.model.config import Transformer
 
 UNTAUGHT = "router-without-gradient"
 CAUTIONS = {UNTAUGHT: "the loss of the model does not reach the routers"}
@@ -160,9 +157,9 @@ class MoE(Config):
         first = min(self.first_dense, layers)
         return layers // self.every - first // self.every
 
-    def width(self, model: Transformer) -> int:
-        """The inner width of an expert."""
-        return model.ffn_dim if self.expert_dim is None else self.expert_dim
+    def width(self, ffn_dim: int) -> int:
+        """The inner width of an expert, in a model of this width of feed-forward networks."""
+        return ffn_dim if self.expert_dim is None else self.expert_dim
 
     @check
     def _check_choice(self) -> Iterator[Problem]:

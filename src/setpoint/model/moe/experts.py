@@ -32,7 +32,7 @@ class PackedExperts(nn.Module):
         self.implementation = config.moe.implementation
         self.std, self.down_std = hidden_std(config), residual_std(config)
         self.activation = activation(config.activation)
-        count, dim, inner = config.moe.experts, config.dim, config.moe.width(config)
+        count, dim, inner = config.moe.experts, config.dim, config.moe.width(config.ffn_dim)
         self.gate = nn.Parameter(torch.empty(count, dim, inner)) if config.is_gated else None
         self.up = nn.Parameter(torch.empty(count, dim, inner))
         self.down = nn.Parameter(torch.empty(count, inner, dim))
@@ -89,7 +89,7 @@ class UnpackedExperts(nn.ModuleDict):
 
     def __init__(self, config: TransformerConfig) -> None:
         assert config.moe is not None
-        width = config.moe.width(config)
+        width = config.moe.width(config.ffn_dim)
         super().__init__(
             {
                 str(expert): FeedForward(config, width, bias=False)

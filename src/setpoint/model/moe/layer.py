@@ -35,7 +35,7 @@ class MoELayer(nn.Module):
         self.load_sequences = moe.load_sequences
         self.router = build_router(config)
         self.experts = PackedExperts(config) if moe.packed else UnpackedExperts(config)
-        width = moe.shared_experts * moe.width(config)
+        width = moe.shared_experts * moe.width(config.ffn_dim)
         self.shared = FeedForward(config, width, bias=False) if width else None
 
     def forward(

@@ -8,9 +8,10 @@ from pathlib import Path
 from setpoint.config import Problem, SetpointError
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.pretrained.difference import differences
+from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.family import SECTIONS
 from setpoint.model.pretrained.locate import Place, locate_here
-from setpoint.model.pretrained.read_config import config_of, read_keys
+from setpoint.model.pretrained.read_config import config_of
 from setpoint.model.pretrained.tensor_files import list_tensors
 
 

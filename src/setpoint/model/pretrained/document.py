@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
 from setpoint.config import ConfigError, SetpointError
+from setpoint.model.pretrained.locate import CONFIG
 
 _ABSENT: Final = object()
 
@@ -54,6 +57,24 @@ _REFUSED: Mapping[str, str] = {
     "quantization_config": "the weights are quantized; dequantize them with transformers first",
     "auto_map": "names program code of its own, which is not run",
 }
+
+
+def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
+    """The content of a directory's config.json, or of another file of that kind.
+
+    Raises:
+        SetpointError: if it is missing or no JSON mapping.
+    """
+    file = directory / name
+    try:
+        keys: Any = json.loads(file.read_bytes())
+    except OSError as error:
+        raise SetpointError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SetpointError(f"{file} is not JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise SetpointError(f"{file} holds no mapping of keys to values")
+    return cast(dict[str, Any], keys)
 
 
 class Document:
@@ -193,7 +214,5 @@ def reasons(error: SetpointError) -> str:
 
 
 def _shown(value: object) -> str:
-    import json
-
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from setpoint.config import MISSING, Config, ConfigError, SetpointError, resolve
-from setpoint.model.pretrained.document import Document, reasons
+from setpoint.model.pretrained.document import Document, read_keys, reasons
 from setpoint.model.pretrained.families import FAMILIES, family_named
 from setpoint.model.pretrained.locate import CONFIG, Place, locate
 
@@ -72,26 +72,6 @@ def read_config(directory: Path) -> tuple[Transformer, Family]:
         raise SetpointError(
             f"{file} describes a model that Setpoint's transformer cannot be: {reasons(error)}"
         ) from error
-
-
-def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
-    """The content of a directory's config.json, or of another file of that kind.
-
-    Raises:
-        SetpointError: if it is missing or no JSON mapping.
-    """
-    import json
-
-    file = directory / name
-    try:
-        keys: Any = json.loads(file.read_bytes())
-    except OSError as error:
-        raise SetpointError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise SetpointError(f"{file} is not JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise SetpointError(f"{file} holds no mapping of keys to values")
-    return cast(dict[str, Any], keys)
 
 
 def _family_of(keys: Mapping[str, Any], file: Path) -> Family:

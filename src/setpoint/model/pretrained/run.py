@@ -9,6 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from setpoint.config import read_record, resolve
+from setpoint.model.pretrained.document import read_keys
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -25,23 +28,6 @@ DESCRIPTION: Final = "pretrained.json"
 started from one or trains one: its special tokens, and what transformers builds it from."""
 
 
-def find_checkpoint(path: Path) -> Path | None:
-    """The checkpoint that a path means.
-
-    Arguments:
-        path: of a checkpoint, or `latest` or `best` in the folder of a run's checkpoints.
-
-    Returns:
-        its directory; None if the path means no checkpoint.
-
-    Raises:
-        SetpointError: if it names a checkpoint that is not there, in a folder that has others.
-    """
-    from setpoint.checkpoint.record import find_checkpoint
-
-    return find_checkpoint(path)
-
-
 def job_of(checkpoint: Path) -> Job:
     """The job that a checkpoint was trained by.
 
@@ -52,7 +38,6 @@ def job_of(checkpoint: Path) -> Job:
         SetpointError: if there is no record, or it cannot be read.
     """
     from setpoint.checkpoint.record import has_record
-    from setpoint.config import read_record, resolve
     from setpoint.train.config import Job
 
     folder = checkpoint if has_record(checkpoint) else checkpoint.parent.parent
@@ -107,8 +92,6 @@ def description_of(checkpoint: Path) -> dict[str, Any] | None:
     Raises:
         DamagedCheckpoint: if the file is not what was saved.
     """
-    from setpoint.model.pretrained.read_config import read_keys
-
     return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
 
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError
 from setpoint.model.huggingface import HuggingFaceModel
 from setpoint.model.initialize import plain_name
+from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.fill import block
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, MANIFEST
 from setpoint.model.pretrained.pieces import Piece, their_shapes
-from setpoint.model.pretrained.read_config import read_keys
 from setpoint.model.pretrained.read_tensor import weight_dtype
 from setpoint.model.pretrained.tensors import pieces_of
 from setpoint.model.pretrained.write_config import family_for, write_config

@@ -18,29 +18,11 @@ from setpoint.optim.config import (
     ScheduleFreeAdamW,
 )
 from setpoint.optim.schedule.config import Decaying
-from setpoint.train.batch import share_of_run
+from setpoint.train.batch import limits_of
+from setpoint.units import Duration, Length
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
-
-CAUTIONS = {
-    "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
-    "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
-    "horizon-differs-from-run": "the learning-rate curve ends before the run does, or after it",
-    "saved-only-at-the-end": "a long run saves no checkpoint before its end",
-    "learning-rate-high": "the peak learning rate is far above what is usual",
-    "positions-never-trained": "some learned positions lie beyond every training sequence",
-    "patience-beyond-run": "the run is over before early stopping could end it",
-    "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
-    "best-is-the-worst": "what is kept as the best is the worst by its metric",
-    "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
-    "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
-    "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
-    "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
-    "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
-    "judged-but-not-saved": "most evaluated weights are not saved, so that they cannot be the best",
-}
-UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 
 # Peaks of published runs lie two orders of magnitude below; a slip such as 3e4 lies above.
 UNUSUAL_RATE = 0.1
@@ -67,7 +49,7 @@ def find_cautions(job: Job) -> Iterator[Caution]:
     yield from _model_cautions(job)
     yield from _optimizer_cautions(job)
     yield from _best_cautions(job)
-    warmup = share_of_run(job, job.schedule.rises_over)
+    warmup = _share_of_run(job, job.schedule.rises_over)
     if warmup is not None and warmup >= 1:
         yield Caution(
             "warmup-longer-than-run",
@@ -92,6 +74,25 @@ def find_cautions(job: Job) -> Iterator[Caution]:
             valid=(f"{max(steps // 10, 1)} steps",),
             also=("duration",),
         )
+
+
+def _share_of_run(job: Job, length: Length | Duration) -> float | None:
+    """How much of the run a length is; above 1 for more than all of it."""
+    if isinstance(length, Length):
+        if not length:
+            return 0.0
+        if length.share is not None:
+            whole = job.schedule.runs_over
+            of = None if whole is None else _share_of_run(job, whole)
+            return None if of is None else length.share * of
+        length = Duration(str(length))
+    if length == job.duration:
+        return 1.0
+    here, run = limits_of(length, job.batch), limits_of(job.duration, job.batch)
+    if len(here) > 1 or not here.keys() <= run.keys():
+        return None
+    ((unit, count),) = here.items()
+    return count / run[unit]
 
 
 def _best_cautions(job: Job) -> Iterator[Caution]:
@@ -161,7 +162,7 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
 def _end_cautions(job: Job) -> Iterator[Caution]:
     """A schedule that ends where the run does not."""
     section, end = job.schedule, job.schedule.end
-    share = None if end is None else share_of_run(job, end)
+    share = None if end is None else _share_of_run(job, end)
     if end is None or share is None or share == 1:
         return
     path, valid = "schedule.horizon", (str(job.duration),)

@@ -2,21 +2,19 @@
 
 A term of a row is `path = words`, where the words are values joined by ` or `, and `set` stands for
 anything but null, false and 0; or `path that words`, which only people read, for what `where` asks.
+A job is `Any` here, as its class is declared with rules that look into the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from setpoint.config import Config, Problem, fields_of, is_mapping
 from setpoint.memory.config import SAVE
 from setpoint.optim.config import SGD, ImportedOptimizer
 from setpoint.precision.config import FP16_ON_CPU, ON_A_GPU
 from setpoint.profile.config import SNAPSHOT_ON_CPU
-
-if TYPE_CHECKING:
-    from setpoint.train.config import Job
 
 NO_GPU = "parallel.device = cpu, or auto without a GPU"
 """The term that holds for `device = cpu`, and where torch finds no GPU for `device = auto`."""
@@ -48,7 +46,7 @@ class Conflict:
         others: tuple[str, ...],
         why: str,
         valid: tuple[str, ...] = (),
-        where: Callable[[Job], bool] | None = None,
+        where: Callable[[Any], bool] | None = None,
         hint: str = "",
         also: tuple[str, ...] | None = None,
     ) -> None:
@@ -68,13 +66,13 @@ class Conflict:
         """Whether it conflicts with a CPU."""
         return NO_GPU in self.others
 
-    def applies(self, job: Job) -> bool:
+    def applies(self, job: Any) -> bool:
         """Whether a job has the setting and the others, its device aside if `on_cpu`."""
         return all(_holds(job, *term) for term in self.terms) and (
             self.where is None or self.where(job)
         )
 
-    def problem(self, job: Job, device: str) -> Problem:
+    def problem(self, job: Any, device: str) -> Problem:
         """The finding; `device` stands for `{device}`."""
         values = _Values(job, device)
         valid = [each.format_map(values) for each in self.valid]
@@ -82,7 +80,7 @@ class Conflict:
         return Problem(self.path, why, valid=valid, also=self.also, hint=self.hint)
 
 
-def conflicts(job: Job) -> Iterator[Problem]:
+def conflicts(job: Any) -> Iterator[Problem]:
     """Find settings that do not go together, whatever the machine is."""
     on_cpu = job.parallel.device == "cpu"
     for each in CONFLICTS:
@@ -90,12 +88,12 @@ def conflicts(job: Job) -> Iterator[Problem]:
             yield each.problem(job, "the device is cpu")
 
 
-def wants_gpu(job: Job) -> bool:
+def wants_gpu(job: Any) -> bool:
     """Say whether `device = auto` must find a GPU."""
     return job.parallel.device == "auto" and any(e.on_cpu and e.applies(job) for e in CONFLICTS)
 
 
-def conflicts_without_gpu(job: Job) -> Iterator[Problem]:
+def conflicts_without_gpu(job: Any) -> Iterator[Problem]:
     """Find what has no effect or fails on this machine, as it has no GPU."""
     from torch import cuda
 
@@ -105,7 +103,7 @@ def conflicts_without_gpu(job: Job) -> Iterator[Problem]:
                 yield each.problem(job, "PyTorch sees no GPU on this machine")
 
 
-def _holds(job: Job, path: list[str], words: list[str]) -> bool:
+def _holds(job: Any, path: list[str], words: list[str]) -> bool:
     """Whether a field is there and has one of the values."""
     value: Any = job
     for name in path:
@@ -127,7 +125,7 @@ def _holds(job: Job, path: list[str], words: list[str]) -> bool:
 class _Values(dict[str, Any]):
     """What the fields of a message stand for."""
 
-    def __init__(self, job: Job, device: str) -> None:
+    def __init__(self, job: Any, device: str) -> None:
         super().__init__(device=device)
         self.job = job
 
@@ -144,7 +142,7 @@ class _Section:
         return cls.__setpoint__.tag if name == "type" else getattr(self.section, name)
 
 
-def _times_kernels(job: Job, option: str) -> bool:
+def _times_kernels(job: Any, option: str) -> bool:
     return job.compile is not None and option in _switched_on(job.compile.options.dump())
 
 
@@ -168,11 +166,11 @@ OTHER_MASK = (
 )  # measured: off by half to all of their size, and no error
 
 
-def _has_own_save(job: Job) -> bool:
+def _has_own_save(job: Any) -> bool:
     return getattr(job.memory.activation_checkpointing, "save", SAVE) != SAVE
 
 
-def _has_no_choice(job: Job) -> bool:
+def _has_no_choice(job: Any) -> bool:
     optimizer = job.optimizer
     if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
         return False

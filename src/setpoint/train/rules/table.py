@@ -1,8 +1,11 @@
-"""Every check that spans sections of a training job, each in a module that is imported for it."""
+"""Every check that spans sections of a training job, each in a module that is imported for it.
+
+The class of the job is declared with this table and stands above it, so a job is `Any` here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from setpoint.config import Rule
 from setpoint.data.config import Bytes
@@ -11,29 +14,43 @@ from setpoint.model.config import Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
-from setpoint.train.rules.cautions import CAUTIONS, UNUSED_ROWS_MEANS
 from setpoint.train.rules.support import wants_gpu
 
-if TYPE_CHECKING:
-    from setpoint.train.config import Job
-
 HERE = "setpoint.train.rules."
+CAUTIONS = {
+    "larger-than-any-machine": "weights, or activations of a micro-batch, fit no machine",
+    "warmup-longer-than-run": "the warm-up is as long as the run, or longer",
+    "horizon-differs-from-run": "the learning-rate curve ends before the run does, or after it",
+    "saved-only-at-the-end": "a long run saves no checkpoint before its end",
+    "learning-rate-high": "the peak learning rate is far above what is usual",
+    "positions-never-trained": "some learned positions lie beyond every training sequence",
+    "patience-beyond-run": "the run is over before early stopping could end it",
+    "plateau-beyond-run": "the run is over before a plateau could lower the learning rate",
+    "best-is-the-worst": "what is kept as the best is the worst by its metric",
+    "mup-without-adam": "muP's learning rates are those for Adam, and the optimizer is another one",
+    "schedule-free-with-decay": "the learning rate falls, in place of which the optimizer averages",
+    "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
+    "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
+    "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
+    "judged-but-not-saved": "most evaluated weights are not saved, so that they cannot be the best",
+}
+UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}
 ATTENTION = ("model", "parallel", "precision", "deterministic")
 
 
-def has_bytes(job: Job) -> bool:
+def has_bytes(job: Any) -> bool:
     """Whether the tokenizer is known without files."""
     return isinstance(job.tokenizer, Bytes)
 
 
-def is_listed(job: Job) -> bool:
+def is_listed(job: Any) -> bool:
     """Whether the parameters are known without building the model."""
     model = job.model
     return isinstance(model, Transformer) and isinstance(model.norm, RMSNorm | LayerNorm)
 
 
-def has_rows(job: Job) -> bool:
+def has_rows(job: Any) -> bool:
     """Whether the embedding may have another number of rows than there are tokens."""
     model = job.model
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1

@@ -1,0 +1,33 @@
+"""What the commands that infer print of their results."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from setpoint.cli.style import table
+
+if TYPE_CHECKING:
+    from setpoint.infer.results import Results
+
+
+def print_scores(scores: dict[str, Any]) -> None:
+    """Print scores as a table."""
+    rows = [
+        [
+            name,
+            f"{score.loss:.4f}",
+            f"{score.perplexity:,.4f}",
+            f"{score.bits_per_byte:.4f}",
+            f"{score.tokens:,}",
+            f"{score.bytes:,}",
+        ]
+        for name, score in scores.items()
+    ]
+    print(table(rows, ["text", "loss", "perplexity", "bits per byte", "tokens", "bytes"]))
+
+
+def tell_profiles(results: Results) -> None:
+    """Print what was profiled, beside the results."""
+    for line in results.profiles.in_words() if results.profiles is not None else ():
+        print(line, file=sys.stderr)
