@@ -11,8 +11,10 @@ from setpoint.cli.source_table import open_table
 from setpoint.cli.style import table
 from setpoint.cli.value import plain, value_text
 from setpoint.config import ABSENT, SetpointError
+from setpoint.report.figure import refuse_suffix, save
 from setpoint.report.series import Plot, Series
 from setpoint.report.table import Table
+from setpoint.report.terminal import chart
 from setpoint.report.width import fitted
 from setpoint.sweep.compare import Entry, cell_of, comparison, differing, entries, read_metrics
 from setpoint.sweep.metrics import MetricPath, require
@@ -130,8 +132,6 @@ def _refuse_options(arguments: Arguments) -> None:
         raise SetpointError("--x has no effect without --chart or --plot FILE")
     path = arguments.value("--plot")
     if path is not None:
-        from setpoint.report.figure import refuse_suffix
-
         refuse_suffix(path)
 
 
@@ -220,12 +220,8 @@ def _number(value: Any) -> float | None:
 def _draw(plot: Plot, arguments: Arguments) -> None:
     path = arguments.value("--plot")
     if path is not None:
-        from setpoint.report.figure import save
-
         save(plot, path)
     if arguments.has("--chart"):
-        from setpoint.report.terminal import chart
-
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print()
         print(chart(plot, colour=colour))

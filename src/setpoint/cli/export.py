@@ -9,6 +9,7 @@ from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.weights import CHECKPOINT_OPTION, SOURCE_OF_WEIGHTS, given, job_with_weights
 from setpoint.config import SetpointError
+from setpoint.infer.tasks import Export
 
 FORMATS = ("fp32", "bf16", "fp16")
 COMMAND = Command(
@@ -36,8 +37,6 @@ COMMAND = Command(
 
 def run(arguments: Arguments) -> int:
     """Write the directory, and say where it is."""
-    from setpoint.infer.tasks import Export
-
     found: dict[str, Any] = {}
     dtype = arguments.value("--dtype")
     if dtype is not None:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import Arguments, Command, Option
 from setpoint.cli.misspelt import refuse_misspelt_options
-from setpoint.config import Config, SetpointError, to_minimal
+from setpoint.config import Config, SetpointError, to_minimal, write_toml
+from setpoint.model.pretrained.locate import locate
+from setpoint.model.pretrained.read_config import config_of
+from setpoint.model.pretrained.run import job_of
+from setpoint.track.atomic import write_text
+from setpoint.train.batch import Batch
 
 if TYPE_CHECKING:
     from setpoint.model.pretrained.locate import Place
@@ -33,9 +38,6 @@ COMMAND = Command(
 
 def run(arguments: Arguments) -> int:
     """Print or write the fragment."""
-    from setpoint.config import write_toml
-    from setpoint.model.pretrained.locate import locate
-
     refuse_misspelt_options(arguments, ())
     if arguments.overrides:
         raise SetpointError(
@@ -56,24 +58,17 @@ def run(arguments: Arguments) -> int:
         return 0
     from pathlib import Path
 
-    from setpoint.track.atomic import write_text
-
     write_text(Path(output), text)
     return 0
 
 
 def _sections(place: Place) -> dict[str, Any]:
     if place.kind == "checkpoint":
-        from setpoint.model.pretrained.run import job_of
-
         job = job_of(place.directory)
         return {
             "model": {**_given(job.model), "pretrained": place.name},
             "tokenizer": _given(job.tokenizer),
         }
-    from setpoint.model.pretrained.read_config import config_of
-    from setpoint.train.batch import Batch
-
     sections: dict[str, Any] = {"model": {**_given(config_of(place)), "pretrained": place.name}}
     longest = sections["model"].get("max_sequence_length")
     usual = Batch.__setpoint__.fields["sequence_length"].default

@@ -11,7 +11,22 @@ from setpoint.cli.command import IMPORT, Arguments, Command, Option
 from setpoint.cli.source import prepare
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.cli.style import print_notes
-from setpoint.config import Config, SetpointError
+from setpoint.config import (
+    HEADER,
+    Config,
+    SetpointError,
+    migrate,
+    oldest_schema,
+    read_file,
+    read_record,
+    record_files,
+    recorded_differences,
+    resolve,
+    rewrite_document,
+    schema_of,
+)
+from setpoint.track.atomic import write_text
+from setpoint.track.run_directory import RunDirectory
 
 COMMAND = Command(
     "migrate",
@@ -77,15 +92,6 @@ def run(arguments: Arguments) -> int:
 
 def _file(root: type[Config], name: str, start: int | None, notes: list[str]) -> list[Change]:
     """The change of one configuration file."""
-    from setpoint.config import (
-        HEADER,
-        migrate,
-        oldest_schema,
-        read_file,
-        rewrite_document,
-        schema_of,
-    )
-
     document = read_file(name)
     data = {key: value for key, value in document.data.items() if key != HEADER}
     said = schema_of(root, document.data, name)
@@ -104,13 +110,6 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
 
 def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
     """The changes of the three files of a record."""
-    from setpoint.config import (
-        read_record,
-        record_files,
-        recorded_differences,
-        resolve,
-    )
-
     if kind_of(folder) == CHECKPOINT:
         raise SetpointError(
             f"{folder} is a checkpoint: its record is covered by its checksums, so it stays as it "
@@ -138,9 +137,6 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> list[Change]:
 
 
 def _write(name: str, changes: list[Change], schema: int) -> None:
-    from setpoint.track.atomic import write_text
-    from setpoint.track.run_directory import RunDirectory
-
     if not changes[0].is_record:
         for change in changes:
             write_text(change.path, change.after)

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
-from setpoint.cli.style import table
-from setpoint.config import Config, SetpointError
+from setpoint.cli.style import print_cautions, table
+from setpoint.config import Config, SetpointError, cautions_of
 from setpoint.plan.curve import Curve, Point, draw_curve
+from setpoint.report.figure import refuse_suffix, save
+from setpoint.report.series import Plot, Series
+from setpoint.report.terminal import chart
 
 if TYPE_CHECKING:
     from setpoint.report.series import Plot
@@ -48,8 +51,6 @@ def run(arguments: Arguments) -> int:
         for other in ("--json", "--every"):
             if arguments.has(other):
                 raise SetpointError(f"--plot FILE has no rows; leave {other} or --plot out")
-        from setpoint.report.figure import refuse_suffix
-
         refuse_suffix(path)
     most = FOR_MACHINES if arguments.has("--json") else 1000
     shown: list[tuple[str, Job, Curve]] = []
@@ -69,8 +70,6 @@ def run(arguments: Arguments) -> int:
             above = f"\n{label}\n" if len(shown) > 1 else "\n"
             print(above + table(_rows(curve), [_axis(curve), "factor", "learning rate"]))
     elif path is not None:
-        from setpoint.report.figure import save
-
         save(_plot(shown), path)
         print(f"drawn into {path}")
     else:
@@ -85,9 +84,6 @@ def run(arguments: Arguments) -> int:
 
 def _print_cautions(shown: list[tuple[str, Job, Curve]]) -> None:
     """What `check` would say, so that a curve that is seldom meant does not look usual."""
-    from setpoint.cli.style import print_cautions
-    from setpoint.config import cautions_of
-
     for _, job, _ in shown:
         print_cautions(cautions_of(job))
 
@@ -130,8 +126,6 @@ def _rows(curve: Curve) -> list[list[str]]:
 
 
 def _plot(shown: list[tuple[str, Job, Curve]]) -> Plot:
-    from setpoint.report.series import Plot, Series
-
     # Curves over different units have only their own length in common.
     units = {_axis(curve) for _, _, curve in shown}
     axis = units.pop() if len(units) == 1 else "share of the run"
@@ -150,8 +144,6 @@ def _whole(curve: Curve) -> float:
 
 
 def _drawing(shown: list[tuple[str, Job, Curve]]) -> str:
-    from setpoint.report.terminal import chart
-
     try:
         return chart(_plot(shown), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     except SetpointError:  # the package that draws lines is not installed

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
 from setpoint.cli.command import Arguments
-from setpoint.config import SetpointError
+from setpoint.config import MAX_BYTES, SetpointError, parse_bytes
 
 if TYPE_CHECKING:
     from setpoint.config import Document, Format
@@ -32,8 +32,6 @@ def read_standard_input(arguments: Arguments) -> Document:
     Raises:
         SetpointError: nothing arrives there, or it is not of that format.
     """
-    from setpoint.config import MAX_BYTES, parse_bytes
-
     given = arguments.value("--stdin-format")
     if given is not None and given not in FORMATS:
         raise SetpointError(f"--stdin-format is one of {', '.join(FORMATS)}, got {given!r}")

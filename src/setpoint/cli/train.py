@@ -11,7 +11,19 @@ from setpoint.cli.command import COMMON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.outcome import Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
-from setpoint.config import Composition, ConfigError, Problem, SetpointError, cautions_of
+from setpoint.config import (
+    ENVIRONMENT,
+    Composition,
+    ConfigError,
+    Editor,
+    Origin,
+    PlainScalar,
+    Problem,
+    Recorded,
+    SetpointError,
+    cautions_of,
+    chain_of,
+)
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
@@ -174,14 +186,10 @@ def _not_from_here(source: str) -> str:
 
 def _adopt_launcher(composition: Composition[Job]) -> None:
     """Take the number of ranks from the launcher, unless a layer of today has set it."""
-    from setpoint.config import Recorded, chain_of
-
     size = os.environ.get("WORLD_SIZE")
     chain = chain_of(composition.draft.parallel, "world_size")
     if size is None or (chain and not isinstance(chain[-1][0], Recorded)):
         return
-    from setpoint.config import ENVIRONMENT, Editor, Origin, PlainScalar
-
     editor = Editor(composition.draft)
     origin = Origin(ENVIRONMENT, "WORLD_SIZE")
     editor.set(("parallel", "world_size"), PlainScalar(size), origin)

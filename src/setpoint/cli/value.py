@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from setpoint.config import Config
+from setpoint.config import Config, to_plain
 
 PLAIN = frozenset((bool, int, str))
 
@@ -19,8 +19,6 @@ def plain(value: object) -> Any:
     if value is None or value.__class__ in PLAIN:
         return value
     if isinstance(value, Config):
-        from setpoint.config import to_plain
-
         return plain(to_plain(value))
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

@@ -31,6 +31,7 @@ from setpoint.config import (
     is_record,
     leaves,
     preset_named,
+    recorded_differences,
     resolve,
 )
 from setpoint.train.config import Job
@@ -223,8 +224,6 @@ def _which(text: str | None) -> str | int | None:
 
 def _refuse_another_model(folder: str, job: Job) -> None:
     """The weights of a run mean something only with what the run has learnt them with."""
-    from setpoint.config import recorded_differences
-
     found = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
     if not found:
         return

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, check, dead, field
+from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, dead, field
 from setpoint.data.config import NAME, SourceConfig
 
 
@@ -77,7 +77,6 @@ class Generation(Config):
     @check(needs="files")
     def _check_file(self) -> Iterator[Problem]:
         """Whether the file with prompts is there and holds some."""
-        from setpoint.config import SetpointError
         from setpoint.infer.prompts import read_prompts
 
         if self.prompts_file is not None:

@@ -9,12 +9,17 @@ from setpoint.config import (
     DEFAULT,
     RUNTIME,
     Config,
+    ConfigError,
     FieldInfo,
     Foreign,
     Invalid,
     Origin,
     Problem,
+    converted_argument,
     did_you_mean,
+    parameters_of,
+    resolve,
+    wrong_arguments,
 )
 from setpoint.optim.section import Group, OptimizerConfig, pattern_problems
 
@@ -75,8 +80,6 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
 
 def _read_arguments(config: Foreign, given: dict[str, Any]) -> dict[str, Any]:
     """What the target of an imported optimizer makes of the options."""
-    from setpoint.config import converted_argument, parameters_of, wrong_arguments
-
     target = config.target.load()
     for error in wrong_arguments(target, str(config.target), given, (), config.handed):
         if error.at[0] in given:  # what is missing is the optimizer's own affair
@@ -148,8 +151,6 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
 
 def _between(config: OptimizerConfig, path: str, values: dict[str, Any]) -> Iterator[Problem]:
     """What the optimizer's own checks say of the options of a group together."""
-    from setpoint.config import ConfigError, resolve
-
     twin: Config = config.evolve(groups=(), no_decay=(), no_decay_patterns=(), **values)
     try:
         resolve(twin)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
-from setpoint.config import Converter, Given, Ours, in_shell
+from setpoint.config import Converter, Given, Ours, in_shell, preset_named
 from setpoint.data.sources.formats import SUFFIXES
 from setpoint.units import Duration
 
@@ -200,8 +200,6 @@ def _pretrained(given: Given) -> Ours | str | None:
         f"`setpoint import {in_shell(source)} --output model.toml` writes the configuration of "
         f"these weights, and `setpoint train model.toml` starts from them"
     )
-    from setpoint.config import preset_named
-
     if preset_named(name):
         text += f"; the same model with random weights is --model {in_shell('@' + name)}"
     return text
@@ -342,8 +340,6 @@ def _text_value(field: str) -> Converter:
             return Ours({field: texts[0]}, "a list of sources")
         if texts and all("." in each or "*" in each or os.path.exists(each) for each in texts):
             return files(given)
-        from setpoint.config import preset_named
-
         if given.name.isdecimal() or preset_named(given.text):
             return None  # the name of a kind of sources
         return f"Text is given as files: --{field} '[{{type: text, paths: [FILE]}}]'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from setpoint.config import SUFFIXES, SetpointError, presets
+from setpoint.config import SUFFIXES, SetpointError, nearest, presets
 
 from . import git
 from .kind import split_revision
@@ -88,8 +88,6 @@ def _is_ours(what: str, imports: Sequence[str]) -> bool:
 
 def _unknown(source: str, name: str, here: str | None, own: str | None) -> str:
     """Why there is no such revision, and what else was tried."""
-    from setpoint.config import nearest
-
     tried: list[str] = []
     if all(word.isidentifier() for word in name.split(".")):
         tried.append(f"there is no module {name!r}")
@@ -136,8 +134,6 @@ def _is_there(tree: str, start: str, what: str) -> bool:
 
 
 def _no_file(found: Revision, source: str) -> str:
-    from setpoint.config import nearest
-
     every = git.files_at(found.repository, found.commit)
     files = [name for name in every if name.endswith(SUFFIXES)]
     by_name = {os.path.basename(name): name for name in files}

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from setpoint.checkpoint.layout import list_checkpoints
+from setpoint.checkpoint.record import find_checkpoint, has_record
 from setpoint.cli.command import Arguments
 from setpoint.config import SetpointError, is_record
 
@@ -56,8 +58,6 @@ def checkpoint_and_run(source: str) -> tuple[str, str]:
     """
     from pathlib import Path
 
-    from setpoint.checkpoint.record import find_checkpoint
-
     directory = find_checkpoint(Path(source))
     if directory is None:
         raise SetpointError(f"there is no checkpoint {source}")
@@ -67,8 +67,6 @@ def checkpoint_and_run(source: str) -> tuple[str, str]:
 
 def _of_checkpoint(source: str) -> tuple[str, list[str]]:
     from pathlib import Path
-
-    from setpoint.checkpoint.record import has_record
 
     directory, run = checkpoint_and_run(source)
     if has_record(Path(directory)):
@@ -83,8 +81,6 @@ def _of_checkpoint(source: str) -> tuple[str, list[str]]:
 
 def _no_record(source: str) -> str:
     from pathlib import Path
-
-    from setpoint.checkpoint.layout import list_checkpoints
 
     names = [directory.name for directory in list_checkpoints(Path(source)).values()]
     if names:

@@ -19,10 +19,13 @@ from typing import Any
 from setpoint.config import (
     CONFIG,
     HEADER,
+    IDENTITY,
     ORIGINS,
     Config,
     ConfigError,
     SetpointError,
+    all_fields,
+    narrower,
     recorded_fingerprint,
 )
 
@@ -155,8 +158,6 @@ def _dump(path: str, data: object) -> None:
 
 def _role_of(root: type[Config], key: str) -> str:
     """The role that a path has today; identity for what there is no longer."""
-    from setpoint.config import IDENTITY, all_fields, narrower
-
     known = dict(all_fields(root))
     role, path = IDENTITY, ""
     for part in key.split("."):

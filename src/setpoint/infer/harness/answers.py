@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
 from setpoint.infer.load import Loaded
 from setpoint.infer.tasks import Generation
 from setpoint.infer.text import continue_prompts
@@ -181,8 +181,6 @@ def section_of(settings: Mapping[str, Any]) -> Generation:
 
 
 def _resolved(section: Generation) -> Generation:
-    from setpoint.config import resolve
-
     return resolve(section)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, did_you_mean
 from setpoint.infer.config import Inference
 from setpoint.infer.harness.answers import Answers
 from setpoint.infer.load import Loaded
@@ -30,8 +30,6 @@ def open_harness(section: Harness) -> Callable[[Loaded, Inference], Metrics]:
     manager = TaskManager(include_path=path)
     unknown = [task for task in section.tasks if task not in manager.all_tasks]
     if unknown:
-        from setpoint.config import did_you_mean
-
         meant = did_you_mean(unknown[0], manager.all_tasks, " ")
         raise SetpointError(
             f"harness.tasks: the harness has no task {unknown[0]!r}.{meant} "

@@ -16,6 +16,13 @@ from setpoint.model.pretrained.locate import locate
 from setpoint.model.pretrained.pieces import Piece
 from setpoint.model.pretrained.read_config import read_config
 from setpoint.model.pretrained.read_tensor import weight_dtype
+from setpoint.model.pretrained.run import (
+    description_of,
+    job_of,
+    list_weights,
+    restore,
+    tokenizer_of,
+)
 from setpoint.model.pretrained.tensors import require_depth, weights_of
 from setpoint.model.skeleton import skeleton
 
@@ -50,8 +57,6 @@ def load_pretrained(
     _require_device(device)
     place = locate(str(path))
     if place.kind == "checkpoint":
-        from setpoint.model.pretrained.run import job_of, tokenizer_of
-
         job = job_of(place.directory)
         vocab_size = tokenizer_of(place.directory, job.tokenizer).vocab_size
         return load_checkpoint(
@@ -114,8 +119,6 @@ def load_checkpoint(
         DamagedCheckpoint: if the checkpoint is not what was saved.
         RunError: if the weights are not those of the model. Nothing is loaded then.
     """
-    from setpoint.model.pretrained.run import description_of, restore
-
     keys = description_of(directory)
     if is_ours(config):
         model = skeleton(config, vocab_size)
@@ -148,8 +151,6 @@ def checkpoint_weights(directory: Path, model: nn.Module) -> Weights:
         DamagedCheckpoint: if the file is not what was saved.
         RunError: if the weights are not those of the model.
     """
-    from setpoint.model.pretrained.run import list_weights
-
     held = list_weights(directory)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return Weights(directory, [Piece(n, n) for n in shapes], held, shapes)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from setpoint.config import ORIGINS, SetpointError, can_be_path, shown_plain
+from setpoint.config import ORIGINS, SetpointError, can_be_path, nearest, shown_plain
 from setpoint.hub.fetch import split_hub_id
 from setpoint.model.pretrained.hub import fetch
 
@@ -111,8 +111,6 @@ def _is_below_here(path: Path) -> bool:
 
 
 def _missing(path: Path) -> str:
-    from setpoint.config import nearest
-
     parent = path.parent
     if not parent.is_dir():
         return "there is no such directory, and an id of the hub has the form organization/name"

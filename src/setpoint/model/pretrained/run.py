@@ -9,8 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from setpoint.checkpoint.manifest import read_manifest, verify
+from setpoint.checkpoint.record import has_record
 from setpoint.config import read_record, resolve
+from setpoint.data.config import HuggingFace
 from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.header import read_header
+from setpoint.model.pretrained.hub import TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +42,6 @@ def job_of(checkpoint: Path) -> Job:
     Raises:
         SetpointError: if there is no record, or it cannot be read.
     """
-    from setpoint.checkpoint.record import has_record
     from setpoint.train.config import Job
 
     folder = checkpoint if has_record(checkpoint) else checkpoint.parent.parent
@@ -59,8 +63,6 @@ def holds(checkpoint: Path, name: str) -> bool:
     Raises:
         DamagedCheckpoint: if the file is missing or differs.
     """
-    from setpoint.checkpoint.manifest import read_manifest, verify
-
     manifest = read_manifest(checkpoint)
     if name not in manifest.files:
         return False
@@ -75,9 +77,6 @@ def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
         SetpointError: if a checkpoint of an older version keeps no files, and they are not where
             the section says.
     """
-    from setpoint.data.config import HuggingFace
-    from setpoint.model.pretrained.hub import TOKENIZER_FILES
-
     if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
         return section.build(directory=checkpoint)
     return section.build()
@@ -101,9 +100,6 @@ def list_weights(checkpoint: Path) -> dict[str, TensorInfo]:
     Raises:
         DamagedCheckpoint: if the file is not what was saved.
     """
-    from setpoint.checkpoint.manifest import read_manifest, verify
-    from setpoint.model.pretrained.header import read_header
-
     verify(checkpoint, read_manifest(checkpoint), [WEIGHTS])
     return read_header(checkpoint / WEIGHTS)
 

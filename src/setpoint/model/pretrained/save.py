@@ -23,6 +23,7 @@ from setpoint.model.pretrained.load import load_pretrained
 from setpoint.model.pretrained.locate import CONFIG, MANIFEST
 from setpoint.model.pretrained.pieces import Piece, their_shapes
 from setpoint.model.pretrained.read_tensor import weight_dtype
+from setpoint.model.pretrained.run import description_of
 from setpoint.model.pretrained.tensors import pieces_of
 from setpoint.model.pretrained.write_config import family_for, write_config
 from setpoint.model.pretrained.write_tensor import Planned, write_tensors
@@ -129,8 +130,6 @@ def _writer(
 
 def _described(origin: Path) -> dict[str, Any]:
     """What config.json says of the model that weights were loaded or trained from."""
-    from setpoint.model.pretrained.run import description_of
-
     if (origin / MANIFEST).is_file():
         return description_of(origin) or {}
     return read_keys(origin)

@@ -15,6 +15,7 @@ from setpoint.model.pretrained.difference import Different, differences
 from setpoint.model.pretrained.load import checkpoint_weights
 from setpoint.model.pretrained.locate import Place, locate
 from setpoint.model.pretrained.read_config import config_of, read_config
+from setpoint.model.pretrained.run import restore
 from setpoint.model.pretrained.tensors import weights_of
 
 
@@ -43,8 +44,6 @@ def start_from(
     if isinstance(config, Transformer):
         _start_transformer(config, model, place, device, dtype)
     elif place.kind == "checkpoint":
-        from setpoint.model.pretrained.run import restore
-
         restore(place.directory, model)
     elif isinstance(model, HuggingFaceModel):
         model.load_from(place.directory)
