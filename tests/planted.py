@@ -316,21 +316,21 @@ BREAKS = [
         "data train/step/test_loop_accumulation.py train/step/test_loop.py",
     ),
     Break(
-        "train/step/loop.py",
-        'group["lr"] = lr * group.get("lr_multiplier", 1.0)',
-        'group["lr"] = lr',
+        "train/step/engine.py",
+        'group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)',
+        'group["lr"] = rates.lr',
         "train/step/test_loop.py train/build/test_parameter_groups.py",
     ),
     Break(
-        "train/step/loop.py",
+        "train/step/engine.py",
         "auxiliary * (whole.weight * count.tokens / whole.tokens)",
         "auxiliary * whole.weight",
         "train/step/test_loop_accumulation.py train/step/test_loop.py train/step/test_routing.py",
     ),
     Break(
-        "train/step/loop.py",
-        "            routing = None  # biases",
-        "            pass  # biases",
+        "train/step/engine.py",
+        "if not taken:  # biases",
+        "if False:  # biases",
         "train/step/test_routing.py train/step/test_loop.py",
     ),
     Break(
@@ -389,9 +389,9 @@ BREAKS = [
     ),
     Break(
         "precision/scaler.py",
-        "if after >= before:",
-        "if after > before:",
-        "precision train/test_formats.py",
+        "elif not overflows:",
+        "else:",
+        "precision train/step/test_engine.py",
     ),
 ]
 

@@ -19,7 +19,8 @@ def update(scaler: LossScaler, factor: float = 1.0) -> tuple[bool, torch.Tensor]
     optimizer = torch.optim.SGD([weight], lr=0.25)
     scaler.scale(weight.square() * factor).backward()
     scaler.unscale_(optimizer)
-    return scaler.update_by(optimizer), weight.detach()
+    overflows = any(scaler.overflows(optimizer))
+    return scaler.update_by(optimizer, overflows), weight.detach()
 
 
 def scaler_of(**options: float) -> LossScaler:

@@ -39,11 +39,25 @@ class LossScaler(torch.amp.GradScaler):
         super().__init__(device, enabled=enabled, **given)
         self.skipped = 0
 
-    def update_by(self, optimizer: torch.optim.Optimizer) -> bool:
+    def overflows(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """Whether gradients that were unscaled are not finite, without waiting for the device.
+
+        Returns:
+            fp32 scalars, one for each device of gradients, above 0 if so; none where it is not
+            enabled.
+        """
+        if not self.is_enabled():
+            return []
+        found: dict[Any, torch.Tensor]
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return list(found.values())
+
+    def update_by(self, optimizer: torch.optim.Optimizer, overflows: bool) -> bool:
         """Let the optimizer take its step, unless a gradient is not finite; adjust the scale.
 
         Arguments:
-            optimizer: whose gradients are scaled, or have been unscaled by `unscale_`.
+            optimizer: whose gradients have been unscaled by `unscale_`.
+            overflows: whether one of `overflows` is above 0.
 
         Raises:
             RunError: the scale has become so small that it cannot be what makes them infinite.
@@ -51,14 +65,17 @@ class LossScaler(torch.amp.GradScaler):
         if not self.is_enabled():
             optimizer.step()
             return True
-        self.step(optimizer)
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            self.step(optimizer)  # fused: skips on the device
+        elif not overflows:
+            optimizer.step()
+        if not overflows:
+            self.update()
+            return True
         before = self.get_scale()
         self.update()
-        after = self.get_scale()
-        if after >= before:  # it falls exactly where the step was skipped
-            return True
         self.skipped += 1
-        if after < LEAST:
+        if self.get_scale() < LEAST:
             raise RunError(
                 f"the gradients of fp16 are not finite even with the loss scaled by {before:g}; "
                 f"{self.skipped} updates were skipped. Lower optimizer.lr, or compute in bf16"

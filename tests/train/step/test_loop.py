@@ -135,9 +135,9 @@ def test_accumulation_equals_one_large_batch(
         parts = build_components(job)
         parts.model.to(dtype)
         loop = Loop(job, parts, [], StopRequest(), Position())
-        batches, counts, whole = parts.feed.take()
-        shares = [loop.backward(*each, whole)[0] for each in zip(batches, counts, strict=True)]
-        losses.append(float(sum(share[0] for share in shares)))
+        step = parts.feed.take()
+        sums = loop.engine.forward_backward(step, step.whole)
+        losses.append(float(sums.losses[0]))
         gradients.append(
             {name: p.grad for name, p in parts.model.named_parameters() if p.grad is not None}
         )

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from setpoint.loss.config import LinearCrossEntropy
 from setpoint.loss.linear import missing
 from setpoint.resilience.signals import StopRequest
-from setpoint.shapes.batch import total_count
+from setpoint.shapes.batch import StepBatch, total_count
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
@@ -72,8 +72,8 @@ def accumulated(job: Job, dtype: torch.dtype, weighted: bool) -> tuple[Component
         ]
     counts = [parts.objective.count(batch) for batch in batches]
     whole = total_count(counts)
-    shares = [loop.backward(*each, whole)[0] for each in zip(batches, counts, strict=True)]
-    return parts, float(sum(share[0] for share in shares))
+    sums = loop.engine.forward_backward(StepBatch(batches, counts, whole), whole)
+    return parts, float(sums.losses[0])
 
 
 def gradients(parts: Components) -> dict[str, torch.Tensor]:

@@ -156,7 +156,7 @@ def test_the_scale_of_fp16_is_taken_back(tmp_path: Path, kind: str) -> None:
         loop = Loop(job, parts, [], StopRequest(), Position())
         batch = parts.feed.take().batches[0]
         count = parts.objective.count(batch)
-        loop.backward(batch, count, count)
+        loop.engine.forward_backward(StepBatch([batch], [count], count), count)
         raw = [p.grad.clone() for p in parts.model.parameters() if p.grad is not None]
         parts.scaler.unscale_(parts.optimizer)
         gradients.append([p.grad for p in parts.model.parameters() if p.grad is not None])

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from setpoint.config import RunError, SetpointError
-from setpoint.optim.clip import clip_gradients
 from setpoint.parallel.seeds import seed_step
-from setpoint.precision.autocast import compute_in
 from setpoint.resilience.signals import Stopped
-from setpoint.shapes.batch import Batch, Count
-from setpoint.train.step.errors import stepping
-from setpoint.train.step.objective import add_routing
+from setpoint.train.step.engine import Engine, PlainEngine, Rates, Verdict
+from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.position import Position, is_over, share_done
-from setpoint.train.step.routing import balance_experts
 
 if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest
@@ -42,7 +34,8 @@ class StepResult:
         nats: the cross-entropy alone, all targets that count weighing the same.
         tokens: that the model read, without padding, whether their targets count or not.
         grad_norm: global norm of the gradients before clipping.
-        routing: how they chose experts; None for models without, and where it was skipped.
+        routing: how they chose experts, on all ranks; None for models without, and where it was
+            skipped.
     """
 
     loss: float
@@ -147,11 +140,7 @@ class Loop:
         self.scores: Scores = {}
         # How the experts were chosen in the last step that was taken, by all ranks.
         self.routing: Routing | None = None
-        self.clip_norm = job.optimizer.clip_norm
-        self.clip_value = job.optimizer.clip_value
-        # Names the parts of a step in the traces of a profiler.
-        self.span: Callable[[str], AbstractContextManager[Any]] = nullcontext
-        self.parameters = parts.weights.parameters()
+        self.engine: Engine = PlainEngine(job, parts)
 
     def run(self) -> None:
         """Train until the end, or until the step after a request to stop.
@@ -183,6 +172,15 @@ class Loop:
                 callback.finish(self)
 
     @property
+    def span(self) -> Callable[[str], AbstractContextManager[Any]]:
+        """Names the parts of a step in the traces of a profiler."""
+        return self.engine.span
+
+    @span.setter
+    def span(self, span: Callable[[str], AbstractContextManager[Any]]) -> None:
+        self.engine.span = span
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left to train, by the duration or because a callback ended it."""
         return self.ended is not None or is_over(self.job.duration, self.position)
@@ -200,79 +198,45 @@ class Loop:
         self.ended, self.last = reason, True
 
     def step(self) -> StepResult:
-        """Take a step, move the position past it, and balance the experts by what it chose."""
+        """Take a step, and move the position past it."""
         started = time.perf_counter()
         with self.span(f"update {self.position.step + 1}"):
             result = self.take_step()
         self.stop.busy = True
         self.advance(result, time.perf_counter() - started)
         if result.routing is not None:
-            parts, done = self.parts, share_done(self.job.horizon(), self.position)
-            self.routing = balance_experts(parts.model, result.routing, done, parts.world)
+            self.routing = result.routing
         return result
 
     def take_step(self) -> StepResult:
-        """Take one optimizer step: accumulate, clip, update.
+        """Draw the batches of one step, and let the engine take it.
 
         Raises:
             RunError: if no target counts, or the loss or the norm is not finite, and the step is
                 not taken then; or if an optimizer of the user's own fails.
         """
-        parts = self.parts
+        parts, at = self.parts, self.position
         assert self.job.seed is not None
         seed_step(self.job.seed, self.position.step, parts.world.data_rank)
-        lr = self.job.optimizer.lr * parts.schedule.factor(self.position)
-        for group in parts.optimizer.param_groups:
-            group["lr"] = lr * group.get("lr_multiplier", 1.0)
+        lr = self.job.optimizer.lr * parts.schedule.factor(at)
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
         with self.span("data"):
-            batches, counts, whole = parts.feed.take()
+            step = parts.feed.take()
+        whole = count_over_ranks(step.whole, parts.world)
         if not whole.weight:
-            self.refuse_nothing(sum(batch.target_tokens for batch in batches))
-        sums, routing = torch.zeros(2, device=parts.device), None
-        for batch, count in zip(batches, counts, strict=True):
-            share, chosen = self.backward(batch, count, whole)
-            sums += share
-            if chosen is not None:
-                routing = add_routing(routing, chosen, count.tokens / whole.tokens)
-
-        parts.weights.grads_to_master()
-        parts.scaler.unscale_(parts.optimizer)
-        grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value)
-        # The only place where the program waits for the device.
-        loss, nats, norm = float(sums[0]), float(sums[1]), float(grad_norm)
-        if not math.isfinite(loss) or (not math.isfinite(norm) and not parts.scaler.is_enabled()):
-            self.refuse(loss, norm)
-        with self.span("optimizer step"):
-            with stepping(self.job.optimizer):
-                made = parts.scaler.update_by(parts.optimizer)
-            parts.weights.master_to_params()
-            parts.optimizer.zero_grad(set_to_none=True)
-        if not made:
-            routing = None  # biases of routers move with the weights, or not at all
-        return StepResult(loss, nats, norm, lr, whole.tokens, routing)
-
-    def backward(self, batch: Batch, count: Count, whole: Count) -> tuple[Tensor, Routing | None]:
-        """Forward and backward of one micro-batch; gradients add up.
-
-        Returns:
-            (2,) this micro-batch's share of the loss and of the cross-entropy alone, and how its
-            tokens chose experts.
-        """
-        parts, formats = self.parts, self.job.precision
-        computing = compute_in(formats.compute, formats.params, parts.device)
-        with self.span("forward"), computing:
-            output, auxiliary, routing = parts.objective(batch.to(parts.device))
-        total = output.total
-        if auxiliary is not None:
-            # A mean over the tokens read here, whether their targets count or not: it gets its
-            # share of the mean over all, as a part of the sum that is divided below.
-            total = total + auxiliary * (whole.weight * count.tokens / whole.tokens)
-        share = total / whole.weight
-        with self.span("backward"):
-            parts.scaler.scale(share).backward()
-        return torch.stack((share.detach(), output.nats / whole.targets)), routing
+            self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))
+        sums = self.engine.forward_backward(step, whole)
+        done = 0.0
+        if sums.routing is not None:
+            after = replace(
+                at, step=at.step + 1, tokens=at.tokens + whole.tokens, epochs=parts.feed.epoch
+            )
+            done = share_done(self.job.horizon(), after)
+        ended = self.engine.finish(sums, Rates(lr, done))
+        if ended.verdict is Verdict.REFUSED:
+            self.refuse(ended.loss, ended.grad_norm)
+        return StepResult(ended.loss, ended.nats, ended.grad_norm, lr, whole.tokens, ended.routing)
 
     def advance(self, result: StepResult, seconds: float) -> None:
         """Move the position past a step."""

@@ -15,6 +15,7 @@ from setpoint.shapes.batch import IGNORE_INDEX, Count
 from setpoint.shapes.outcome import Outcome, Routing, supports_head
 
 if TYPE_CHECKING:
+    from setpoint.parallel.world import World
     from setpoint.shapes.batch import Batch
     from setpoint.shapes.outcome import Projection
 
@@ -143,6 +144,16 @@ class Objective:
         count = int(valid.sum())
         weight = count if weights is None else weights[valid].sum(dtype=torch.float64)
         return Count(batch.tokens, count, float(weight), valid)
+
+
+def count_over_ranks(count: Count, world: World) -> Count:
+    """Add up what all ranks count, in one collective; the count itself where there is one."""
+    if world.size == 1:
+        return count
+    sums = torch.tensor(count[:3], dtype=torch.float64, device=world.device)
+    world.sum(sums)
+    tokens, targets, weight = sums.tolist()
+    return Count(int(tokens), int(targets), weight)
 
 
 def add_routing(before: Routing | None, routing: Routing, share: float) -> Routing:
