@@ -55,6 +55,15 @@ def defined(values: list[float], patience: int, gain: float) -> int:
     return 0
 
 
+def test_an_equal_value_and_the_least_gain_itself_are_no_gain() -> None:
+    metric = BestMetric()
+    for value, gain in ((1.0, 0.0), (1.0, 0.0), (0.5, 0.5)):
+        metric.observe(value, gain)
+    assert (metric.best, metric.evals_without_gain) == (1.0, 2)
+    metric.observe(0.25, 0.5)
+    assert (metric.best, metric.evals_without_gain) == (0.25, 0)
+
+
 def of_transformers(values: list[float], patience: int, tmp_path: Path, greater: bool) -> int:
     """What EarlyStoppingCallback of transformers does."""
     callback = EarlyStoppingCallback(early_stopping_patience=patience)
