@@ -1,4 +1,5 @@
 import math
+import pickle
 
 from hypothesis import given, settings
 
@@ -121,3 +122,11 @@ def test_one_walk_over_containers_of_every_kind() -> None:
     for left in roots:
         for right in roots:
             assert json_of(differences(left, right)) == json_of(differences_of_tables(left, right))
+
+
+def test_a_difference_says_in_another_process_where_its_values_come_from() -> None:
+    left = resolved()
+    (found,) = differences(left, resolve(left.evolve(seed=99)))
+    twin = pickle.loads(pickle.dumps(found))
+    assert "test_difference.py:" in twin.right_origin
+    assert (str(twin), twin.left_origin) == (str(found), found.left_origin)

@@ -168,6 +168,11 @@ class Difference:
         """Where the right value comes from, in words."""
         return self._origin(1)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An origin finds its place in this process only.
+        origins = self.left_origin, self.right_origin
+        return Difference, (self.path, self.left, self.right, origins, self.role)
+
     def _origin(self, side: int) -> str:
         source = self._origins[side]
         return source if isinstance(source, str) else source[0].describe(source[1])

@@ -68,8 +68,9 @@ class Plan:
     def reader(self, name: str) -> Reader:
         """What reads the plain values of a key; it doubts all values of one that no field has."""
         info = self.fields.get(name)
-        found = doubts if info is None else reader_of(info.type, info.bounds, info.item_bounds)
-        self.readers[name] = found
+        if info is None:
+            return doubts  # and is not kept: there is no end of such names
+        self.readers[name] = found = reader_of(info.type, info.bounds, info.item_bounds)
         return found
 
     @property

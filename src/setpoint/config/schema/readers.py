@@ -59,7 +59,7 @@ def _reader(kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Rea
 def _optional(value: Any, inner: Reader) -> Any:
     if value is None:
         return None
-    return DOUBT if value == "null" else inner(value)
+    return DOUBT if value.__class__ is str and value == "null" else inner(value)
 
 
 def _text(value: Any) -> Any:
