@@ -29,8 +29,8 @@ class Checkpoint(Config, role=RUNTIME):
     last: Literal["full", "weights", "none"] = field(
         default="full", also_called=("save_only_model", "save_last", "last_save_model_only")
     )
-    """Final checkpoint: everything; the weights alone, from which training cannot go on; or
-    nothing."""
+    """Final checkpoint: full (training can be resumed from it), weights (the model's weights alone,
+    not resumable) or none."""
     keep: int | None = field(
         default=2,
         ge=1,
@@ -41,10 +41,10 @@ class Checkpoint(Config, role=RUNTIME):
             "max_checkpoints",
         ),
     )
-    """Number of the newest checkpoints to keep (save_total_limit); null keeps all."""
+    """Number of latest checkpoints to keep (save_total_limit); null keeps all."""
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
-    """Keep the best checkpoint by evaluation.best too, under the name `best`: by default the one
-    with the lowest validation loss among those that were evaluated and saved."""
+    """Keep the best checkpoint as well, under the name `best`: of those evaluated and saved, the
+    one with the best evaluation.best metric, by default the lowest validation loss."""
     resume: Literal["auto", "never", "must", "restart"] = field(
         default="auto",
         also_called=(
@@ -54,10 +54,10 @@ class Checkpoint(Config, role=RUNTIME):
             "autoresume",
         ),
     )
-    """Resume: `auto` goes on from the newest whole checkpoint if there is one, `must` refuses to
-    start without one, `never` refuses a run directory that holds one. `restart` is `auto`, but
-    where a run has trained and its checkpoints are gone it starts over, with its metrics kept
-    beside as `metrics.1.jsonl`; the others refuse that."""
+    """Resume mode. auto: resume from the latest valid checkpoint, if there is one; must: refuse to
+    start without one; never: refuse a run directory that has one; restart: as auto, but if the
+    checkpoints of a trained run are gone, start over and keep its metrics as metrics.1.jsonl, which
+    the other modes refuse."""
 
     @check
     def _check_last(self) -> Iterator[Problem]:

@@ -17,42 +17,43 @@ RULES = (
 
 
 class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model", rules=RULES):
-    """torch.compile of the model; without the section it runs eagerly."""
+    """torch.compile of the model; without this section it runs eagerly."""
 
     scope: Literal["block", "model"] = field(default="block")
-    """Compilation scope: each layer, compiled once for all that are alike, or the whole model as
-    one."""
+    """Compilation scope. block: each layer, identical ones compiled once; model: the whole
+    model."""
 
     backend: str = field(default="inductor", also_called=("torch_compile_backend",))
-    """Compiler backend, by its name in torch.compiler.list_backends(); eager and aot_eager, which
-    make no faster code, show what is captured."""
+    """Compiler backend (torch.compiler.list_backends()); eager and aot_eager are for debugging and
+    give no speed-up."""
 
     mode: (
         Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None
     ) = field(default=None, also_called=("torch_compile_mode",))
-    """torch.compile mode: what inductor optimizes for; null: its default."""
+    """torch.compile mode, what inductor optimizes for; null: inductor's default."""
 
     fullgraph: bool = False
-    """fullgraph: a graph break is an error, in place of running that part eagerly."""
+    """fullgraph: a graph break is an error; false: the part around it runs eagerly."""
 
     dynamic: bool | None = None
-    """Dynamic shapes: compile for all sizes, true, or for each size anew, false; null: for all from
-    the second size on."""
+    """Dynamic shapes. true: compile once for all sizes; false: compile for each size; null: dynamic
+    from the second size on."""
 
     options: Free = field(factory=Free)
-    """Backend options by its own names, nested or dotted: triton.cudagraphs; instead of mode."""
+    """Backend options (torch._inductor.config), nested or dotted, such as triton.cudagraphs;
+    excludes mode."""
 
     cache: Path | None = field(
         default=None, also_called=("precompile_artifact_dir", "cache_dir", "inductor_cache_dir")
     )
-    """Compile cache: folder that inductor keeps compiled code in, for the next run; null: PyTorch's
-    default."""
+    """Compile cache directory of inductor, reused by later runs; null: PyTorch's default."""
 
     recompile_limit: int = field(default=8, ge=1, also_called=("cache_size_limit",))
-    """Recompile limit: how often a function may be recompiled before it runs eagerly."""
+    """Recompile limit: recompilations of a function before it runs eagerly."""
 
     fallback: Literal["report", "fail"] = "report"
-    """Fallback to eager: report warns and records an event, fail ends the run with an error."""
+    """When compilation fails and a part runs eagerly. report: warn and record an event; fail: end
+    the run with an error."""
 
     @check
     def _check_options(self) -> Iterator[Problem]:

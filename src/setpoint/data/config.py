@@ -23,17 +23,17 @@ class SourceConfig(Config, role=IDENTITY):
     """Data source of documents."""
 
     name: str = field(pattern=NAME)
-    """First part of each document's name; unique among the sources."""
+    """Source name: prefix of its documents' names, unique among the sources."""
 
 
 class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):
     """The Python standard library's own source files, without tests: about 12 MB everywhere."""
 
     name: str = field(default="stdlib", pattern=NAME)
-    """First part of each document's name; unique among the sources."""
+    """Source name: prefix of its documents' names, unique among the sources."""
 
     include: tuple[str, ...] = field(factory=lambda: ("*.py",))
-    """Patterns on paths relative to the library; `*` crosses folders: "json/*", "asyncio/*.py"."""
+    """Globs of paths inside the library; `*` also matches `/`: "json/*", "asyncio/*.py"."""
 
     @check
     def _check_include(self) -> Iterator[Problem]:
@@ -56,7 +56,7 @@ class Text(
     """Text files of your own, in UTF-8."""
 
     name: str = field(default="text", pattern=NAME)
-    """First part of each document's name; unique among the sources."""
+    """Source name: prefix of its documents' names, unique among the sources."""
 
     paths: tuple[str, ...] = field(
         also_called=(
@@ -68,7 +68,8 @@ class Text(
             "train_data_dir",
         )
     )
-    """Files and globs from the working directory on; `**` crosses folders: "corpus/**/*.md"."""
+    """Files and globs, relative to the working directory; `**` matches any folders:
+    "corpus/**/*.md"."""
 
     separator: str | None = None
     """Document separator: text that divides a file into documents, such as "\\n\\n"; unset: a file
@@ -92,7 +93,7 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
     """Synthetic documents of known entropy, for tests and benchmarks."""
 
     name: str = field(default="random", pattern=NAME)
-    """First part of each document's name; unique among the sources."""
+    """Source name: prefix of its documents' names, unique among the sources."""
 
     documents: int = field(default=256, ge=1)
     """Number of documents."""
@@ -101,14 +102,15 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
     """Document length in bytes."""
 
     pattern: Literal["markov", "uniform"] = "markov"
-    """Byte distribution. markov: each byte depends on the one before; uniform: independent bytes,
-    so that nothing can be learned."""
+    """Byte distribution. markov: each byte depends on the one before (first-order Markov chain);
+    uniform: independent bytes, which no model can predict."""
 
     alphabet: int = field(default=64, ge=2, le=256)
-    """Alphabet size: number of byte values that occur, from the space upwards."""
+    """Alphabet size: number of distinct byte values, starting at the space (32)."""
 
     seed: int = field(default=0, ge=0)
-    """Seed of the text; apart from the job's seed, so that runs can differ on the same text."""
+    """Seed of the text, separate from the job's seed, so that jobs with different seeds can train
+    on the same text."""
 
 
 class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
@@ -118,7 +120,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
         factory=lambda: (Stdlib(),),
         also_called=("dataset", "dataset_name", "train_dataset"),
     )
-    """Data sources of documents, one or several."""
+    """Training data sources, one or several."""
 
     held_out: float = field(
         default=0.05,
@@ -134,8 +136,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
             "eval_split_ratio",
         ),
     )
-    """Validation split: share of documents held out; of a single document, its last share. 0 holds
-    nothing out. A document's side depends on its name alone, so adding others never moves it."""
+    """Validation split: fraction of documents held out; of a single document, the end of its text.
+    0: none. A document's split depends on its name alone, so adding documents moves no other."""
 
     validation: tuple[SourceConfig, ...] = field(
         default=(),
@@ -152,8 +154,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
             "validation_dataset",
         ),
     )
-    """Sources of a validation set of its own, in place of a share of `sources`; all of it is held
-    out."""
+    """Validation data sources, used instead of a split of `sources`; all of their documents are
+    held out."""
 
     @dead("held_out")
     def _held_out_is_dead(self) -> str | None:
@@ -192,14 +194,14 @@ class HuggingFace(
              "Whether the tokenizer's files are there and name the separator", needs="files"),
     ),
 ):  # fmt: skip
-    """A tokenizer in Hugging Face's format, byte-level BPE or SentencePiece; takes UTF-8."""
+    """Tokenizer in Hugging Face's format, byte-level BPE or SentencePiece, for text in UTF-8."""
 
     path: str = field(also_called=("tokenizer_name_or_path", "hf_tokenizer", "tokenizer_file"))
-    """A directory with `tokenizer.json`, that file, or the id of a repository on the hub. What the
-    file holds is part of the data's digest."""
+    """Tokenizer: a directory with tokenizer.json, the file itself, or a Hugging Face Hub repository
+    id. Its content is part of the data's digest."""
 
     separator: str | None = field(default=None, also_called=("eod_token", "eot_token"))
-    """Document separator: the token before, between and after documents; null: the tokenizer's
+    """Document separator token, put before, between and after documents; null: the tokenizer's
     end-of-text token, or else its beginning-of-text token."""
 
     @check

@@ -23,17 +23,18 @@ class Weights(Config):
     """The trained weights."""
 
     path: str = field(also_called=("pretrained", "model_path", "model_name_or_path", "load_path"))
-    """The directory of a run, of a checkpoint or of a Hugging Face model, or the id of one on the
-    hub. What it says of model, tokenizer, data, sequence length and precision holds here, too."""
+    """Weights to load: directory of a run, of a checkpoint or of a Hugging Face model, or a Hub
+    repository id. Model, tokenizer, data, sequence length and precision are taken from its
+    record."""
 
     checkpoint: int | Literal["best", "latest"] | None = None
-    """Which checkpoint of a run: the best, the latest, or that of a step; null: the best if there
-    is one, or else the latest."""
+    """Checkpoint of a run: best, latest, or a step number; null: best if there is one, else
+    latest."""
 
     dtype: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32", also_called=("torch_dtype", "load_dtype")
     )
-    """dtype of the weights in memory; half of one takes half the memory."""
+    """dtype of the weights in memory; bf16 and fp16 halve it."""
 
     @check
     def _check_path(self) -> Iterator[Problem]:
@@ -51,8 +52,7 @@ class Precision(Config):
         also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
         values_also_called=NAMES_16,
     )
-    """Compute dtype (autocast) of matrix products, where weights in fp32 are converted for them.
-    fp16 needs a GPU."""
+    """Compute dtype of matrix products (autocast). fp16 needs a GPU."""
 
 
 class Batch(Config):
@@ -61,11 +61,12 @@ class Batch(Config):
     micro_size: int = field(
         default=8, ge=1, role=RUNTIME, also_called=("batch_size", "per_device_eval_batch_size")
     )
-    """Batch size: sequences, or prompts, side by side. No result depends on it but by rounding."""
+    """Batch size: sequences or prompts in one forward pass. Results depend on it by rounding
+    only."""
 
     sequence_length: int = derived(ge=1, also_called=("max_length", "seq_len", "block_size"))
-    """Sequence length of evaluation, in tokens. That of the run; of other weights the longest that
-    the model takes, but 2048 at most."""
+    """Sequence length of evaluation, in tokens. Unless given that of the run; of other weights the
+    model's maximum, but 2048 at most."""
 
 
 HERE = "setpoint.infer.rules:"
@@ -102,26 +103,26 @@ class Inference(
     presets="setpoint.presets",
     rules=RULES,
 ):
-    """An inference job: what to do with trained weights."""
+    """Inference job: generation, evaluation, benchmark tasks and export of trained weights."""
 
     weights: Weights = field(factory=lambda: Weights())  # pyright: ignore[reportCallIssue]
     """The trained weights."""
 
     model: ModelConfig = field(factory=Transformer)
-    """The model architecture, from the record of the weights; only runtime fields, such as the
+    """Model architecture, from the record of the weights; only runtime fields, such as the
     attention backend, may be given here."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
-    """How text becomes tokens; from the record of the weights."""
+    """Tokenizer, from the record of the weights."""
 
     data: Data = field(factory=Data)
-    """The evaluation data; that of the run unless given."""
+    """Evaluation data; unless given, the data of the run."""
 
     batch: Batch = field(factory=Batch)
     """Batch size and sequence length."""
 
     precision: Precision = field(factory=Precision)
-    """Compute dtype; that of the run unless given."""
+    """Compute dtype; unless given, that of the run."""
 
     parallel: Parallel = field(factory=Parallel, role=RUNTIME)
     """Device and number of ranks."""
@@ -133,29 +134,28 @@ class Inference(
     none is an error."""
 
     seed: int = field(default=0, ge=0, lt=2**63, also_called=("random_seed", "sampling_seed"))
-    """Sampling seed: seed of the random numbers that tokens are drawn with."""
+    """Sampling seed of generation."""
 
     generation: Generation | None = None
     """Text generation: prompts to continue; null: none."""
 
     evaluation: Evaluation | None = None
-    """Evaluation: loss, perplexity and bits per byte on texts; null: none."""
+    """Evaluation: loss, perplexity and bits per byte of texts; null: none."""
 
     export: Export | None = None
-    """Where to write the weights for other programs; null: nowhere."""
+    """Export of the weights as a Hugging Face model; null: none."""
 
     harness: Harness | None = None
-    """Tasks of lm-evaluation-harness; null: none."""
+    """Benchmark tasks of lm-evaluation-harness; null: none."""
 
     output: Path | None = field(default=None, role=RUNTIME, also_called=("output_dir",))
-    """A directory for the results and the record of what made them; null: they are only shown."""
+    """Output directory for results and their record; null: results are only printed."""
 
     profiling: Profiling | None = field(
         default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
     )
-    """torch.profiler: which forward passes are profiled; null: none. A pass is a batch that is
-    evaluated, or a further token for all texts side by side, and stands for what is called a step
-    there."""
+    """torch.profiler; null: none. A step is a forward pass here: a batch of evaluation, or one new
+    token of a batch of generation."""
 
     resilience: Resilience = field(factory=Resilience, role=RUNTIME)
     """Garbage collection and shutdown; a step is a forward pass here."""

@@ -12,53 +12,53 @@ from setpoint.data.config import NAME, SourceConfig
 
 
 class Generation(Config):
-    """Continue prompts by drawing token after token."""
+    """Text generation: continue prompts token by token."""
 
     prompts: tuple[str, ...] = ()
-    """Texts to continue."""
+    """Prompts to continue."""
 
     prompts_file: Path | None = None
-    """More texts to continue: `.jsonl` with a text under "prompt" in each line; any other file
-    holds a prompt in each line."""
+    """File of further prompts: `.jsonl` with a str under "prompt" in each line; in any other file
+    each line is a prompt."""
 
     samples: int = field(default=1, ge=1, also_called=("num_return_sequences", "num_samples", "n"))
-    """Samples per prompt (num_return_sequences), each with random numbers of its own."""
+    """Samples per prompt (num_return_sequences), each with its own random numbers."""
 
     max_tokens: int = field(
         default=256, ge=1, also_called=("max_new_tokens", "max_gen_toks", "max_gen_tokens")
     )
-    """Maximum number of new tokens."""
+    """Maximum number of new tokens (max_new_tokens)."""
 
     temperature: float = field(default=0.8, ge=0, lt=inf)
     """Sampling temperature: divides the logits; 0 is greedy decoding."""
 
     top_k: int | None = field(default=None, ge=1)
-    """Top-k sampling: draw among the k likeliest tokens; null: among all."""
+    """Top-k sampling: sample from the k most probable tokens; null: from all."""
 
     top_p: float | None = field(default=None, gt=0, le=1, also_called=("nucleus",))
-    """Top-p (nucleus) sampling: draw among the fewest likeliest tokens that hold this share of the
-    probability; null: all."""
+    """Top-p (nucleus) sampling: sample from the smallest set of tokens whose probabilities sum to
+    at least this; null: from all."""
 
     min_p: float | None = field(default=None, gt=0, le=1)
-    """Min-p sampling: draw among tokens at least this likely, relative to the likeliest one; null:
-    among all."""
+    """Min-p sampling: sample from tokens with at least this share of the highest probability; null:
+    from all."""
 
     repetition_penalty: float = field(default=1.0, gt=0, lt=inf)
-    """Repetition penalty: above 1, tokens of the prompt and of what was drawn become less
-    likely."""
+    """Repetition penalty: above 1, tokens of the prompt and of the generated text become less
+    probable."""
 
     stop: tuple[str, ...] = field(default=(), also_called=("stop_strings", "until", "stop_text"))
-    """Stop strings: they end a continuation, which is cut where they begin. The end of a document
-    ends it in any case."""
+    """Stop strings: generation ends at the first of them, and the text is cut before it. An
+    end-of-text token always ends it."""
 
     stop_tokens: tuple[int, ...] = field(
         default=(), also_called=("eos_token_id", "stop_token_ids", "terminators")
     )
-    """Stop token ids: they end a continuation."""
+    """Stop token ids: generation ends at the first of them."""
 
     cache: bool = field(default=True, role=RUNTIME, also_called=("use_cache", "kv_cache"))
-    """KV cache: keep keys and values, so that a token costs one position and not the whole context.
-    Models that are not Setpoint's own read the whole context in any case."""
+    """KV cache: keep keys and values, so that each new token runs one position instead of the whole
+    context. Models of other libraries always run the whole context."""
 
     @check
     def _check_prompts(self) -> Iterator[Problem]:
@@ -93,13 +93,13 @@ class Generation(Config):
 
 
 class DataSet(Config):
-    """A text by name that a model is evaluated on."""
+    """Named evaluation set."""
 
     name: str = field(pattern=NAME)
-    """What its result is called."""
+    """Name of the evaluation set in the results."""
 
     sources: tuple[SourceConfig, ...]
-    """Where its documents come from; all of them are read."""
+    """Data sources of the evaluation set; all of their documents are evaluated."""
 
     @check
     def _check_sources(self) -> Iterator[Problem]:
@@ -108,18 +108,18 @@ class DataSet(Config):
 
 
 class Evaluation(Config):
-    """How well the model predicts texts: loss, perplexity, and bits per byte."""
+    """Evaluation of texts: loss, perplexity and bits per byte."""
 
     sides: tuple[Literal["held_out", "train"], ...] = ("held_out",)
     """Splits of `data` to evaluate on: held_out (validation) and train."""
 
     sets: tuple[DataSet, ...] = field(default=(), also_called=("eval_datasets", "test_datasets"))
-    """Further evaluation sets, each with a result under its name."""
+    """Further evaluation sets, by name."""
 
     sequences: int | None = field(
         default=None, ge=1, also_called=("limit", "max_eval_samples", "eval_iters")
     )
-    """Sequences of each text to evaluate on, from its start; null: all there are."""
+    """Number of sequences to evaluate in each set, from its start; null: all."""
 
     @check
     def _check_texts(self) -> Iterator[Problem]:
@@ -139,16 +139,16 @@ class Evaluation(Config):
 
 
 class Export(Config):
-    """Write the weights as Hugging Face's transformers reads them.
+    """Export of the weights in the format of Hugging Face's transformers.
 
     That is config.json and safetensors, with the tokenizer's files where there are any.
     """
 
     path: Path
-    """The directory to make; it must be empty if it is there."""
+    """Output directory; must be new or empty."""
 
     family: str | None = field(default=None, also_called=("model_type",))
-    """model_type of transformers to write it as; null: the plainest that it can be."""
+    """model_type of transformers to export as; null: the simplest that fits the architecture."""
 
     dtype: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32", also_called=("export_dtype", "torch_dtype")
@@ -156,24 +156,24 @@ class Export(Config):
     """dtype of the written weights."""
 
     max_shard_size: int = field(default=5_000_000_000, ge=1)
-    """Maximum shard size: bytes of weights in one file, more or less; a single tensor is never
+    """Maximum size of a weights file in bytes (max_shard_size), approximately; a tensor is never
     split."""
 
 
 class Harness(Config):
-    """Tasks of EleutherAI's lm-evaluation-harness, an extra."""
+    """Benchmark tasks of EleutherAI's lm-evaluation-harness, an optional extra."""
 
     tasks: tuple[str, ...]
-    """Tasks by the names that the harness gives them."""
+    """Task names of lm-evaluation-harness."""
 
     tasks_path: Path | None = field(default=None, also_called=("include_path",))
-    """A folder with task files of your own; null: only the harness's own."""
+    """Directory of your own task files (include_path); null: only the harness's tasks."""
 
     few_shot: int | None = field(default=None, ge=0, also_called=("num_fewshot",))
-    """Few-shot examples (num_fewshot) before each question; null: as each task says."""
+    """Few-shot examples (num_fewshot) before each question; null: the task's default."""
 
     limit: int | None = field(default=None, ge=1)
-    """Maximum number of examples of each task; null: all."""
+    """Maximum number of examples per task; null: all."""
 
     @check
     def _check_tasks(self) -> Iterator[Problem]:

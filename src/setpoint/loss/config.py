@@ -47,8 +47,8 @@ class Ignoring(LossConfig):
         before=None,
         also_called=("ignored_index", "ignore_label", "label_pad_token_id", "loss_ignore_index"),
     )
-    """Ignore index: id of a token that is never a target, such as padding; it counts neither in the
-    loss nor in any metric; null: all tokens are targets."""
+    """Ignore index: token id that is never a target, such as padding; it is in no loss and no
+    metric. null: every token is a target."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -66,8 +66,9 @@ class Weighing(Ignoring):
         before=None,
         also_called=("class_weights", "class_weight", "ce_weight"),
     )
-    """Token weights: weights of targets by token id, {"10": 0.5}; others weigh 1, and 0 leaves a
-    token out of metrics, too. The loss is divided by the sum of the weights. null: all weigh 1."""
+    """Token weights: weights of targets by token id, {"10": 0.5}; others have weight 1, and tokens
+    of weight 0 are left out of metrics as well. The loss is divided by the sum of the weights.
+    null: all 1."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -107,12 +108,12 @@ class CrossEntropy(
     """Cross-entropy of the next token, in nats."""
 
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
-    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps
-    logits from drifting (PaLM uses 1e-4). 0 leaves the term out."""
+    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the denominator of the softmax;
+    keeps logits from drifting (PaLM uses 1e-4). 0: off."""
 
     label_smoothing: float = field(default=0.0, ge=0, lt=1, before=0.0, also_called=SMOOTHING)
-    """Label smoothing: share of the target's probability spread evenly over all tokens (Szegedy et
-    al., 2016). 0: none."""
+    """Label smoothing: probability taken from the target and spread evenly over all tokens (Szegedy
+    et al., 2016). 0: off."""
 
 
 class ChunkedCrossEntropy(
@@ -129,7 +130,7 @@ class ChunkedCrossEntropy(
     from_hidden = True
 
     chunk_size: int = field(default=512, ge=1, also_called=CHUNK)
-    """Chunk size in tokens; the memory for logits grows with chunk_size * vocabulary."""
+    """Chunk size in tokens; memory for logits is proportional to chunk_size * vocabulary size."""
 
 
 class LinearCrossEntropy(
@@ -151,7 +152,7 @@ class LinearCrossEntropy(
     soft_caps = False
 
     chunk_size: int | None = field(default=None, ge=1, also_called=CHUNK)
-    """Chunk size in tokens; null: as PyTorch chooses, from the shapes and the device."""
+    """Chunk size in tokens; null: PyTorch chooses by shapes and device."""
 
 
 class LigerCrossEntropy(
@@ -172,8 +173,8 @@ class LigerCrossEntropy(
     from_hidden = True
 
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
-    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the softmax's denominator; keeps
-    logits from drifting (PaLM uses 1e-4). 0 leaves the term out."""
+    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the denominator of the softmax;
+    keeps logits from drifting (PaLM uses 1e-4). 0: off."""
 
 
 class ImportedLoss(LossConfig, Foreign, type="import", owner="setpoint.loss.imported:ImportedLoss"):

@@ -15,22 +15,23 @@ class CheckpointingConfig(Config, role=RUNTIME):
     """Activation checkpointing: what all types share."""
 
     every: int = field(default=1, ge=1, also_called=("every_n", "selective_ac_option"))
-    """Checkpoint each n-th layer, from the first on; 1: all."""
+    """Checkpoint every n-th layer, starting with the first; 1: all."""
 
 
 class Full(
     CheckpointingConfig, type="full", owner="setpoint.memory.checkpointing:full", role=RUNTIME
 ):
-    """Recompute whole layers in backward: of each, the input alone is saved."""
+    """Full activation checkpointing: save each layer's input, recompute the layer in backward."""
 
     reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
-    """use_reentrant: PyTorch's older implementation, which runs backward within backward."""
+    """use_reentrant of torch.utils.checkpoint: its older implementation, which runs backward within
+    backward."""
 
 
 class Parts(
     CheckpointingConfig, type="parts", owner="setpoint.memory.checkpointing:parts", role=RUNTIME
 ):
-    """Recompute parts of layers in backward: what lies between them is saved."""
+    """Activation checkpointing of submodules: recompute attention or feed-forward in backward."""
 
     parts: tuple[Literal["attention", "feed_forward"], ...] = field(
         factory=lambda: ("attention",), also_called=("recompute_modules",)
@@ -38,7 +39,8 @@ class Parts(
     """Submodules whose activations are recomputed in backward."""
 
     reentrant: bool = field(default=False, also_called=("use_reentrant", "enable_reentrant"))
-    """use_reentrant: PyTorch's older implementation, which runs backward within backward."""
+    """use_reentrant of torch.utils.checkpoint: its older implementation, which runs backward within
+    backward."""
 
     @check
     def _check_parts(self) -> Iterator[Problem]:
@@ -56,14 +58,14 @@ class Operators(
     owner="setpoint.memory.checkpointing:operators",
     role=RUNTIME,
 ):
-    """Selective: save the results of costly operators, recompute cheap ones in backward."""
+    """Selective activation checkpointing: save results of expensive operators, recompute others."""
 
     save: tuple[Literal["matmul", "attention"], ...] = field(factory=lambda: SAVE)
-    """Selective activation checkpointing: operators whose results are saved, matrix products or
-    attention. Unless it is changed, attention that cannot be saved is recomputed."""
+    """Operators whose results are saved: matrix products, attention. By default both; an attention
+    kernel whose result cannot be saved is recomputed."""
 
     matmul_every: int = field(default=1, ge=1)
-    """Save each n-th matrix product of a layer; 1: all, 2: every other one."""
+    """Save every n-th matrix product of a layer; 1: all, 2: every other one."""
 
     @check
     def _check_save(self) -> Iterator[Problem]:
@@ -83,24 +85,24 @@ class Operators(
 
 
 class ActivationOffload(Config, role=RUNTIME):
-    """Activation offload: activations wait in CPU memory until backward."""
+    """Activation offload: keep saved activations in CPU memory until backward."""
 
     limit: ByteSize = field(default=ByteSize(0), also_called=("activation_gpu_limit", "gpu_limit"))
-    """Bytes of activations that may stay on the device; 0: none."""
+    """Bytes of saved activations that stay on the device; 0: none."""
 
     smallest: ByteSize = field(default=ByteSize(2**20))
-    """Minimum size of a tensor to offload; moving smaller ones gains little."""
+    """Minimum tensor size to offload, in bytes; smaller tensors stay on the device."""
 
 
 class OptimizerOffload(Config, role=RUNTIME):
-    """Optimizer state offload: it is in CPU memory, and comes to the device piece by piece."""
+    """Optimizer state offload to CPU memory; pieces move to the device in the optimizer step."""
 
     limit: ByteSize = field(default=ByteSize(2**30))
-    """Bytes of optimizer state on the device at once; at least one parameter's."""
+    """Maximum optimizer state on the device at once, in bytes; at least that of one parameter."""
 
 
 class Memory(Config, role=RUNTIME):
-    """Activation checkpointing, CPU offload and the allocators' caches."""
+    """Activation checkpointing, CPU offload and allocator settings."""
 
     activation_checkpointing: CheckpointingConfig | None = field(
         default=None,
@@ -127,7 +129,7 @@ class Memory(Config, role=RUNTIME):
     empty_cache: Period = field(
         default=Period("never"), also_called=("empty_cache_steps", "torch_empty_cache_steps")
     )
-    """Interval of torch.cuda.empty_cache(), which gives cached GPU memory back."""
+    """Interval of torch.cuda.empty_cache(), which returns cached GPU memory to the driver."""
 
     keep_freed: bool = True
     """Keep freed CPU memory in the process for reuse: fewer page faults in each step; false: the C

@@ -18,7 +18,7 @@ from setpoint.model.section import ModelConfig as ModelConfig
 
 
 class MuP(Config):
-    """Maximal update parametrization (muP, Yang et al., 2022): hyperparameters hold at any width.
+    """Maximal update parametrization (muP, Yang et al., 2022): settings transfer to any width.
 
     What was tuned at base_dim holds at any dim, with Adam and its kin: hidden matrices start with
     init_std * sqrt(base_dim / dim) and learn at lr * base_dim / dim, and logits are multiplied by
@@ -26,11 +26,11 @@ class MuP(Config):
     """
 
     base_dim: int = field(ge=1, also_called=("mup_base_dim", "base_hidden_size", "d_model_base"))
-    """muP base width: dim of the model that the settings were tuned on."""
+    """muP base width: dim of the model that hyperparameters were tuned on."""
 
     base_head_dim: int | None = field(default=None, ge=1)
     """muP base head dimension: attention is scaled by sqrt(base_head_dim) / head_dim; null: the
-    model's own, which leaves 1 / sqrt(head_dim)."""
+    model's head_dim, which gives the usual 1 / sqrt(head_dim)."""
 
 
 RULES = (
@@ -49,7 +49,7 @@ class Transformer(
     owner="setpoint.model.transformer:Transformer",
     rules=RULES,
 ):
-    """A decoder-only transformer."""
+    """Decoder-only transformer."""
 
     dim: int = field(
         default=192,
@@ -64,12 +64,12 @@ class Transformer(
         le=10_000,  # what is counted layer by layer has an end
         also_called=("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     )
-    """Number of layers, each attention followed by feed-forward."""
+    """Number of layers (blocks), each attention followed by feed-forward."""
 
     heads: int = field(
         default=6, ge=1, also_called=("num_attention_heads", "n_head", "n_heads", "num_heads")
     )
-    """Number of attention (query) heads in each layer."""
+    """Number of attention (query) heads per layer."""
 
     kv_heads: int = derived(
         ge=1,
@@ -82,8 +82,8 @@ class Transformer(
             "num_query_groups",
         ),
     )
-    """Number of key-value heads (grouped-query attention, GQA): each serves heads / kv_heads query
-    heads. As many as heads unless given; 1 is multi-query attention (MQA)."""
+    """Number of key-value heads (grouped-query attention, GQA), each shared by heads / kv_heads
+    query heads. Unless given heads (multi-head attention); 1: multi-query attention (MQA)."""
 
     head_dim: int = derived(ge=2, also_called=("head_size", "kv_channels", "d_head"))
     """Head dimension, even. Unless given dim / heads; heads * head_dim may differ from dim."""
@@ -92,16 +92,17 @@ class Transformer(
         ge=1, also_called=("intermediate_size", "ffn_hidden_size", "d_ff", "ffn_hidden_dim")
     )
     """Intermediate size (hidden width) of the feed-forward network (MLP). Unless given
-    ffn_multiplier * 4 * dim, or for gated activations 8/3 * dim, which gives three matrices the
-    size of two; rounded up to a multiple of ffn_multiple_of."""
+    ffn_multiplier * 4 * dim, or for gated activations ffn_multiplier * 8/3 * dim, so that three
+    matrices have as many parameters as two; rounded up to a multiple of ffn_multiple_of."""
 
     ffn_multiplier: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("ffn_dim_multiplier",)
     )
-    """FFN multiplier: a derived ffn_dim is multiplied by this before it is rounded."""
+    """FFN multiplier: factor of a derived ffn_dim, before rounding."""
 
     ffn_multiple_of: int = field(default=64, ge=1, also_called=("multiple_of",))
-    """A derived ffn_dim is rounded up to a multiple of this; tensor cores like 64 and more."""
+    """FFN rounding (multiple_of): a derived ffn_dim is rounded up to a multiple of this; multiples
+    of 64 suit tensor cores."""
 
     activation: Literal[
         "swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared"
@@ -115,11 +116,11 @@ class Transformer(
             "relu_squared": ("relu2", "squared_relu"),
         },
     )
-    """Activation function of the feed-forward network; those with glu in their name are gated by a
-    second projection, as in SwiGLU (Shazeer, 2020)."""
+    """Activation function of the feed-forward network. The glu ones are gated by a second
+    projection, as in SwiGLU (Shazeer, 2020)."""
 
     ffn_bias: bool = field(default=False, before=False, also_called=("mlp_bias",))
-    """FFN bias (mlp_bias): whether the projections of the feed-forward network have biases."""
+    """FFN bias (mlp_bias): bias in the projections of the feed-forward network."""
 
     positions: Literal["rotary", "learned", "none"] = field(
         default="rotary",
@@ -127,22 +128,22 @@ class Transformer(
         also_called=("position_embedding_type", "position_embedding"),
         values_also_called={"rotary": ("rope",), "learned": ("absolute", "learned_absolute")},
     )
-    """Position encoding. rotary: RoPE on queries and keys; learned: an embedding for each position,
-    added to the token's; none: only the causal mask gives the order (NoPE)."""
+    """Position encoding. rotary: RoPE on queries and keys; learned: absolute position embeddings,
+    added to token embeddings; none: no encoding, order only by the causal mask (NoPE)."""
 
     rope_base: float = field(
         default=10_000.0,
         gt=1,
         also_called=("rope_theta", "rotary_base", "rotary_emb_base"),
     )
-    """RoPE theta (base frequency): wavelengths are from 2 pi to nearly 2 pi * rope_base
+    """RoPE theta (base frequency): wavelengths go from 2 pi to nearly 2 pi * rope_base
     positions."""
 
     rope_base_sliding: float | None = field(
         default=None, gt=1, before=None, also_called=("rope_local_base_freq", "rope_local_theta")
     )
-    """RoPE theta in layers with a sliding window, which rope_scaling leaves alone then (Gemma 3's
-    rope_local_base_freq); null: as in the others."""
+    """RoPE theta of sliding-window layers, to which rope_scaling does not apply then (Gemma 3's
+    rope_local_base_freq); null: rope_base, with rope_scaling."""
 
     rope_scaling: RopeScaling | None = field(
         default=None, before=None, also_called=("rope_parameters", "rope_scaling_type")
@@ -154,19 +155,20 @@ class Transformer(
         before=["full"],
         also_called=("layer_types", "window_pattern", "sliding_window_pattern"),
     )
-    """Attention of each layer (layer types), repeated over the layers: `full`, or `sliding` for
-    sliding-window attention."""
+    """Attention type of each layer (layer_types), repeated over the layers: `full`, or `sliding`
+    for sliding-window attention."""
 
     sliding_window: int | None = field(
         default=None, ge=1, before=None, also_called=("window_size", "attention_window")
     )
-    """Sliding window size: positions that a query sees in a sliding layer, itself included."""
+    """Sliding window size: positions that a query attends to in a sliding layer, its own
+    included."""
 
     attention_scale: float | None = field(
         default=None, gt=0, lt=math.inf, before=None, also_called=("attention_multiplier",)
     )
-    """Softmax scale of attention: products of queries and keys are multiplied by it; null: 1 /
-    sqrt(head_dim), or muP's scale."""
+    """Softmax scale of attention: factor of the query-key products; null: 1 / sqrt(head_dim), or
+    muP's scale."""
 
     attention_soft_cap: float | None = field(
         default=None,
@@ -187,24 +189,24 @@ class Transformer(
     """Final logit soft-capping: logits x become cap * tanh(x / cap) (Gemma 2); null: none."""
 
     qk_norm: bool = field(default=False, before=False, also_called=("use_qk_norm", "qk_layernorm"))
-    """QK-norm: normalize queries and keys in each head, before RoPE."""
+    """QK-norm: normalize the queries and keys of each head, before RoPE."""
 
     qkv_bias: bool = field(default=False, before=False, also_called=("attention_bias",))
-    """QKV bias: whether the query, key and value projections have biases."""
+    """QKV bias: bias in the query, key and value projections (attention_bias)."""
 
     attention_output_bias: bool = field(default=False, before=False)
-    """Attention output bias (o_proj): whether the output projection has one."""
+    """Attention output bias: bias in the output projection (o_proj)."""
 
     merge_qkv: bool = field(default=False, before=False, also_called=("fused_qkv", "fuse_qkv"))
-    """Fused QKV: keep the query, key and value projections in one matrix."""
+    """Fused QKV: one matrix for the query, key and value projections."""
 
     attention_backend: Backend = field(
         default="auto",
         role=RUNTIME,
         also_called=("attn_implementation", "sdpa_backend", "attn_backend", "attn_impl"),
     )
-    """Attention implementation. auto: sdpa (scaled dot-product attention), or eager where the model
-    needs what sdpa does not support."""
+    """Attention implementation (attn_implementation). auto: sdpa (scaled dot-product attention), or
+    eager where the model needs what sdpa does not support."""
 
     mla: MLA | None = field(default=None, before=None, also_called=("multi_latent_attention",))
     """Multi-head latent attention (MLA, DeepSeek-V2) in place of grouped-query attention; null:
@@ -223,8 +225,8 @@ class Transformer(
     norm_placement: Literal["pre", "post", "both"] = field(
         default="pre", before="pre", also_called=("normalization_order",)
     )
-    """Pre-norm, post-norm (on the outputs of attention and feed-forward, before they are added), or
-    both (sandwich norm, Gemma)."""
+    """Norm placement. Pre-norm: on the inputs of attention and feed-forward; post-norm: on their
+    outputs, before the residual addition; or both (sandwich norm, Gemma)."""
 
     norm_eps: float = field(
         default=1e-5,
@@ -232,21 +234,20 @@ class Transformer(
         lt=1,
         also_called=("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
     )
-    """Epsilon of the norms (rms_norm_eps, layer_norm_eps): added to the mean square or the
-    variance."""
+    """Norm epsilon (rms_norm_eps, layer_norm_eps): added to the mean square or the variance."""
 
     init_std: float = derived(
         gt=0, lt=math.inf, also_called=("initializer_range", "init_method_std")
     )
     """Initializer range: standard deviation of initial weights. Unless given sqrt(2 / (5 * dim)),
-    the small initialization of Nguyen and Salazar, 2019: 0.056 for dim = 128, 0.01 for dim = 4096;
-    with mup its base_dim counts."""
+    the small init of Nguyen and Salazar, 2019: 0.056 for dim = 128, 0.01 for dim = 4096; with muP
+    computed from mup.base_dim."""
 
     residual_init: Literal["depth_scaled", "plain"] = field(
         default="depth_scaled", before="depth_scaled"
     )
-    """Depth-scaled initialization (GPT-2): output projections to the residual stream start with
-    init_std / sqrt(2 * layers), or with init_std like the others."""
+    """Depth-scaled initialization (GPT-2) of the output projections to the residual stream:
+    init_std / sqrt(2 * layers), or init_std as for all others."""
 
     mup: MuP | None = field(default=None, before=None, also_called=("use_mup",))
     """Maximal update parametrization (muP); null: none."""
@@ -254,9 +255,9 @@ class Transformer(
     vocab_size: int | None = field(
         default=None, ge=1, before=None, also_called=("n_vocab", "vocabulary_size")
     )
-    """Vocabulary size: rows of the embedding and logits of a position, at least as many as the
-    tokenizer has tokens; null: as many, rounded up to vocab_multiple_of, where the rows beyond are
-    never predicted."""
+    """Vocabulary size: rows of the token embedding and number of logits, at least the tokenizer's
+    size. null: the tokenizer's size rounded up to vocab_multiple_of; the padding rows are never
+    predicted."""
 
     vocab_multiple_of: int = field(
         default=1,
@@ -264,29 +265,29 @@ class Transformer(
         before=1,
         also_called=("padded_vocab_multiple", "make_vocab_size_divisible_by", "padding_multiple"),
     )
-    """Vocabulary padding: the rows of the embedding are rounded up to a multiple of this; tensor
-    cores like 64 and more."""
+    """Vocabulary padding: the embedding's rows are rounded up to a multiple of this; multiples of
+    64 suit tensor cores."""
 
     embedding_scale: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("embedding_multiplier",)
     )
-    """Embedding multiplier: token embeddings are multiplied by it; Gemma's is sqrt(dim)."""
+    """Embedding multiplier: factor of token embeddings; Gemma's is sqrt(dim)."""
 
     residual_scale: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("residual_multiplier",)
     )
-    """Residual multiplier: the outputs of attention and feed-forward are multiplied by it before
-    they are added to the residual stream."""
+    """Residual multiplier: factor of the outputs of attention and feed-forward, before the residual
+    addition."""
 
     logit_scale: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("logits_scaling",)
     )
-    """Logit scale: logits are multiplied by it, before logit_soft_cap."""
+    """Logit scale: factor of the logits, before logit_soft_cap."""
 
     tie_embeddings: bool = field(
         default=False, also_called=("tie_word_embeddings", "weight_tying", "tied_embeddings")
     )
-    """Weight tying (tie_word_embeddings): the embedding is the output matrix, too."""
+    """Weight tying (tie_word_embeddings): use the token embedding as the output matrix."""
 
     dropout: float = field(
         default=0.0,
@@ -294,18 +295,18 @@ class Transformer(
         lt=1,
         also_called=("hidden_dropout", "resid_pdrop", "resid_dropout", "residual_dropout"),
     )
-    """Residual dropout: probability to drop an element of the outputs of attention and
+    """Residual dropout: probability to zero an element of the outputs of attention and
     feed-forward, in training."""
 
     attention_dropout: float = field(
         default=0.0, ge=0, lt=1, before=0.0, also_called=("attn_pdrop", "attn_dropout")
     )
-    """Attention dropout: probability to drop an attention weight, in training."""
+    """Attention dropout: probability to zero an attention weight, in training."""
 
     embedding_dropout: float = field(
         default=0.0, ge=0, lt=1, before=0.0, also_called=("embd_pdrop", "embed_dropout")
     )
-    """Embedding dropout: probability to drop an element of the embeddings, in training."""
+    """Embedding dropout: probability to zero an element of the embeddings, in training."""
 
     @derive("kv_heads")
     def _derive_kv_heads(self) -> int:

@@ -34,15 +34,14 @@ class HuggingFaceModel(
              needs="import"),
     ),
 ):  # fmt: skip
-    """A causal language model of the transformers library, as it is."""
+    """Causal language model of the transformers library."""
 
     config: str = derived(also_called=("config_path", "config_name"))
-    """Hugging Face config.json: its directory, or an id on the hub; or a kind of models that
-    transformers knows, such as llama, with its default values. Unless given, where the weights
-    are."""
+    """Hugging Face config.json: a directory, a Hub repository id, or a model_type of transformers,
+    such as llama, with its defaults. Unless given, the one beside the pretrained weights."""
 
     overrides: Free = field(factory=Free, also_called=("foundation", "config_overrides"))
-    """Overrides of values of config.json, by its own keys, such as num_hidden_layers."""
+    """Overrides of config.json, by its own keys, such as num_hidden_layers."""
 
     attention_backend: Literal["eager", "sdpa", "flash_attention_2", "flex_attention"] = field(
         default="sdpa", role=RUNTIME, also_called=("attn_implementation",)

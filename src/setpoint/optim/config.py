@@ -66,39 +66,40 @@ class AdamW(OptimizerConfig, type="adamw", owner="setpoint.optim.adamw:build_ada
     square."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Adam epsilon: added to the root of the mean square gradient in the denominator."""
+    """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
     amsgrad: bool = field(default=False, before=False)
-    """AMSGrad: divide by the largest mean square gradient so far (Reddi et al., 2018)."""
+    """AMSGrad (Reddi et al., 2018): divide by the root of the maximum so far of the mean squared
+    gradient."""
 
     implementation: Implementation = field(
         default="auto", role=RUNTIME, also_called=("fused", "foreach")
     )
-    """PyTorch's implementation. fused: one kernel; foreach: operation by operation over all
-    tensors; loop: tensor by tensor; auto: fused where the device has it."""
+    """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors at
+    once; loop: tensor by tensor (for-loop); auto: fused where the device supports it."""
 
 
 class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.sgd:build_sgd"):
     """Stochastic gradient descent with momentum (Sutskever et al., 2013)."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
-    """L2 weight decay: weight_decay * weight is added to the gradient, as PyTorch's SGD does it; it
-    is not decoupled. Parameters of the kinds in no_decay do not decay."""
+    """L2 weight decay (not decoupled): weight_decay * weight is added to the gradient, as in
+    PyTorch's SGD. Parameters of the kinds in no_decay have none."""
 
     momentum: float = field(default=0.9, ge=0, lt=1)
-    """Momentum: decay rate of the running sum of gradients; 0: the gradient itself."""
+    """Momentum: decay rate of the momentum buffer, a running sum of gradients; 0: plain SGD."""
 
     dampening: float = field(default=0.0, ge=0, lt=1)
-    """Dampening of the momentum: share of each gradient that does not enter the running sum."""
+    """Momentum dampening: each gradient enters the momentum buffer with weight 1 - dampening."""
 
     nesterov: bool = False
-    """Nesterov momentum: look ahead by the momentum."""
+    """Nesterov momentum: step along gradient + momentum * momentum buffer."""
 
     implementation: Implementation = field(
         default="auto", role=RUNTIME, also_called=("fused", "foreach")
     )
-    """PyTorch's implementation. fused: one kernel; foreach: operation by operation over all
-    tensors; loop: tensor by tensor; auto: fused where the device has it."""
+    """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors at
+    once; loop: tensor by tensor (for-loop); auto: fused where the device supports it."""
 
     @property
     def keeps_state(self) -> bool:
@@ -124,7 +125,7 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.sgd:build_sgd"):
 
 
 class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:build_lion"):
-    """Lion: the sign of a running mean (Chen et al., 2023)."""
+    """Lion (Chen et al., 2023): sign of the momentum."""
 
     state_formats: ClassVar[bool] = True
 
@@ -138,8 +139,7 @@ class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:build_lion")
     """Peak learning rate, three to ten times below AdamW's; the schedule multiplies it."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.99), item_ge=0, item_lt=1, also_called=BETAS)
-    """Lion betas (beta1, beta2): share of the running mean in the update, and decay rate of that
-    mean."""
+    """Lion betas (beta1, beta2): weight of the momentum buffer in the step, and its decay rate."""
 
 
 class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon"):
@@ -166,35 +166,36 @@ class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon")
         tags=("learning_rate",),
         also_called=("learning_rate", "base_lr", "max_lr", "peak_lr", "muon_lr"),
     )
-    """Peak learning rate of the matrices; the schedule multiplies it by a factor at each step."""
+    """Peak learning rate of the matrices; the schedule multiplies it by its factor at each step."""
 
     momentum: float = field(default=0.95, ge=0, lt=1, also_called=("muon_momentum",))
-    """Momentum: decay rate of the running mean of the gradient."""
+    """Momentum: decay rate of the momentum buffer, a running mean of gradients."""
 
     nesterov: bool = field(default=True, also_called=("muon_nesterov",))
-    """Nesterov momentum: look ahead by the momentum before the update is orthogonalized."""
+    """Nesterov momentum: mix the gradient into the momentum buffer once more before it is
+    orthogonalized."""
 
     steps: int = field(default=5, ge=1, le=20, also_called=("muon_ns_steps", "ns_steps"))
-    """Newton-Schulz iterations (ns_steps) that orthogonalize the update."""
+    """Newton-Schulz iterations (ns_steps) of the orthogonalization."""
 
     adjust_lr: Literal["original", "match_rms_adamw"] = field(
         default="original", also_called=("muon_adjust_lr_fn", "adjust_lr_fn")
     )
-    """Learning rate adjustment for a matrix with A outputs and B inputs. original: times
-    sqrt(max(1, A / B)). match_rms_adamw: times 0.2 * sqrt(max(A, B)), which makes updates as large
-    as AdamW's, so that its lr and decay fit."""
+    """Learning rate adjustment of a matrix with A outputs and B inputs. original: times sqrt(max(1,
+    A / B)). match_rms_adamw: times 0.2 * sqrt(max(A, B)), so that AdamW's lr and weight decay can
+    be used."""
 
     adamw_lr: float | None = field(default=None, gt=0, lt=inf, also_called=("muon_adam_lr",))
-    """Peak learning rate of the parameters that AdamW updates; null: lr."""
+    """Peak learning rate of the parameters trained by AdamW; null: lr."""
 
     adamw_patterns: tuple[str, ...] = ()
-    """Regular expressions searched in names of matrices that AdamW gets as well."""
+    """Regular expressions searched in parameter names: matrices that match are trained by AdamW."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
-    """Adam betas (beta1, beta2) of the parameters that AdamW updates."""
+    """Adam betas (beta1, beta2) of the parameters trained by AdamW."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Adam epsilon of the parameters that AdamW updates."""
+    """Adam epsilon of the parameters trained by AdamW."""
 
     @dead("nesterov")
     def _nesterov_is_dead(self) -> str | None:
@@ -241,25 +242,25 @@ class ScheduleFreeAdamW(
     by_parameter: ClassVar[bool] = False
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf)
-    """Decoupled weight decay at the point where gradients are taken: lr * weight_decay times the
-    weights there is subtracted at each step. Parameters of the kinds in no_decay do not decay."""
+    """Decoupled weight decay at the point y where gradients are computed: lr * weight_decay * y is
+    subtracted at each step. Parameters of the kinds in no_decay have none."""
 
     betas: tuple[float, float] = field(
         default=(0.9, 0.999), item_gt=0, item_lt=1, also_called=BETAS
     )
-    """Betas (beta1, beta2): share of the average in the point where gradients are taken
+    """Betas (beta1, beta2): weight of the average x in the point y where gradients are computed
     (interpolation), and decay rate of the running mean of the squared gradient."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Adam epsilon: added to the root of the mean square gradient in the denominator."""
+    """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
     lr_power: float = field(default=2.0, ge=0, lt=inf, also_called=("weight_lr_power",))
-    """weight_lr_power: the weight of a point in the average is the largest learning rate so far to
-    this power."""
+    """weight_lr_power: a step's weight in the average is the maximum learning rate so far to this
+    power."""
 
     step_power: float = field(default=0.0, ge=0, lt=inf)
-    """r of schedule-free: the weight of a point in the average is multiplied by its step to this
-    power; 0: uniform."""
+    """r of schedule-free: a step's weight in the average is multiplied by its number to this power;
+    0: uniform."""
 
 
 class AnyPrecisionAdamW(
@@ -267,7 +268,7 @@ class AnyPrecisionAdamW(
     type="anyprecision_adamw",
     owner="setpoint.optim.anyprecision:build_anyprecision",
 ):
-    """AdamW whose weights and state can be in bf16; precision.optimizer_state says in what."""
+    """AdamW with weights and optimizer state in bf16 where precision says so."""
 
     state_formats: ClassVar[bool] = True
     draws: ClassVar[bool] = True
@@ -277,17 +278,17 @@ class AnyPrecisionAdamW(
     square."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
-    """Adam epsilon: added to the root of the mean square gradient in the denominator."""
+    """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
     rounding: Literal["nearest", "stochastic"] = "stochastic"
-    """Rounding of updated bf16 weights and states: to the nearest number, or stochastic, up or down
-    at random so that small updates are not lost on average. Values in fp32 are not rounded."""
+    """Rounding of bf16 weights and optimizer state: nearest, or stochastic, up or down at random so
+    that small changes are kept on average. fp32 values are not rounded."""
 
 
 class Adafactor(
     OptimizerConfig, type="adafactor", owner="setpoint.optim.adafactor:build_adafactor"
 ):
-    """Adafactor (Shazeer and Stern, 2018): of squared gradients, means of rows and columns."""
+    """Adafactor (Shazeer and Stern, 2018): factored second moments, one mean per row and column."""
 
     lr: float = field(
         default=1e-2,
@@ -296,39 +297,40 @@ class Adafactor(
         tags=("learning_rate",),
         also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
     )
-    """Peak learning rate; min(lr, 1 / sqrt(step)) times the root mean square of the weights, at
-    least eps2, is the size of an update."""
+    """Peak learning rate; relative: a step changes a weight tensor by min(lr, 1 / sqrt(step)) times
+    its root mean square (RMS), at least eps2."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
-    """Decoupled weight decay: a decayed weight is multiplied by 1 - lr * weight_decay at each step.
-    Parameters of the kinds in no_decay do not decay."""
+    """Decoupled weight decay: weights are multiplied by 1 - lr * weight_decay at each step.
+    Parameters of the kinds in no_decay have none."""
 
     beta2_decay: float = field(default=-0.8, lt=0, ge=-1, also_called=("decay_rate",))
-    """Decay rate of beta2: at each step beta2 is 1 - step ^ beta2_decay, so that the running mean
-    of the squared gradient forgets slower later on."""
+    """Decay exponent of beta2 (decay_rate): beta2 = 1 - step ^ beta2_decay, so that the running
+    mean of the squared gradient gets longer."""
 
     eps1: float | None = field(default=None, gt=0, lt=inf)
-    """Epsilon 1: least mean square gradient; null: that of the dtype (torch.finfo(dtype).eps)."""
+    """Epsilon 1: minimum of the mean squared gradient; null: machine epsilon of the dtype
+    (torch.finfo(dtype).eps)."""
 
     eps2: float = field(default=1e-3, ge=0, lt=inf)
-    """Epsilon 2: least root mean square (RMS) of the weights that an update is scaled by."""
+    """Epsilon 2: minimum of the weights' root mean square (RMS) that a step is scaled by."""
 
     clip_threshold: float = field(default=1.0, ge=1, lt=inf, also_called=("clipping_threshold",))
-    """Clipping threshold (d): largest root mean square (RMS) of an update before it is scaled."""
+    """Clipping threshold (d): maximum root mean square (RMS) of a step before it is scaled."""
 
 
 class ImportedOptimizer(
     OptimizerConfig, Foreign, type="import", owner="setpoint.optim.imported:build_imported"
 ):
-    """Any optimizer of PyTorch's form, by its import path; other keys are its arguments."""
+    """Any torch.optim.Optimizer by its import path; other keys are its arguments."""
 
     trusts = ("torch.optim",)
     handed = ("*",)
     by_parameter: ClassVar[bool] = False
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
-    """Handed to the target, which gives it its own meaning: decoupled for some, added to the
-    gradient for others. Parameters of the kinds in no_decay do not decay."""
+    """Weight decay, passed to the target, which defines it: decoupled or added to the gradient.
+    Parameters of the kinds in no_decay have none."""
 
     def _mistakes(self) -> Iterator[Problem]:
         from setpoint.config import parameters_of, takes_parameter

@@ -17,7 +17,7 @@ NOTHING_DECAYS = "nothing decays with weight_decay = 0"
 
 
 class Group(Config):
-    """Parameter group with settings of its own."""
+    """Parameter group with its own settings."""
 
     pattern: str = field(also_called=("regex", "params_rule"))
     """Regular expression searched in the full name of each parameter; the first group that matches
@@ -29,11 +29,10 @@ class Group(Config):
     weight_decay_multiplier: float | None = field(
         default=None, ge=0, lt=inf, also_called=("decay_mult", "wd_mult")
     )
-    """Weight decay multiplier of the group, on optimizer.weight_decay, whatever no_decay says;
-    null: as no_decay says."""
+    """Weight decay multiplier of the group, which overrides no_decay; null: by no_decay."""
 
     options: Free = field(factory=Free)
-    """Other options of the optimizer for this group, by its own names: {betas = [0.9, 0.99]}."""
+    """Other optimizer options of this group, by their own names: {betas = [0.9, 0.99]}."""
 
     @property
     def changes_nothing(self) -> bool:
@@ -84,28 +83,28 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         tags=("learning_rate",),
         also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
     )
-    """Peak learning rate; the schedule multiplies it by a factor at each step."""
+    """Peak learning rate; the schedule multiplies it by its factor at each step."""
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf, also_called=("wd", "l2"))
-    """Decoupled weight decay: a decayed weight is multiplied by 1 - lr * weight_decay at each step.
-    Parameters of the kinds in no_decay do not decay."""
+    """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step. Parameters of
+    the kinds in no_decay have none."""
 
     no_decay: tuple[Kind, ...] = field(
         factory=lambda: ("norm", "bias", "vector"), before=["norm", "bias", "vector"]
     )
-    """Kinds of parameters without weight decay. A norm's own bias is a norm; matrix, vector and
-    tensor, of more dimensions than two as in a convolution, are what no other word fits."""
+    """Parameter kinds without weight decay. norm includes a norm's bias; matrix, vector and tensor
+    (3 or more dimensions, as of a convolution) are parameters of no other kind."""
 
     no_decay_patterns: tuple[str, ...] = field(
         default=(), before=[], also_called=("no_decay_params", "no_decay_modules")
     )
-    """Regular expressions searched in the names of further parameters without weight decay."""
+    """Regular expressions searched in parameter names: those that match have no weight decay."""
 
     groups: tuple[Group, ...] = field(
         default=(), before=[], also_called=("param_groups", "parameter_groups")
     )
-    """Parameter groups with settings of their own, by patterns on names; what no pattern matches
-    has the settings of this section."""
+    """Parameter groups with their own settings, selected by patterns on parameter names; all others
+    have the settings of this section."""
 
     clip_norm: float | None = derived(
         gt=0,
@@ -120,15 +119,14 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
             "gradient_clip",
         ),
     )
-    """Gradient clipping by global norm (max_grad_norm): gradients are scaled down where their norm
-    exceeds this; null: never. The norm is measured and logged in any case. Unless given 1, or null
-    where clip_value is given."""
+    """Gradient clipping by global norm (max_grad_norm): gradients are scaled down to this norm;
+    null: off. The norm is logged in any case. Unless given 1, or null if clip_value is given."""
 
     clip_value: float | None = field(
         default=None, gt=0, lt=inf, before=None, also_called=("clip_grad_value", "max_grad_value")
     )
-    """Gradient clipping by value: each element is limited to this distance from 0, in place of
-    clip_norm; null: no limit."""
+    """Gradient clipping by value: each element is clamped to [-clip_value, clip_value]; excludes
+    clip_norm; null: off."""
 
     @property
     def keeps_state(self) -> bool:

@@ -16,15 +16,15 @@ class Parallel(Config, role=RUNTIME, rules=RULES):
     """Device and number of ranks."""
 
     world_size: int = field(default=1, ge=1, also_called=("num_processes", "num_gpus", "n_gpus"))
-    """World size: number of ranks. The launcher's WORLD_SIZE or --world-size sets it; a plan can be
-    checked for any number, training runs on one in this version."""
+    """World size: number of ranks, set by the launcher's WORLD_SIZE or --world-size. check takes
+    any number; training runs on 1 in this version."""
 
     device: Literal["auto", "cpu", "cuda"] = field(
         default="auto",
         also_called=("use_cpu", "no_cuda", "accelerator", "device_type"),
         values_also_called={"cuda": ("gpu", "cuda:0", "nvidia")},
     )
-    """Device of the model; auto takes a GPU if there is one."""
+    """Device; auto: a GPU if there is one."""
 
     @property
     def data_ranks(self) -> int:

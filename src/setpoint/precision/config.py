@@ -25,32 +25,34 @@ ON_A_GPU = "On a GPU, say so with --parallel.device cuda."
 
 
 class LossScale(Config):
-    """Dynamic loss scaling for fp16, so that small gradients do not underflow."""
+    """Dynamic loss scaling for fp16 (torch.amp.GradScaler)."""
 
     initial: float = field(default=65536.0, gt=0, lt=inf, also_called=("init_scale",))
     """Initial loss scale (init_scale)."""
 
     growth: float = field(default=2.0, gt=1, lt=inf, also_called=("growth_factor",))
-    """Growth factor: the scale is multiplied by it after growth_interval steps without overflow."""
+    """Growth factor (growth_factor): multiplies the scale after growth_interval steps without
+    overflow."""
 
     backoff: float = field(default=0.5, gt=0, lt=1, also_called=("backoff_factor",))
-    """Backoff factor: the scale is multiplied by it after an overflow, whose step is skipped."""
+    """Backoff factor (backoff_factor): multiplies the scale after an overflow, whose step is
+    skipped."""
 
     growth_interval: int = field(default=2000, ge=1)
     """Growth interval: steps without overflow after which the scale grows."""
 
 
 class Float8(Config):
-    """Float8 matrix products of linear layers, by torchao; needs a GPU of Hopper's age or newer."""
+    """Float8 training of linear layers (torchao); needs a Hopper GPU or newer."""
 
     recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = field(
         default="tensorwise", also_called=("float8_recipe", "recipe_name")
     )
-    """Scaling recipe: one scale a tensor (tensorwise), one a row (rowwise), or one a row with the
-    weights' gradients in bf16 (rowwise_with_gw_hp)."""
+    """Scaling recipe: one scale per tensor (tensorwise), per row (rowwise), or per row with weight
+    gradients in bf16 (rowwise_with_gw_hp)."""
 
     skip: tuple[str, ...] = field(factory=lambda: SKIP, also_called=("filter_fqns",))
-    """Regular expressions searched in names of linear layers that stay in bf16."""
+    """Regular expressions searched in the names of linear layers, which stay in bf16."""
 
     @check
     def _check_skip(self) -> Iterator[Problem]:
@@ -73,15 +75,15 @@ class Precision(Config):
         also_called=("param_dtype", "parameter_dtype", "weights_dtype"),
         values_also_called=NAMES,
     )
-    """Parameter dtype: the model's weights and their gradients are stored in it."""
+    """Parameter dtype, of weights and their gradients."""
 
     compute: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32",
         also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
         values_also_called=NAMES_16,
     )
-    """Compute dtype (autocast) of matrix products. bf16 is about twice as fast as fp32 where the
-    processor has it; fp16 scales the loss and needs a GPU."""
+    """Compute dtype of matrix products (autocast). bf16 is about twice as fast as fp32 where the
+    hardware supports it; fp16 needs a GPU and loss scaling."""
 
     reduce: Stored | None = field(
         default=None,
@@ -89,14 +91,14 @@ class Precision(Config):
         also_called=("grad_dtype", "reduce_dtype", "mixed_precision_reduce"),
         values_also_called=NAMES,
     )
-    """dtype of gradient accumulation and reduction, over micro-batches and ranks; null: that of
+    """Gradient dtype of accumulation over micro-batches and reduction over ranks; null: that of
     params."""
 
     master: Literal["fp32"] | None = field(
         default=None, before=None, also_called=("master_weights", "master_dtype")
     )
-    """Master weights dtype: a second copy of bf16 weights, which the optimizer updates and the
-    model's are rounded from; null: the optimizer updates the model's weights themselves."""
+    """Master weights dtype: a copy of bf16 weights that the optimizer steps on, and that the
+    model's weights are rounded from; null: none, the optimizer steps on the model's weights."""
 
     optimizer_state: Stored | None = field(
         default=None,
@@ -104,10 +106,11 @@ class Precision(Config):
         also_called=("optimizer_dtype", "state_dtype"),
         values_also_called=NAMES,
     )
-    """Optimizer state dtype (exp_avg, exp_avg_sq); null: that of the weights it updates."""
+    """Optimizer state dtype (exp_avg, exp_avg_sq); null: that of the weights the optimizer steps
+    on."""
 
     float8: Float8 | None = field(default=None, before=None, also_called=("fp8",))
-    """Float8 training: matrix products of linear layers in float8; null: none."""
+    """Float8 training of linear layers; null: off."""
 
     loss_scale: LossScale | None = field(
         default=None, before=None, also_called=("scaler", "grad_scaler")

@@ -11,22 +11,22 @@ SNAPSHOT_ON_CPU = "is of a GPU's memory, and {device}; profiling.memory records 
 
 
 class Profiling(Config, role=RUNTIME):
-    """Cycles of steps that torch.profiler skips, warms up with and records."""
+    """torch.profiler: cycles of skipped, warm-up and recorded steps."""
 
     skip: int = field(default=0, ge=0, also_called=("skip_first", "profile_start_step"))
     """Steps of the session before the first cycle (skip_first)."""
 
     wait: int = field(default=1, ge=0)
-    """Wait steps at the beginning of each cycle, which are not profiled."""
+    """Wait steps at the start of each cycle, not profiled."""
 
     warmup: int = field(default=1, ge=0, also_called=("profile_warmup_steps",))
-    """Warm-up steps after them, traced and discarded, as the first ones traced are slow."""
+    """Warm-up steps after them, traced but discarded, as tracing starts slowly."""
 
     active: int = field(default=3, ge=1, also_called=("active_steps",))
-    """Active steps after them, which are recorded."""
+    """Active steps after them, recorded."""
 
     repeat: int | None = field(default=1, ge=1)
-    """Number of cycles; null: until the end."""
+    """Number of cycles; null: until training ends."""
 
     ranks: tuple[int, ...] | None = field(
         factory=lambda: (0,), item_ge=0, also_called=("profile_rank0_only",)
@@ -37,7 +37,7 @@ class Profiling(Config, role=RUNTIME):
     """Record the shapes of operators' inputs (record_shapes)."""
 
     memory: bool = field(default=False, also_called=("profile_memory",))
-    """Record memory that operators allocate and free (profile_memory)."""
+    """Record memory allocations and frees of operators (profile_memory)."""
 
     stacks: bool = field(default=False, also_called=("with_stack",))
     """Record Python stack traces of operators (with_stack)."""
@@ -48,10 +48,10 @@ class Profiling(Config, role=RUNTIME):
     directory: Path = field(
         default=Path("traces"), also_called=("trace_dir", "traces_dir", "profile_trace_dir")
     )
-    """Trace directory, from the run directory on."""
+    """Trace directory, relative to the run directory."""
 
     top: int = field(default=15, ge=0)
-    """Rows of the table of operators, by time; 0: no table."""
+    """Rows of the table of operators, sorted by time; 0: no table."""
 
     snapshot: bool = field(default=False, also_called=("memory_snapshot",))
     """CUDA memory snapshot of the recorded steps, for pytorch.org/memory_viz."""

@@ -10,20 +10,20 @@ from setpoint.units import Period
 
 
 class GarbageCollection(Config, role=RUNTIME):
-    """Manual garbage collection at an interval, on all ranks at once."""
+    """Manual Python garbage collection at a fixed interval, on all ranks at the same step."""
 
     every: Period = field(
         default=Period("100 steps"), also_called=("gc_freq", "gc_steps", "period_steps")
     )
-    """Garbage collection interval; it is also collected once at the start."""
+    """Garbage collection interval; there is one collection at the start as well."""
 
     generation: int = field(default=1, ge=0, le=2)
-    """Garbage collection generation: 0 the youngest objects only; 1 those that have outlived one
-    collection as well; 2 all that were made since the start."""
+    """Garbage collection generation (gc.collect): 0 youngest objects; 1 those that survived one
+    collection as well; 2 all objects made since the start."""
 
     automatic: bool = field(default=False, also_called=("disable_automatic",))
-    """Keep automatic garbage collection on in between (gc.enable). At the end it is as before in
-    any case."""
+    """Keep automatic garbage collection on as well (gc.enable). The state before the run is
+    restored at its end."""
 
     @check
     def _check_every(self) -> Iterator[Problem]:
@@ -51,6 +51,6 @@ class TrainingResilience(Resilience, role=RUNTIME):
         lt=inf,
         also_called=("preemption_timeout", "signal_grace_period", "kill_wait"),
     )
-    """Grace period in seconds: after Ctrl-C or SIGTERM the step under way may end and a checkpoint
-    is saved; after it the process exits without one. Set it below your scheduler's kill timeout. A
-    save that has begun is not cut short."""
+    """Grace period in seconds: after Ctrl-C or SIGTERM the current step is finished and a
+    checkpoint is saved; when the period is over the process exits without one. Set it below the
+    kill timeout of your scheduler. A save in progress is not interrupted."""

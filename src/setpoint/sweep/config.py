@@ -14,25 +14,26 @@ OBJECTIVE = "evaluation.held_out_loss"
 
 
 class Search(Config, role=RUNTIME):
-    """Points that are proposed one after the other, from what the ones before came to."""
+    """Sequential search: each point is proposed from the results of earlier ones."""
 
     trials: int = field(ge=1)
-    """Number of trials, those of earlier calls included."""
+    """Number of trials in total, over all sessions."""
 
     seed: int = field(default=0, ge=0, lt=2**32)
-    """Seed of the sampler; the seed of the runs is a field of its own."""
+    """Seed of the sampler, not of the runs."""
 
     objective: str = OBJECTIVE
-    """A metric, as `setpoint compare` names it: KIND.COLUMN, perhaps with .min, .max or .mean."""
+    """Objective, a metric as `setpoint compare` names it: KIND.COLUMN, optionally with .min, .max
+    or .mean."""
 
     direction: Literal["minimize", "maximize"] = "minimize"
-    """Whether less or more of it is better."""
+    """min or max of the objective."""
 
     sampler: Literal["tpe", "random"] = "tpe"
     """Sampler: tree-structured Parzen estimator (TPE), or random search."""
 
     axes: dict[str, Drawn] = field(factory=dict[str, Drawn])
-    """A distribution for each field: `"log_uniform(1e-5, 1e-2)"`, or a table with its type."""
+    """Distribution of each field: "log_uniform(1e-5, 1e-2)", or a table with its type."""
 
     @check
     def _check_axes(self) -> Iterator[Problem]:
@@ -44,7 +45,7 @@ class SweepTable(Sweep, role=RUNTIME):
     """The table `[sweep]` of a file."""
 
     search: Search | None = None
-    """Points that depend on one another; stands alone."""
+    """Sequential search; excludes all other keys."""
 
     def parts(self) -> tuple[object, ...]:
         """See `Sweep.parts`."""
@@ -57,7 +58,7 @@ class SweepTable(Sweep, role=RUNTIME):
 
 
 class SweepFile(Config, role=RUNTIME):
-    """A configuration file, as far as it describes a sweep."""
+    """Configuration file with a sweep."""
 
     sweep: SweepTable = field(factory=SweepTable)
-    """What is varied."""
+    """Fields to vary."""

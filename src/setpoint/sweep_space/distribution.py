@@ -105,7 +105,7 @@ class Distribution(Config):
 
 
 class Choice(Distribution, type="choice"):
-    """One of several values, each as likely as the others."""
+    """One of several values, equally probable."""
 
     values: tuple[Raw, ...]
     """The values."""
@@ -124,13 +124,13 @@ class Choice(Distribution, type="choice"):
 
 
 class Uniform(Distribution, type="uniform"):
-    """Any number between two limits, all equally likely."""
+    """float between two limits, uniformly distributed."""
 
     low: float
-    """The smallest number."""
+    """Lower limit."""
 
     high: float
-    """The largest number."""
+    """Upper limit."""
 
     def at(self, share: Fraction) -> Any:
         """See `Distribution.at`."""
@@ -146,13 +146,13 @@ class Uniform(Distribution, type="uniform"):
 
 
 class LogUniform(Distribution, type="log_uniform"):
-    """Any number between two limits, each order of magnitude as likely as the others."""
+    """float between two limits, uniformly distributed in its logarithm."""
 
     low: float = field(gt=0)
-    """The smallest number."""
+    """Lower limit."""
 
     high: float = field(gt=0)
-    """The largest number."""
+    """Upper limit."""
 
     def at(self, share: Fraction) -> Any:
         """See `Distribution.at`."""
@@ -168,16 +168,16 @@ class LogUniform(Distribution, type="log_uniform"):
 
 
 class Integer(Distribution, type="integer"):
-    """A whole number between two limits, both included, all equally likely."""
+    """int between two limits, both included, uniformly distributed."""
 
     low: int
-    """The smallest number."""
+    """Lower limit, included."""
 
     high: int
-    """The largest number."""
+    """Upper limit, included."""
 
     step: int = field(default=1, ge=1)
-    """The distance between two numbers, counted from the smallest."""
+    """Step between values, counted from low."""
 
     def at(self, share: Fraction) -> Any:
         """See `Distribution.at`."""

@@ -33,13 +33,13 @@ TO_DRAW = "To draw values, give it to `axes` of [sweep.random], beside a count."
 
 
 class RandomTable(Config):
-    """Points drawn from distributions, the same for the same seed on every machine."""
+    """Random points, the same for the same seed on every machine."""
 
     count: int = field(ge=1)
-    """How many points."""
+    """Number of points."""
 
     seed: int = field(default=0, ge=0, lt=2**63)
-    """Start of the draws; the seed of the runs is a field of its own."""
+    """Seed of the points, not of the runs."""
 
     axes: dict[str, Drawn] = field(factory=dict[str, Drawn])
     """A distribution for each field: `"log_uniform(1e-5, 1e-2)"`, or a table with its type."""
@@ -51,25 +51,26 @@ class RandomTable(Config):
 
 
 class Sweep(Config):
-    """The points of a sweep; its parts are combined, each point of one with each of the others."""
+    """Points of a sweep; parts are combined as a product."""
 
     grid: Table = field(factory=dict[str, tuple[Raw, ...]])
-    """Values for each field; every combination is a point."""
+    """Grid: values of each field; every combination is a point."""
 
     zip: Table = field(factory=dict[str, tuple[Raw, ...]])
-    """Values for each field, as many for each; the first ones make a point, then the second."""
+    """Zip: values of each field, equally many; the first values make a point, then the second
+    ones."""
 
     points: tuple[dict[str, Raw], ...] = ()
-    """Points written out, each a table of fields and values."""
+    """Points, each a table of fields and values."""
 
     random: RandomTable | None = None
-    """Points drawn from distributions."""
+    """Random search: points drawn from distributions."""
 
     product: tuple[Sweep, ...] = ()
-    """Sweeps of which every combination is a point."""
+    """Product of sweeps: every combination is a point."""
 
     chain: tuple[Sweep, ...] = ()
-    """Sweeps whose points follow one another."""
+    """Chain of sweeps: the points of all, one sweep after the other."""
 
     @check
     def _check_tables(self) -> Iterator[Problem]:

@@ -35,31 +35,29 @@ class Tracking(Config, role=RUNTIME):
             "log_every_n_steps",
         ),
     )
-    """Logging interval: how often a row of metrics is written and shown."""
+    """Logging interval (log_every): how often metrics are written and shown."""
 
     progress: Literal["auto", "bar", "lines", "none"] = field(
         default="auto", also_called=("disable_tqdm", "enable_progress_bar", "progress_bar")
     )
-    """Progress display: `auto` shows a bar on a terminal and a line for each row of metrics
-    elsewhere."""
+    """Progress display. auto: a bar on a terminal, lines elsewhere."""
 
     trackers: tuple[TrackerConfig, ...] = field(
         factory=lambda: (Jsonl(),), also_called=("report_to", "loggers", "logger")
     )
-    """Trackers (loggers) of the rows of metrics; an empty list logs nothing."""
+    """Trackers (loggers) of metrics; an empty list logs nothing."""
 
     flops: Literal["palm", "palm_causal", "all_parameters"] = field(
         default="palm", also_called=("mfu_formula", "flops_formula")
     )
-    """FLOPs per token, from which the model FLOPs utilization (MFU) is computed: palm, 6 N of the
-    parameters in matrix products and 12 L H Q S of attention; palm_causal, which counts half the
-    attention; all_parameters, where N is all there are."""
+    """FLOPs per token for model FLOPs utilization (MFU). palm: 6 N + 12 L H Q S, N being the
+    parameters of matrix products; palm_causal: with half the attention term; all_parameters: N
+    being all parameters."""
 
     peak_flops: float | None = field(
         default=None, gt=0, lt=inf, also_called=("gpu_peak_flops", "flops_promised")
     )
-    """Peak FLOPS of one device, of which MFU is a share; null: the vendor's figure for bf16, where
-    that is known."""
+    """Peak FLOPS of one device for MFU; null: the vendor's number for bf16, where known."""
 
     @check
     def _check_trackers(self) -> Iterator[Problem]:

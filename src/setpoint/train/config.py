@@ -54,7 +54,7 @@ class Job(
     other_names="setpoint.train.other_names",
     rules=RULES,
 ):
-    """A training job: one configuration that fully determines the run."""
+    """Training job: one configuration that fully determines the run."""
 
     name: str = field(
         default="run",
@@ -70,20 +70,19 @@ class Job(
         role=RUNTIME,
         also_called=("project", "project_name", "wandb_project", "experiment_name"),
     )
-    """Experiment (project): folder between the workspace and the runs, to keep runs together; null:
-    none."""
+    """Experiment (project): folder of related runs inside the workspace; null: none."""
 
     workspace: Path = field(
         default=Path("runs"),
         role=RUNTIME,
         also_called=("output_dir", "out_dir", "default_root_dir", "dump_folder", "save_folder"),
     )
-    """Output directory: the folder of all run directories."""
+    """Output directory (workspace): contains all run directories."""
 
     seed: int | None = field(
         default=1234, ge=0, lt=2**63, also_called=("random_seed", "manual_seed")
     )
-    """Seed of all random number generators; null draws one, which is recorded."""
+    """Random seed of everything; null: drawn at the start and recorded."""
 
     duration: Duration = field(
         default=Duration("300 steps"),
@@ -104,8 +103,8 @@ class Job(
             "max_duration",
         ),
     )
-    """Training length (max steps, epochs, tokens or time): a count with a unit, or several of which
-    the first to be reached ends training. May grow when a run is resumed."""
+    """Training duration (max steps, epochs, tokens or time): a count with a unit, or a list of
+    which the first to be reached ends training. May be raised on resume."""
 
     deterministic: bool = field(
         default=False,
@@ -115,7 +114,7 @@ class Job(
     none is an error."""
 
     model: ModelConfig = field(factory=Transformer)
-    """The model architecture."""
+    """Model architecture."""
 
     tokenizer: TokenizerConfig = field(
         factory=Bytes,
@@ -124,7 +123,7 @@ class Job(
     """Tokenizer: how text becomes token ids."""
 
     data: Data = field(factory=Data)
-    """The training and validation data."""
+    """Training and validation data."""
 
     batch: Batch = field(factory=Batch)
     """Batch size, gradient accumulation and sequence length."""
@@ -132,7 +131,7 @@ class Job(
     optimizer: Component[OptimizerConfig, Optimizer] = component(
         factory=AdamW, also_called=("optim", "optimizer_type", "optimizer_name")
     )
-    """The optimizer."""
+    """Optimizer."""
 
     schedule: ScheduleConfig = field(
         factory=Cosine,
@@ -155,7 +154,7 @@ class Job(
             "plateau": ("reduce_lr_on_plateau", "reducelronplateau", "reduce_on_plateau"),
         },
     )
-    """The learning rate schedule."""
+    """Learning rate schedule."""
 
     loss: LossConfig = field(
         factory=CrossEntropy,
@@ -165,13 +164,13 @@ class Job(
             "liger_cross_entropy": ("liger", "fused_linear_cross_entropy"),
         },
     )
-    """The loss function."""
+    """Loss function."""
 
     precision: Precision = field(factory=Precision)
     """Mixed precision: dtypes of parameters, compute, gradient reduction and optimizer state."""
 
     memory: Memory = field(factory=Memory, role=RUNTIME)
-    """Activation checkpointing, CPU offload and the allocator's cache."""
+    """Activation checkpointing, CPU offload and allocator settings."""
 
     compile: Compile | None = field(
         default=None,
@@ -187,7 +186,7 @@ class Job(
     """Checkpointing: save interval, retention and resume."""
 
     evaluation: Evaluation | None = field(factory=Evaluation, role=RUNTIME)
-    """Evaluation on the validation set during training; null: none."""
+    """Evaluation during training; null: none."""
 
     tracking: Tracking = field(factory=Tracking, role=RUNTIME)
     """Logging, progress and trackers."""
@@ -195,16 +194,16 @@ class Job(
     profiling: Profiling | None = field(
         default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
     )
-    """torch.profiler: which steps are profiled; null: none."""
+    """torch.profiler; null: none."""
 
     resilience: TrainingResilience = field(factory=TrainingResilience, role=RUNTIME)
     """Garbage collection and shutdown."""
 
     silence: tuple[str, ...] = field(default=(), role=RUNTIME)
-    """Caution codes to silence: those are neither shown nor recorded."""
+    """Caution codes to hide: cautions (warnings) that are neither shown nor recorded."""
 
     user: Free = field(factory=Free)
-    """Free keys of your own; recorded and part of the fingerprint."""
+    """Free keys of your own; recorded, and part of the fingerprint."""
 
     @derive("model.max_sequence_length")
     def _derive_max_sequence_length(self) -> int:

@@ -28,16 +28,18 @@ class MLA(Config):
     """Multi-head latent attention (DeepSeek-V2, 2024): keys and values come from a small latent."""
 
     query_rank: int | None = field(default=None, ge=1, also_called=("q_lora_rank",))
-    """q_lora_rank: dimension of the compressed queries; null: queries are projected directly."""
+    """q_lora_rank: rank of the low-rank query projection; null: queries are projected directly."""
 
     kv_rank: int = field(ge=1, also_called=("kv_lora_rank",))
-    """kv_lora_rank: dimension of the compressed keys and values."""
+    """kv_lora_rank: rank of the shared low-rank projection of keys and values, the part that a KV
+    cache keeps."""
 
     rope_head_dim: int = field(ge=2, also_called=("qk_rope_head_dim",))
-    """qk_rope_head_dim: dimensions of a head with RoPE; keys share them among all heads. Even."""
+    """qk_rope_head_dim: head dimensions with RoPE, even; all heads share these dimensions of the
+    key."""
 
     nope_head_dim: int = field(ge=1, also_called=("qk_nope_head_dim",))
-    """qk_nope_head_dim: dimensions of a head of queries and keys without RoPE."""
+    """qk_nope_head_dim: head dimensions of queries and keys without RoPE."""
 
     value_head_dim: int = field(ge=1, also_called=("v_head_dim",))
     """v_head_dim: head dimension of values."""

@@ -16,8 +16,8 @@ class RouterConfig(Config):
     """Router: how experts are chosen for each token."""
 
     normalize: bool = field(default=True, also_called=("norm_topk_prob",))
-    """Normalize top-k probabilities (norm_topk_prob): scale the weights of the chosen experts so
-    that they sum to one."""
+    """Normalize top-k probabilities (norm_topk_prob): scale the weights of a token's experts to sum
+    to 1."""
 
 
 class SoftmaxTopK(
@@ -29,21 +29,21 @@ class SoftmaxTopK(
 class SigmoidTopK(
     RouterConfig, type="sigmoid_top_k", owner="setpoint.model.moe.router:SigmoidTopK"
 ):
-    """Each score is a sigmoid by itself; a bias, which only selects, evens the load out.
+    """Sigmoid scores, with an expert bias for selection only (auxiliary-loss-free load balancing).
 
     The bias is updated once per update from the load over all ranks, without a loss
     (Wang et al., 2024; DeepSeek-V3).
     """
 
     bias_rate: float = field(default=0.001, ge=0, lt=inf, also_called=("bias_update_speed",))
-    """Bias update speed (gamma of auxiliary-loss-free load balancing, DeepSeek-V3): change of an
-    expert's bias at each step; 0 keeps it at zero."""
+    """Bias update speed (gamma of auxiliary-loss-free load balancing, DeepSeek-V3): change of each
+    expert's bias per step; 0: no bias."""
 
     bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = field(
         default="constant", also_called=("moe_bias_schedule",)
     )
-    """Schedule of bias_rate over the run: constant; cosine_decay, down to zero at its end;
-    linear_warmup, up from zero over its first tenth."""
+    """Schedule of bias_rate. constant; cosine_decay: to zero at the end of training; linear_warmup:
+    from zero, over the first tenth."""
 
     @dead("bias_schedule")
     def _bias_schedule_is_dead(self) -> str | None:
@@ -51,7 +51,7 @@ class SigmoidTopK(
 
 
 class MoE(Config):
-    """A mixture of experts in place of the feed-forward network of some layers."""
+    """Mixture of experts (MoE) in place of the feed-forward network."""
 
     experts: int = field(
         ge=1,
@@ -63,32 +63,33 @@ class MoE(Config):
     """Experts per token (top-k routing)."""
 
     expert_dim: int | None = field(default=None, ge=1, also_called=("moe_intermediate_size",))
-    """Intermediate size of an expert (moe_intermediate_size); null: the model's ffn_dim."""
+    """Intermediate size of each expert (moe_intermediate_size); null: the model's ffn_dim."""
 
     every: int = field(default=1, ge=1, also_called=("moe_frequency", "decoder_sparse_step"))
-    """MoE layer frequency: layer i, counted from 0, has experts if every divides i + 1."""
+    """MoE layer frequency (decoder_sparse_step): layer i, counted from 0, is a MoE layer if i + 1
+    is a multiple of this."""
 
     first_dense: int = field(default=0, ge=0, also_called=("first_k_dense_replace",))
-    """Number of first layers that are dense (first_k_dense_replace), whatever `every` says."""
+    """Number of dense layers at the start (first_k_dense_replace), whatever `every` says."""
 
     shared_experts: int = field(
         default=0, ge=0, also_called=("moe_shared_experts", "n_shared_experts")
     )
-    """Shared experts: every token goes to them beside its routed experts, with weight 1; they are
+    """Shared experts, which process every token beside its routed experts, with weight 1; built as
     one network of shared_experts times the width."""
 
     router: RouterConfig = field(factory=SoftmaxTopK, also_called=("moe_router",))
-    """Router: how experts are chosen for each token."""
+    """Router: chooses the experts of each token."""
 
     route_scale: float = field(default=1.0, gt=0, lt=inf, also_called=("routed_scaling_factor",))
-    """Routed scaling factor: the weights of the chosen experts are multiplied by it."""
+    """Routed scaling factor (routed_scaling_factor): factor of the experts' weights."""
 
     groups: int = field(default=1, ge=1, also_called=("n_group",))
-    """Expert groups (n_group, group-limited routing): groups are chosen first, then experts in
-    these."""
+    """Number of expert groups (n_group, group-limited routing): top_groups groups are chosen first,
+    then experts within them."""
 
     top_groups: int = field(default=1, ge=1, also_called=("topk_group",))
-    """topk_group: groups per token that experts are chosen from."""
+    """Groups per token (topk_group) that its experts are chosen from."""
 
     balance_loss: float = field(
         default=0.01,
@@ -96,15 +97,14 @@ class MoE(Config):
         lt=inf,
         also_called=("moe_aux_loss_weight", "router_aux_loss_coef", "aux_loss_alpha"),
     )
-    """Coefficient of the load-balancing auxiliary loss (router_aux_loss_coef):
-    experts * sum(f * P) in each layer, where f is the share of assignments and P the mean score
-    (Switch Transformer)."""
+    """Load-balancing loss coefficient (router_aux_loss_coef, Switch Transformer): weight of experts
+    * sum(f * P) of each layer, where f is an expert's share of assignments and P its mean score."""
 
     sequence_balance_loss: float = field(
         default=0.0, ge=0, lt=inf, also_called=("moe_sequence_aux_loss_weight",)
     )
-    """Coefficient of the sequence-wise load-balancing loss (DeepSeek-V3): the same loss over each
-    sequence by itself."""
+    """Sequence-wise load-balancing loss coefficient (DeepSeek-V3): the same loss, computed for each
+    sequence."""
 
     router_z_loss: float = field(
         default=0.0,
@@ -112,32 +112,32 @@ class MoE(Config):
         lt=inf,
         also_called=("moe_router_z_loss_weight", "router_z_loss_coef", "moe_z_loss_coeff"),
     )
-    """Coefficient of the router z-loss, the mean of log(sum(exp(router logits)))^2 (ST-MoE, Zoph et
-    al., 2022)."""
+    """Router z-loss coefficient (ST-MoE, Zoph et al., 2022): weight of the mean of
+    log(sum(exp(router logits)))^2."""
 
     capacity_factor: float | None = field(
         default=None, gt=0, lt=inf, also_called=("moe_capacity_factor", "expert_capacity_factor")
     )
-    """Expert capacity factor: in training an expert takes the first ceil(tokens * top_k / experts *
-    capacity_factor) tokens and drops the others; null: dropless."""
+    """Expert capacity factor: in training an expert processes its first ceil(tokens * top_k /
+    experts * capacity_factor) tokens and drops the others; null: dropless."""
 
     gradient_scale: bool = field(default=False, also_called=("moe_gradient_scale",))
-    """Scale the gradient through each expert by mean load / its load; values stay as they are, and
-    so do gradients of the router."""
+    """Scale each expert's gradient by mean load / its load; outputs and the router's gradient are
+    unchanged."""
 
     load_sequences: int | None = derived(ge=1, before=None)
-    """Sequences over which the load of experts is counted for balance_loss, capacity_factor and
-    gradient_scale; batch.micro_size is a multiple. Set by the training job to batch.micro_size if
-    one of these is used; null: over a whole micro-batch."""
+    """Number of sequences over which expert load is counted for balance_loss, capacity_factor and
+    gradient_scale; batch.micro_size must be a multiple of it. Unless given batch.micro_size if one
+    of these is used; null: a whole micro-batch."""
 
     packed: bool = field(default=True, also_called=("moe_packed_experts",))
-    """Keep each projection of all experts in one tensor, rather than a module for each expert."""
+    """Store each projection of all experts as one tensor instead of one module per expert."""
 
     implementation: Literal["auto", "grouped", "loop"] = field(
         default="auto", role=RUNTIME, also_called=("moe_implementation", "experts_implementation")
     )
-    """grouped: one grouped matrix product for all packed experts; loop: one expert after the other;
-    auto: grouped where PyTorch has it for the device and the format, as it is the faster one."""
+    """Expert implementation. grouped: one grouped matrix product, of packed experts; loop: expert
+    by expert; auto: grouped (the faster) where PyTorch supports the device and dtype."""
 
     @property
     def counts_load(self) -> bool:

@@ -13,15 +13,15 @@ class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.rms_norm:R
     """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
 
     zero_centered: bool = field(default=False, before=False)
-    """Zero-centered weight (Gemma): the parameter is weight - 1, so that weight decay pulls towards
-    the identity."""
+    """Zero-centered weight (Gemma): the parameter is weight - 1, so that weight decay pulls the
+    weight towards 1."""
 
 
 class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.layer_norm:LayerNorm"):
     """Layer norm (Ba et al., 2016): (x - mean(x)) / std(x) * weight + bias."""
 
     bias: bool = True
-    """Whether a learned bias is added."""
+    """Add a learned bias."""
 
 
 class ImportedNorm(

@@ -20,7 +20,7 @@ class Linear(RopeScaling, type="linear"):
 
 
 class Llama3(RopeScaling, type="llama3"):
-    """Llama 3's RoPE scaling: long wavelengths are stretched, short ones kept, others blended."""
+    """Llama 3's RoPE scaling: scale long wavelengths, keep short ones, interpolate between."""
 
     low_frequency_factor: float = field(default=1.0, gt=0, lt=inf, also_called=("low_freq_factor",))
     """Llama 3's low_freq_factor: wavelengths above original_length / low_frequency_factor are
@@ -48,7 +48,7 @@ class Llama3(RopeScaling, type="llama3"):
 
 
 class Yarn(RopeScaling, type="yarn"):
-    """YaRN (Peng et al., 2023): a ramp between kept and stretched wavelengths, and a scale."""
+    """YaRN (Peng et al., 2023): long wavelengths are scaled, short ones kept, a ramp between."""
 
     original_length: int = field(ge=1, also_called=("original_max_position_embeddings",))
     """Original context length (original_max_position_embeddings), in tokens."""

@@ -99,9 +99,9 @@ class Spanning(ScheduleConfig):
     horizon: Duration | None = derived(
         before=None, also_called=HORIZON, formerly=_in_steps("horizon_steps")
     )
-    """Horizon that shares are of, in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min,
-    or a list of which the nearest counts. Set by the training job to its duration unless given;
-    null where no length is a share."""
+    """Horizon: the end that shares (percent) refer to, in a unit of its own: 1000 steps, 1e9
+    tokens, 3 epochs, 30 min, or a list of which the nearest counts. Unless given, a training job
+    sets it to its duration; null if no length is a share."""
 
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
@@ -136,8 +136,8 @@ class Warmed(Spanning):
     warmup_from: float = field(
         default=0.0, ge=0, le=1, before=0.0, also_called=("lr_start", "warmup_start_factor")
     )
-    """Warm-up start factor, as a fraction of the peak learning rate; the first step is one step
-    above it."""
+    """Warm-up start factor, as a fraction of the peak learning rate; the first step is one
+    increment above it."""
 
     @property
     def rises_over(self) -> Length:
@@ -159,9 +159,8 @@ class Moving(ScheduleConfig):
     """Schedules that are curves over the whole run."""
 
     by: By = field(default="step", before="step", also_called=("interval",))
-    """Progress along the schedule. step: by steps; tokens: by the tokens trained on, in full
-    batches, so that a step of few moves it little; epoch: the factor of the first step of each
-    epoch stays for all of it."""
+    """Unit of progress. step: by steps; tokens: by trained tokens, of full batches; epoch: by
+    steps, but constant within an epoch."""
 
     @property
     def moved_by(self) -> By:
@@ -206,8 +205,9 @@ class Decaying(Moving, Warmed):
     horizon: Duration = derived(  # pyright: ignore[reportIncompatibleVariableOverride]
         also_called=HORIZON, formerly=_in_steps("horizon_steps")
     )
-    """Horizon (end of the decay), in a unit of its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min,
-    or a list of which the nearest counts. Set by the training job to its duration unless given."""
+    """Horizon: end of the decay (max_steps), in a unit of its own: 1000 steps, 1e9 tokens, 3
+    epochs, 30 min, or a list of which the nearest counts. Unless given, a training job sets it to
+    its duration."""
 
     floor: float = field(default=0.1, ge=0, le=1, also_called=FLOOR)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
@@ -273,10 +273,11 @@ class Polynomial(Decaying, type="polynomial", owner="setpoint.optim.schedule.bui
     """Polynomial decay to a floor, which stays, after a linear warm-up."""
 
     power: float = field(default=2.0, gt=0, lt=inf, also_called=("rex_alpha", "poly_power"))
-    """Power of the polynomial decay; 1 is linear."""
+    """Power of the polynomial; 1 is linear."""
 
     hard_floor: bool = False
-    """Come down to 0 and stay at the floor from where it is crossed, in place of ending there."""
+    """Decay towards 0 and clamp at the floor, instead of decaying exactly to the floor at the
+    horizon."""
 
     @check
     def _check_hard_floor(self) -> Iterator[Problem]:
@@ -300,16 +301,16 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_sched
         also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
         formerly=_in_steps("decay_steps"),
     )
-    """Decay length (cooldown) at the end of the horizon: a count with a unit, or a share of the
-    horizon. Unless given a tenth of the horizon; in steps at least 1."""
+    """Decay length (cooldown) before the horizon: a count with a unit, or a share of the horizon.
+    Unless given a tenth of the horizon; in steps at least 1."""
 
     decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = field(
         default="linear",
         also_called=("wsd_decay_type", "decay_type", "lr_wsd_decay_style"),
         values_also_called={"one_minus_sqrt": ("1-sqrt", "minus_sqrt")},
     )
-    """Decay function, t being the share of the decay that is over; sqrt: sqrt(1 - t), slow at
-    first; one_minus_sqrt: 1 - sqrt(t), fast at first (Haegele et al., 2024)."""
+    """Decay function of t, the finished share of the decay; sqrt: sqrt(1 - t), slow at first;
+    one_minus_sqrt: 1 - sqrt(t), fast at first (Haegele et al., 2024)."""
 
     @derive("decay_length")
     def _derive_decay_length(self) -> Length:
@@ -353,9 +354,9 @@ class InverseSqrt(
     or a share of the horizon (5 %). Its last step has the full learning rate."""
 
     timescale: Length = derived(formerly=_in_steps("timescale"))
-    """Timescale of the decay: n after the warm-up, the factor is sqrt(timescale / (timescale + n)).
-    A count with a unit, or a share of the horizon; unless given warmup, or 10,000 steps without
-    one."""
+    """Timescale of the decay: n after the warm-up the factor is sqrt(timescale / (timescale + n)).
+    A count with a unit, or a share of the horizon; unless given warmup, or 10,000 steps if there is
+    none."""
 
     floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
@@ -391,12 +392,12 @@ class Phase(Config):
     length: Length | None = field(
         default=None, also_called=("percentage",), formerly=_steps_or_share
     )
-    """Length of the phase: a count with a unit (100 steps, 0.5 epochs), a share of the horizon (25
-    %), or 0 for a jump; null: what other phases leave of the horizon."""
+    """Phase length: a count with a unit (100 steps, 0.5 epochs), a share of the horizon (25 %), or
+    0 for a jump; null: the rest of the horizon."""
 
     curve: Literal["linear", "cosine", "polynomial", "exponential"] = "linear"
-    """Shape of the phase: linear, cosine (half a period), polynomial (a power of the share of the
-    phase that is over), or exponential (equal ratios)."""
+    """Curve of the phase: linear, cosine (half a period), polynomial, or exponential (constant
+    ratio per step)."""
 
     power: float = field(default=2.0, gt=0, lt=inf)
     """Power of a polynomial phase."""
@@ -416,18 +417,18 @@ class Phase(Config):
 class Piecewise(
     Moving, Spanning, type="piecewise", owner="setpoint.optim.schedule.build:build_schedule"
 ):
-    """Piecewise schedule: phases, each a curve from where the one before ended to its target."""
+    """Piecewise schedule: phases, each a curve from the last factor to its target."""
 
     start: float = field(default=0.0, ge=0, lt=inf, also_called=("initial_multiplier",))
     """Start factor of the first phase, as a fraction of the peak learning rate."""
 
     phases: tuple[Phase, ...] = field()
-    """The phases, in order; after the last one its target stays."""
+    """Phases in order; after the last one the factor stays at its target."""
 
     horizon: Duration | None = derived(also_called=HORIZON, formerly=_in_steps("horizon_steps"))
-    """Horizon that shares are of and that the phase without a length fills up, in a unit of its
-    own: 1000 steps, 1e9 tokens, 3 epochs, 30 min, or a list of which the nearest counts. Set by the
-    training job to its duration unless given; null where all phases have a length of their own."""
+    """Horizon: the end that shares refer to and that a phase without length ends at, in a unit of
+    its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min, or a list of which the nearest counts. Unless
+    given, a training job sets it to its duration; null if every phase has its own length."""
 
     @property
     def needs_horizon(self) -> bool:
@@ -512,32 +513,31 @@ class Piecewise(
 
 
 class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:build_plateau"):
-    """Reduce on plateau: the learning rate falls when a metric has stopped improving."""
+    """Reduce on plateau: lower the learning rate when a metric stops improving."""
 
     monitor: str = field(
         default="held_out.loss",
         also_called=("lr_monitor", "plateau_metric"),
     )
-    """Monitored metric, as data set and name: held_out.loss. More is better for accuracy, less for
-    the others."""
+    """Monitored metric, as DATASET.METRIC: held_out.loss. Accuracy is maximized, others
+    minimized."""
 
     judged_on: str | None = derived()
     """Evaluation interval and data of the metric: in the fingerprint, as they move the learning
     rate. Set by the training job from its section evaluation, and never given."""
 
     factor: float = field(default=0.5, gt=0, lt=1, also_called=("gamma",))
-    """Reduction factor: the learning rate is multiplied by it when the metric has stopped
-    improving."""
+    """Reduction factor: multiplies the learning rate when the metric has stopped improving."""
 
     patience: int = field(default=2, ge=0)
-    """Patience: evaluations without improvement that are waited for; the one after them lowers the
-    learning rate."""
+    """Patience: number of evaluations without improvement that are tolerated; the next one lowers
+    the learning rate."""
 
     threshold: float = field(default=1e-4, ge=0, lt=1)
-    """Threshold: an improvement is a relative change to the best so far of more than this."""
+    """Threshold: minimum relative change to the best value that counts as an improvement."""
 
     cooldown: int = field(default=0, ge=0)
-    """Cooldown: evaluations after a reduction that are not counted."""
+    """Cooldown: number of evaluations after a reduction that are not counted."""
 
     floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""

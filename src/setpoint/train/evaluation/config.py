@@ -36,7 +36,7 @@ METRICS: tuple[str, ...] = get_args(Metric)
 
 
 class EvaluationData(Config, role=RUNTIME):
-    """A validation set beside the split of `data.held_out`."""
+    """Named validation set beside the split of `data.held_out`."""
 
     name: str = field(pattern=NAME)
     """Name of the validation set in metrics."""
@@ -45,7 +45,7 @@ class EvaluationData(Config, role=RUNTIME):
     """Data sources of the validation set; all of their documents are evaluated."""
 
     sequences: int | None = field(default=SEQUENCES, ge=1)
-    """Sequences to evaluate on, the same ones each time; null: all there are."""
+    """Number of sequences to evaluate, always the same; null: all."""
 
     @check
     def _check_name(self) -> Iterator[Problem]:
@@ -65,8 +65,8 @@ class Best(Config, role=RUNTIME):
     """Metric of that validation set."""
 
     direction: Literal["min", "max"] = derived(also_called=("greater_is_better", "metric_mode"))
-    """Whether less (min) or more (max) of it is better. Unless given max for accuracy and min for
-    others."""
+    """min or max: whether a lower or a higher metric is better. Unless given max for accuracy, min
+    for others."""
 
     @property
     def usual_direction(self) -> Literal["min", "max"]:
@@ -79,15 +79,15 @@ class Best(Config, role=RUNTIME):
 
 
 class EarlyStopping(Config, role=RUNTIME):
-    """Early stopping: training ends when the best metric has stopped improving."""
+    """Early stopping: end training when the best metric stops improving."""
 
     patience: int = field(default=3, ge=1, also_called=("early_stopping_patience",))
-    """Patience: evaluations in a row without improvement that end training."""
+    """Patience: number of consecutive evaluations without improvement that ends training."""
 
     least_gain: float = field(
         default=0.0, ge=0, lt=inf, also_called=("min_delta", "early_stopping_threshold")
     )
-    """Minimum improvement (min_delta): a smaller difference to the best so far counts as none."""
+    """Minimum improvement (min_delta): smaller improvements of the best value do not count."""
 
 
 class Evaluation(Config, role=RUNTIME):
@@ -98,14 +98,14 @@ class Evaluation(Config, role=RUNTIME):
         tags=("cadence",),
         also_called=("eval_steps", "eval_strategy", "eval_interval", "val_check_interval"),
     )
-    """Evaluation interval; the end of training is evaluated as well."""
+    """Evaluation interval; there is one evaluation at the end as well."""
 
     sequences: int | None = field(
         default=SEQUENCES,
         ge=1,
         also_called=("eval_iters", "limit_val_batches", "max_eval_samples"),
     )
-    """Validation sequences to evaluate on, the same ones each time; null: all there are."""
+    """Number of validation sequences to evaluate, always the same; null: all."""
 
     datasets: tuple[EvaluationData, ...] = field(
         default=(), also_called=("test_datasets", "eval_datasets")
@@ -118,16 +118,16 @@ class Evaluation(Config, role=RUNTIME):
     """Evaluate before the first step as well."""
 
     accuracy: bool = False
-    """Compute accuracy as well: the share of targets that the model finds most probable."""
+    """Compute token accuracy as well: the share of targets that have the highest logit."""
 
     best: Best = field(factory=Best)
-    """The metric that selects the best checkpoint, and early stopping."""
+    """Metric that selects the best checkpoint and controls early stopping."""
 
     early_stopping: EarlyStopping | None = None
     """Early stopping; null: none."""
 
     baselines: bool = False
-    """N-gram baselines: show beside the result what n-gram models of the training text reach."""
+    """N-gram baselines: show the validation loss of n-gram models of the training text as well."""
 
     def may_be_long(self, batch: Batch) -> bool:
         """Whether the data must be looked at to tell if an evaluation is shorter than training."""
