@@ -23,6 +23,7 @@ from setpoint.data.corpus import (
 from setpoint.data.document import Document, FileRecord
 from setpoint.data.split import split_position
 from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.windows import evaluation_windows
 
 
 def test_documents_lie_between_separators(corpus_of: Callable[..., Corpus]) -> None:
@@ -121,6 +122,26 @@ def test_a_named_text_is_all_that_its_sources_hold(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match=r"^x\.sources\.0\.paths\.0: "):
         missing = (Text(paths=(f"{tmp_path}/none.txt",)),)
         build_named_corpus("web", missing, ByteTokenizer(), where="x.sources")
+
+
+def test_a_row_knows_its_source() -> None:
+    """That of its first target, where it runs across documents; by the longest name."""
+    sources = (Random(name="a", documents=9, length=30), Random(name="a-b", documents=9, length=30))
+    train, held_out = build_corpora(Data(sources=sources, held_out=0.3), ByteTokenizer())
+    for corpus in (train, held_out):
+        assert corpus.sources == ("a", "a-b")
+        names = [file.name for file in corpus.files]
+        assert [corpus.sources[i] for i in corpus.source] == [n.split("/")[0] for n in names]
+        assert corpus.starts.tolist() == [1 + 31 * i for i in range(len(names))]
+        assert (corpus.tokens[corpus.starts - 1] == corpus.separator).all()
+        windows = evaluation_windows(corpus, 10)
+        found = windows.rows(np.arange(len(windows))).source
+        assert found is not None
+        expected = [corpus.source[10 * i // 31] for i in range(len(windows))]
+        assert found.tolist() == expected
+        assert 0 < sum(expected) < len(expected)
+    alone = build_corpora(Data(sources=sources[:1]), ByteTokenizer())[0]
+    assert alone.sources == ("a",) and not alone.source.any()
 
 
 def test_files_without_a_byte_are_empty_data(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ class Corpus:
         byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
         files: name, size and SHA-256 of each document, in order.
         digest: SHA-256 over the tokenizer's name and `files`; equal digests mean equal tokens.
+        sources: names of the sources that the documents are from.
+        starts: (documents,) the first token of each.
+        source: (documents,) which of `sources` each is from.
     """
 
     side: str
@@ -58,6 +61,13 @@ class Corpus:
     byte_count: int
     files: tuple[FileRecord, ...]
     digest: str
+    sources: tuple[str, ...]
+    starts: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int64]
+
+    def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Which of `sources` the tokens at positions are from; a separator ends its document."""
+        return self.source[np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)]
 
     @property
     def vocab_size(self) -> int:
@@ -76,9 +86,13 @@ def build_corpus(
     *,
     side: str,
     where: str = "data.sources",
+    sources: Sequence[str] = (),
     show: Show | None = None,
 ) -> Corpus:
     """Tokenize documents and lay them in a row, in the order given.
+
+    Arguments:
+        sources: names of the sources, with which those of documents begin; none: they are of one.
 
     Raises:
         SetpointError: the tokenizer cannot take a document, which is named.
@@ -86,6 +100,7 @@ def build_corpus(
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
     separator = np.array([tokenizer.separator], dtype=dtype)
     pieces: list[TokenArray] = [separator]
+    starts, length = np.empty(len(documents), np.int64), 1
     done, total = 0, sum(len(document.data) for document in documents)
     what = f"tokenizing {side}, bytes"
     for number, document in enumerate(documents, start=1):
@@ -94,12 +109,15 @@ def build_corpus(
         if show is not None:
             at = f" (document {number} of {len(documents)} has {size / 1e6:,.0f} MB)"
             show(what + at * whole, done, total, now=whole)
+        starts[number - 1] = length
         for data, piece in _encoded(document, tokenizer, where):
             pieces.append(piece.astype(dtype, copy=False))
+            length += len(piece)
             done += len(data)
             if show is not None and done < total:
                 show(what, done, total)
         pieces.append(separator)
+        length += 1
     if show is not None:
         show(what, total, total)
     files = tuple(document.record() for document in documents)
@@ -112,7 +130,16 @@ def build_corpus(
         byte_count=_byte_count(tokens, tokenizer.token_bytes),
         files=files,
         digest=files_digest(tokenizer.name, files),
+        sources=tuple(sources) or (side,),
+        starts=starts,
+        source=np.array([_source_of(file.name, sources) for file in files], np.int64),
     )
+
+
+def _source_of(name: str, sources: Sequence[str]) -> int:
+    """Which source a document is from: that of the longest name which its own begins with."""
+    found = [i for i, source in enumerate(sources) if name.startswith(source)]
+    return max(found, key=lambda i: len(sources[i]), default=0)
 
 
 def _byte_count(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
@@ -160,7 +187,8 @@ def build_named_corpus(
     if not documents:
         raise SetpointError(f"{where}: no source holds a single byte of text")
     documents.sort(key=lambda document: split_position(document.name))
-    return build_corpus(documents, tokenizer, side=name, where=where, show=show)
+    names = [source.name for source in sources]
+    return build_corpus(documents, tokenizer, side=name, where=where, sources=names, show=show)
 
 
 def build_corpora(
@@ -185,14 +213,15 @@ def build_corpora(
     if not any(document.data for document in documents):
         raise SetpointError(_no_text(config))
     split = split_documents(documents, 0 if config.validation else config.held_out)
-    train = build_corpus(split.train, tokenizer, side="train", show=show)
+    names = [source.name for source in config.sources]
+    train = build_corpus(split.train, tokenizer, side="train", sources=names, show=show)
     if config.validation:
         where = "data.validation"
         sources = config.validation
         return train, build_named_corpus("held_out", sources, tokenizer, where=where, show=show)
     if not split.held_out:
         return train, None
-    return train, build_corpus(split.held_out, tokenizer, side="held_out", show=show)
+    return train, build_corpus(split.held_out, tokenizer, side="held_out", sources=names, show=show)
 
 
 def _no_text(config: Data) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,13 +71,28 @@ class Feed:
         """Make the batch of the next step of this rank, and count it."""
         batches = tuple(self._next() for _ in range(self.accumulation))
         counts = tuple(self.count(batch) for batch in batches)
-        return StepBatch(batches, counts, total_count(counts))
+        return StepBatch(batches, counts, total_count(counts), self._by_source(batches))
+
+    def _by_source(self, batches: Sequence[Batch]) -> tuple[int, ...]:
+        rows = [batch.source.numpy() for batch in batches if batch.source is not None]
+        if not rows:
+            return ()
+        return tuple(
+            np.bincount(np.concatenate(rows), minlength=len(self.sequences.sources)).tolist()
+        )
 
     def _next(self) -> Batch:
         first = self._position + self.data_rank * self.micro_size
         batch = self.sequences.rows(self.order.at(np.arange(first, first + self.micro_size)))
         self._position += self.micro_size * self.data_size
         return batch
+
+    def close(self) -> None:
+        """Give back what making batches takes; called when a session ends, after an error, too.
+
+        The position stays, and `take` may be called again, which takes anew what it needs.
+        """
+        self.order.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """The position of what was taken and what it is one in; JSON-able, of constant size.

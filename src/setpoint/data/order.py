@@ -45,6 +45,10 @@ class Order:
             found[here] = self._part(epoch, part)[places[here]]
         return found
 
+    def forget(self) -> None:
+        """Drop the parts that are kept; they are drawn again when they are needed."""
+        self._part.cache_clear()
+
     def _draw(self, epoch: int, part: int) -> npt.NDArray[np.int64]:
         key = f"windows/{self.seed}/{epoch}"
         first, last = part * PART, min(self.size, (part + 1) * PART)

@@ -44,6 +44,11 @@ class Sequences(Protocol):
         """What they are sequences of."""
         ...
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources, which `Batch.source` counts from 0."""
+        ...
+
     def __len__(self) -> int: ...
 
     def rows(self, indices: npt.NDArray[np.int64]) -> Batch:

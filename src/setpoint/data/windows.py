@@ -42,6 +42,11 @@ class Windows:
         """What they are windows of."""
         return self.corpus.identity
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources; a window is from the source that its first target is from."""
+        return self.corpus.sources
+
     def __len__(self) -> int:
         return self.count
 
@@ -96,6 +101,7 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
         tokens=targets.size - int((positions[:, :-1] > last).sum()),
         target_tokens=targets.size - int(beyond.sum()),
         target_bytes=target_bytes,
+        source=torch.from_numpy(corpus.sources_at(starts + 1)),
     )
 
 

@@ -28,6 +28,8 @@ class Batch:
         positions: (B, S) integers, negative for padding that no token is to see. None: 0 .. S - 1;
             padding is at the end then, where causal attention hides it.
         documents: (B, S) integers; a token sees those of its own document only. None: all.
+        source: (B,) int64, which of the sources of the data each row is from; stays on the host.
+            None: it is not known.
     """
 
     inputs: torch.Tensor
@@ -38,6 +40,7 @@ class Batch:
     weights: torch.Tensor | None = None
     positions: torch.Tensor | None = None
     documents: torch.Tensor | None = None
+    source: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Move the tensors, which the model and its loss read."""
@@ -73,11 +76,13 @@ class StepBatch(NamedTuple):
     Arguments:
         counts: what counts of each micro-batch.
         whole: what counts of all of them.
+        by_source: how many sequences are from each source; empty where that is not known.
     """
 
     batches: Sequence[Batch]
     counts: Sequence[Count]
     whole: Count
+    by_source: tuple[int, ...] = ()
 
 
 def total_count(counts: Sequence[Count]) -> Count:

@@ -115,6 +115,31 @@ def test_a_resumed_run_writes_the_same_mean(tmp_path: Path) -> None:
     assert rows(run) == expected
 
 
+SOURCES = """data.sources=[{type: random, name: a, documents: 30, length: 200, alphabet: 8},
+    {type: random, name: b, documents: 10, length: 200, alphabet: 8}]"""
+
+
+def test_rows_count_the_sequences_of_each_source(tmp_path: Path) -> None:
+    """Also after a resume between two rows; an epoch has those of all documents."""
+    flags = ("duration=1 epochs", "tracking.every=5 steps", "checkpoint.every=3 steps",
+             "checkpoint.keep=null", SOURCES)  # fmt: skip
+    job = small_job(tmp_path, *flags)
+    ended = train(job)
+    found = [row for row in rows(ended.directory) if row["kind"] == "train"]
+    spans = [b["step"] - a["step"] for a, b in zip([{"step": 0}, *found], found, strict=False)]
+    assert [row["sequences_a"] + row["sequences_b"] for row in found] == [4 * n for n in spans]
+    a, b = (sum(row[f"sequences_{name}"] for row in found) for name in "ab")
+    assert 2.5 < a / b < 3.5 and len(ended.parts.train) <= a + b
+    for step in ended.parts.train, ended.parts.held_out:
+        assert step is not None and step.sources == ("a", "b")
+    run = ended.directory
+    for directory in sorted((run / "checkpoints").glob("step-*"))[2:]:
+        shutil.rmtree(directory)
+    (run / "checkpoints" / "latest").write_text("step-00000006\n")
+    assert train(job).started.step == 6
+    assert [row for row in rows(run) if row["kind"] == "train"] == found
+
+
 def test_rows_say_when(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=3 steps")).directory
     times = [json.loads(line)["time"] for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -17,7 +17,7 @@ from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import world_of
-from setpoint.shapes.batch import Count
+from setpoint.shapes.batch import Count, StepBatch
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.routing import balance_experts
@@ -77,7 +77,8 @@ def one_rank(rank: int, store: str) -> None:
     world = world_of(resolve(Parallel(device="cpu")))
     assert (world.rank, world.size, world.is_main) == (rank, WORLD, rank == 0)
     assert world.any(rank == 1) and not world.any(False)
-    assert count_over_ranks(Count(2**40 + rank, 3, 0.5), world) == Count(2**41 + 1, 6, 1.0)
+    batch = StepBatch((), (), Count(2**40 + rank, 3, 0.5), (rank, 3))
+    assert count_over_ranks(batch, world) == (Count(2**41 + 1, 6, 1.0), (1, 6))
     dist.destroy_process_group()
 
 

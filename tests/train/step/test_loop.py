@@ -210,6 +210,38 @@ def test_a_stop_request_ends_it_after_the_update(tmp_path: Path) -> None:
     assert stop.status == 75
 
 
+@pytest.mark.parametrize("where", ["start", "after_step", "never"])
+def test_the_feed_is_closed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """After the callbacks are, in every case."""
+    told: list[str] = []
+
+    class Fails(Callback):
+        def start(self, loop: Loop) -> None:
+            assert where != "start"
+
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            assert where != "after_step"
+
+        def close(self, loop: Loop) -> None:
+            told.append("callback")
+
+    job = small_job(tmp_path, "duration=2 steps")
+    parts = build_components(job)
+    close = parts.feed.close
+    monkeypatch.setattr(parts.feed, "close", lambda: (close(), told.append("feed")))
+    loop = Loop(job, parts, [Fails()], StopRequest(), Position())
+    if where == "never":
+        loop.run()
+    else:
+        with pytest.raises(AssertionError):
+            loop.run()
+    assert told == ["callback", "feed"]
+    # What was dropped is drawn again: the position is as it was.
+    assert parts.feed.take().whole.tokens == 64
+
+
 def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
     class Ender(Recorder):
         def after_step(self, loop: Loop, result: StepResult) -> None:

@@ -55,7 +55,7 @@ class LogCallback(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if one is due; the bar moves at each step."""
         at, every = loop.position, loop.job.tracking.every
-        self.mean.add(result.loss)
+        self.mean.add(result.loss, result.by_source)
         due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
         self.pending = None if due or every.unit == "never" else result
         if due:
@@ -71,7 +71,7 @@ class LogCallback(Callback):
     def write(self, loop: Loop, result: StepResult) -> None:
         """Write a row and show it."""
         at = loop.position
-        row = self.row(at, result, _metrics(loop))
+        row = self.row(at, result, _metrics(loop) | self._by_source(loop))
         self.logged = at
         self.trackers.write(row)
         done = share_done(loop.job.duration, at)
@@ -85,6 +85,13 @@ class LogCallback(Callback):
                 fraction=done,
             )
         )
+
+    def _by_source(self, loop: Loop) -> dict[str, int]:
+        """The sequences of each source since the last row, where there are several."""
+        names, counts = loop.parts.train.sources, self.mean.by_source
+        if len(names) == 1 or len(names) != len(counts):
+            return {}
+        return {f"sequences_{name}": n for name, n in zip(names, counts, strict=True)}
 
     def row(
         self, at: Position, result: StepResult, more: Mapping[str, Any] | None = None

@@ -36,6 +36,7 @@ class StepResult:
         grad_norm: global norm of the gradients before clipping.
         routing: how they chose experts, on all ranks; None for models without, and where it was
             skipped.
+        by_source: how many sequences of the global batch are from each source.
     """
 
     loss: float
@@ -44,6 +45,7 @@ class StepResult:
     lr: float
     tokens: int
     routing: Routing | None = None
+    by_source: tuple[int, ...] = ()
 
 
 class Phase(IntEnum):
@@ -160,6 +162,7 @@ class Loop:
     def _run(self) -> None:
         self.parts.model.train()
         with ExitStack() as ending:
+            ending.callback(self.parts.feed.close)
             for callback in self.callbacks:
                 ending.callback(callback.close, self)
                 callback.start(self)
@@ -223,7 +226,7 @@ class Loop:
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
         with self.span("data"):
             step = parts.feed.take()
-        whole = count_over_ranks(step.whole, parts.world)
+        whole, by_source = count_over_ranks(step, parts.world)
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))
         sums = self.engine.forward_backward(step, whole)
@@ -236,7 +239,9 @@ class Loop:
         ended = self.engine.finish(sums, Rates(lr, done))
         if ended.verdict is Verdict.REFUSED:
             self.refuse(ended.loss, ended.grad_norm)
-        return StepResult(ended.loss, ended.nats, ended.grad_norm, lr, whole.tokens, ended.routing)
+        return StepResult(
+            ended.loss, ended.nats, ended.grad_norm, lr, whole.tokens, ended.routing, by_source
+        )
 
     def advance(self, result: StepResult, seconds: float) -> None:
         """Move the position past a step."""

@@ -16,7 +16,7 @@ from setpoint.shapes.outcome import Outcome, Routing, supports_head
 
 if TYPE_CHECKING:
     from setpoint.parallel.world import World
-    from setpoint.shapes.batch import Batch
+    from setpoint.shapes.batch import Batch, StepBatch
     from setpoint.shapes.outcome import Projection
 
 
@@ -146,14 +146,19 @@ class Objective:
         return Count(batch.tokens, count, float(weight), valid)
 
 
-def count_over_ranks(count: Count, world: World) -> Count:
-    """Add up what all ranks count, in one collective; the count itself where there is one."""
+def count_over_ranks(step: StepBatch, world: World) -> tuple[Count, tuple[int, ...]]:
+    """Add up what all ranks count, in one collective.
+
+    Returns:
+        what counts of the step on all ranks, and how many sequences are from each source.
+    """
     if world.size == 1:
-        return count
-    sums = torch.tensor(count[:3], dtype=torch.float64, device=world.device)
+        return step.whole, step.by_source
+    numbers = [*step.whole[:3], *step.by_source]
+    sums = torch.tensor(numbers, dtype=torch.float64, device=world.device)
     world.sum(sums)
-    tokens, targets, weight = sums.tolist()
-    return Count(int(tokens), int(targets), weight)
+    tokens, targets, weight, *by_source = sums.tolist()
+    return Count(int(tokens), int(targets), weight), tuple(map(int, by_source))
 
 
 def add_routing(before: Routing | None, routing: Routing, share: float) -> Routing:
