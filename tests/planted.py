@@ -148,7 +148,7 @@ BREAKS = [
         "count = (len(corpus.tokens) - 1) // max(sequence_length, 1)",
         "data train/evaluation",
     ),
-    Break("data/mix.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
+    Break("data/keyed_random.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
     Break(
         "data/split.py",
         "if split_position(d.name) >= held_out]",
@@ -220,7 +220,12 @@ BREAKS = [
         "seed_step(self.job.seed, 0,",
         "train/step/test_loop.py",
     ),
-    Break("data/mix.py", "beyond[found[beyond] >= size]", "beyond[found[beyond] > size]", "data"),
+    Break(
+        "data/keyed_random.py",
+        "beyond[found[beyond] >= size]",
+        "beyond[found[beyond] > size]",
+        "data",
+    ),
     Break(
         "model/moe/bias.py",
         "step = router.bias_rate *",

@@ -229,7 +229,7 @@ def test_a_fault_in_a_source_of_ones_own_shows_its_frames_alone(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from setpoint.config.values.user_code import users_traceback
-    from setpoint.data.config import SourceConfig
+    from setpoint.data.sources.config import SourceConfig
 
     family = SourceConfig.__setpoint__
     monkeypatch.setattr(family, "variants", dict(family.variants))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
-from setpoint.data.config import Bytes, Data, Random, SourceConfig, Stdlib, Text
+from setpoint.data.config import Data
 from setpoint.data.corpus import (
     Corpus,
     build_corpora,
@@ -21,8 +21,10 @@ from setpoint.data.corpus import (
     files_digest,
 )
 from setpoint.data.document import Document, FileRecord
+from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 from setpoint.data.split import split_position
-from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.tokenizers.config import Bytes
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import evaluation_windows
 
 

@@ -10,7 +10,7 @@ from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.evaluation import evaluation_batches
-from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import evaluation_windows
 from setpoint.shapes.batch import IGNORE_INDEX
 

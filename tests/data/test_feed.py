@@ -14,7 +14,7 @@ from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.feed import Feed
-from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count
 

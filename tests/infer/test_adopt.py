@@ -11,7 +11,7 @@ from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
-from setpoint.data.config import Bytes, HuggingFace
+from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import Evaluation, Inference, Weights
 from setpoint.infer.run import infer

@@ -141,7 +141,7 @@ def test_a_hugging_face_model(tmp_path: Path) -> None:
 
 
 def found_config(folder: Path, name: str) -> Any:
-    from setpoint.data.config import HuggingFace
+    from setpoint.data.tokenizers.config import HuggingFace
 
     return HuggingFace(path=str(folder), separator={"bos": BEGIN, "eos": END}[name])
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.config import Random, Text
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
+from setpoint.data.sources.config import Random, Text
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Batch, Evaluation, Inference, Weights
 from setpoint.infer.load import Loaded, load

@@ -115,7 +115,7 @@ def test_stopped_again_and_again(commands: Commands, tmp_path: Path, oracle: Pat
 LAB = """
 import os, time, torch
 from setpoint.config import SetpointError
-from setpoint.data.config import SourceConfig
+from setpoint.data.sources.config import SourceConfig
 from setpoint.data.document import Document
 
 def hold(name):

@@ -66,7 +66,7 @@ def run(arguments: Arguments) -> int:
 
 def _evaluation(arguments: Arguments) -> Any:
     """The section `evaluation` as the options say it."""
-    from setpoint.data.config import Text
+    from setpoint.data.sources.config import Text
     from setpoint.infer.tasks import DataSet, Evaluation
 
     sides = arguments.options.get("--side", [])

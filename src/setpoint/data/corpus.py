@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError, describe_value
-from setpoint.data.config import Data, SourceConfig
+from setpoint.data.config import Data
 from setpoint.data.document import Document, FileRecord, Source
 from setpoint.data.sequences import DataIdentity
+from setpoint.data.sources.config import SourceConfig
 from setpoint.data.split import split_documents, split_position
-from setpoint.data.tokenizer import TokenArray, Tokenizer
+from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
 
 PIECE = 1 << 24
 """Bytes of a document that are tokenized between two reports where a tokenizer allows it."""

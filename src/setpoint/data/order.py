@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.data.mix import shuffled, sorted_order
+from setpoint.data.keyed_random import shuffled, sorted_order
 
 FEISTEL = "feistel"
 """The name of `shuffled` in the state of checkpoints."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from setpoint.config import SetpointError
-from setpoint.data.config import Random, SourceConfig, Stdlib, Text
+from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 
 
 def source_bytes(source: SourceConfig) -> int | None:

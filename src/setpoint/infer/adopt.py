@@ -30,7 +30,7 @@ from setpoint.config import (
     value_or_missing,
     verify,
 )
-from setpoint.data.vocabulary import TOKENIZER
+from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel

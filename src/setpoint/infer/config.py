@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, Rule, check, dead, derive, derived, field
-from setpoint.data.config import Bytes, Data, TokenizerConfig
+from setpoint.data.config import Data
+from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.infer.tasks import Evaluation, Export, Generation, Harness
 from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
 from setpoint.parallel.config import Parallel

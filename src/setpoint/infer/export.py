@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from setpoint.config import SetpointError
-from setpoint.data.huggingface import HuggingFaceTokenizer
-from setpoint.data.vocabulary import find_tokenizer
+from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
+from setpoint.data.tokenizers.vocabulary import find_tokenizer
 from setpoint.infer.load import Loaded
 from setpoint.infer.tasks import Export
 from setpoint.model.pretrained.save import save_pretrained

@@ -10,7 +10,7 @@ from torch import nn
 from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest, verify
 from setpoint.config import RunError, SetpointError, load_record
-from setpoint.data.tokenizer import Tokenizer
+from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.infer.config import Inference
 from setpoint.infer.place import Place, find_weights
 from setpoint.model.config import HuggingFaceModel, Transformer

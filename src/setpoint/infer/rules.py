@@ -83,7 +83,7 @@ def _compute(job: Inference) -> str:
 
 def vocabulary_problems(job: Inference) -> Iterator[Problem]:
     """Hold the rows of the embedding against the tokens of the tokenizer."""
-    from setpoint.data.vocabulary import vocabulary_size
+    from setpoint.data.tokenizers.vocabulary import vocabulary_size
 
     assert isinstance(job.model, Transformer)
     tokens = vocabulary_size(job.tokenizer)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, dead, field
-from setpoint.data.config import NAME, SourceConfig
+from setpoint.data.sources.config import NAME, SourceConfig
 
 
 class Generation(Config):

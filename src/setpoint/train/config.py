@@ -18,7 +18,8 @@ from setpoint.config import (
     field,
     is_set,
 )
-from setpoint.data.config import Bytes, Data, TokenizerConfig
+from setpoint.data.config import Data
+from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
 from setpoint.model.config import ModelConfig, Transformer

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from setpoint.data.config import Random
+from setpoint.data.sources.config import Random
 from setpoint.data.sources.random import RandomSource
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.data.config import Stdlib
+from setpoint.data.sources.config import Stdlib
 from setpoint.data.sources.stdlib import StdlibSource
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
-from setpoint.data.config import Text
+from setpoint.data.sources.config import Text
 from setpoint.data.sources.text import TextSource
 
 

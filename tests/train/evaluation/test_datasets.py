@@ -11,7 +11,7 @@ from setpoint.config import SetpointError
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.declare import NEEDS
-from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.build.components import build_components
 from setpoint.train.evaluation.datasets import build_datasets, trained_on
 from setpoint.train.run import train

@@ -213,8 +213,8 @@ def test_an_evaluation_that_takes_longer_than_the_training(
 
 
 def test_the_size_of_files_is_known_and_that_of_others_is_not(tmp_path: Path) -> None:
-    from setpoint.data.config import Random, Stdlib, Text
     from setpoint.data.size import source_bytes
+    from setpoint.data.sources.config import Random, Stdlib, Text
 
     (tmp_path / "a.txt").write_text("a" * 99)
     assert source_bytes(resolve(Text(paths=(str(tmp_path / "*.txt"),)))) == 99

@@ -5,7 +5,7 @@ import pytest
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, verify
-from setpoint.data.config import BYTES_VOCABULARY, Bytes, HuggingFace
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace
 from setpoint.train.config import Job
 from setpoint.train.rules.vocabulary import known_vocabulary
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from setpoint.config import Caution, SetpointError
-from setpoint.data.config import NOT_PLAIN, Text
+from setpoint.data.sources.config import NOT_PLAIN, Text
 from setpoint.data.sources.text import TextSource
 
 START = 4096  # bytes that are looked at

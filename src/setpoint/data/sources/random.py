@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.data.config import Random
 from setpoint.data.document import Document
-from setpoint.data.mix import random_bits
+from setpoint.data.keyed_random import random_bits
+from setpoint.data.sources.config import Random
 
 FIRST_BYTE = 32  # symbols start at the space, so an alphabet of up to 95 is printable ASCII
 SUCCESSOR = 0.75  # share of "markov" steps that go to the next symbol of the alphabet

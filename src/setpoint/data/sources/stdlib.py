@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from setpoint.config import SetpointError
-from setpoint.data.config import Stdlib
 from setpoint.data.document import Document
+from setpoint.data.sources.config import Stdlib
 
 # Tests are left out because some Pythons ship without them, installed packages because they are
 # not the standard library. Debian calls the latter dist-packages.

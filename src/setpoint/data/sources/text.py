@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.config import Text
 from setpoint.data.document import Document
+from setpoint.data.sources.config import Text
 
 HERE = "here"  # stands for the path of a source that does not know its own
 NEARBY = 5  # entries of a folder that a message names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.checkpoint.record import has_record
 from setpoint.config import read_record, resolve
-from setpoint.data.config import HuggingFace
+from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.header import read_header
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
@@ -20,7 +20,7 @@ from setpoint.model.pretrained.hub import TOKENIZER_FILES
 if TYPE_CHECKING:
     from torch import nn
 
-    from setpoint.data.config import TokenizerConfig
+    from setpoint.data.tokenizers.config import TokenizerConfig
     from setpoint.model.config import ModelConfig
     from setpoint.model.pretrained.header import TensorInfo
     from setpoint.train.config import Job

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
-from setpoint.data.huggingface import HuggingFaceTokenizer
-from setpoint.data.vocabulary import TOKENIZER, find_tokenizer
+from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
+from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceModel
 from setpoint.model.pretrained.hub import TOKENIZER_FILES
 from setpoint.model.pretrained.locate import CONFIG
@@ -17,7 +17,7 @@ from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.model.pretrained.save import GENERATION
 
 if TYPE_CHECKING:
-    from setpoint.data.tokenizer import Tokenizer
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.model.config import ModelConfig
 
 Companions = dict[str, bytes]

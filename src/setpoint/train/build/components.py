@@ -12,7 +12,7 @@ from torch import nn
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled
 from setpoint.data.feed import Feed
-from setpoint.data.tokenizer import Tokenizer
+from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window, training_windows
 from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.layers import layers_of

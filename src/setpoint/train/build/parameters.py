@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from setpoint.config import SetpointError
-from setpoint.data.config import BYTES_VOCABULARY
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import estimate_size, unknown_size

@@ -17,7 +17,7 @@ from setpoint.config import (
     json_value,
     same,
 )
-from setpoint.data.config import NAME, SourceConfig
+from setpoint.data.sources.config import NAME, SourceConfig
 from setpoint.units import Period
 
 if TYPE_CHECKING:

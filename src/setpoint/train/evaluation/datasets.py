@@ -12,7 +12,7 @@ from setpoint.track.progress import Work, no_work
 
 if TYPE_CHECKING:
     from setpoint.data.sequences import Sequences
-    from setpoint.data.tokenizer import Tokenizer
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
 

@@ -13,7 +13,8 @@ from setpoint.track.console import short_count
 from setpoint.train.evaluation.config import BACKWARD, HELD_OUT, LONG_EVALUATION, METRICS, Best
 
 if TYPE_CHECKING:
-    from setpoint.data.config import Data, SourceConfig
+    from setpoint.data.config import Data
+    from setpoint.data.sources.config import SourceConfig
     from setpoint.train.config import Job
 
 

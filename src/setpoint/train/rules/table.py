@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from setpoint.config import Rule
-from setpoint.data.config import Bytes
+from setpoint.data.tokenizers.config import Bytes
 from setpoint.loss.config import tokens_named
 from setpoint.model.config import Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Caution, Problem
-from setpoint.data.config import BYTES_VOCABULARY, Bytes
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
 
 if TYPE_CHECKING:
-    from setpoint.data.config import TokenizerConfig
+    from setpoint.data.tokenizers.config import TokenizerConfig
     from setpoint.train.config import Job
 
 FACTOR = 4
@@ -25,7 +25,7 @@ def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
-    from setpoint.data.vocabulary import vocabulary_size
+    from setpoint.data.tokenizers.vocabulary import vocabulary_size
 
     return vocabulary_size(tokenizer)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.config import Bytes
+from setpoint.data.tokenizers.config import Bytes
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 """Token ids in the smallest unsigned type that holds the vocabulary."""

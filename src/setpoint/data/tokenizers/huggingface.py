@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.tokenizer import TokenArray
-from setpoint.data.vocabulary import EXTRA, Vocabulary, read_vocabulary
+from setpoint.data.tokenizers.tokenizer import TokenArray
+from setpoint.data.tokenizers.vocabulary import EXTRA, Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
-    from setpoint.data.config import HuggingFace as Section
+    from setpoint.data.tokenizers.config import HuggingFace as Section
 
 SPACE = "\u2581"  # what SentencePiece writes for a space
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

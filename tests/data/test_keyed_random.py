@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.data.mix import random_bits, shuffled, sorted_order
+from setpoint.data.keyed_random import random_bits, shuffled, sorted_order
 
 MASK = 2**64 - 1
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
-from setpoint.data.config import Bytes
-from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.tokenizers.config import Bytes
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 
 @given(data=st.binary())

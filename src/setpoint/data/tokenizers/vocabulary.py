@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.config import BYTES_VOCABULARY, Bytes, HuggingFace, TokenizerConfig
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace, TokenizerConfig
 from setpoint.hub.fetch import fetch_files, split_hub_id
 
 TOKENIZER = "tokenizer.json"

@@ -9,14 +9,14 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
-from setpoint.data.config import Bytes, HuggingFace
-from setpoint.data.vocabulary import (
+from setpoint.data.tokenizers.config import Bytes, HuggingFace
+from setpoint.data.tokenizers.vocabulary import (
     find_tokenizer,
     read_vocabulary,
     vocabulary_size,
 )
 
-from .tokenizers_here import byte_level, sentence_piece
+from ..tokenizers_here import byte_level, sentence_piece
 
 
 def test_size_and_separator(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Data sources: one variant per kind of source.
+
+Nothing here imports numpy or torch: `setpoint check` reads this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
+
+# Names are parts of document names, which the split hashes: no slash, no space.
+NAME = r"[A-Za-z0-9_.\-]+"
+
+NOT_PLAIN = "text-files-hold-records"
+
+
+class SourceConfig(Config, role=IDENTITY):
+    """Data source of documents."""
+
+    name: str = field(pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+
+class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):
+    """The Python standard library's own source files, without tests: about 12 MB everywhere."""
+
+    name: str = field(default="stdlib", pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+    include: tuple[str, ...] = field(factory=lambda: ("*.py",))
+    """Globs of paths inside the library; `*` also matches `/`: "json/*", "asyncio/*.py"."""
+
+    @check
+    def _check_include(self) -> Iterator[Problem]:
+        if not self.include:
+            yield Problem("include", "no pattern, so no file", valid=('["*.py"]', '["json/*"]'))
+
+
+class Text(
+    SourceConfig,
+    type="text",
+    owner="setpoint.data.sources.text:TextSource",
+    rules=(
+        Rule("setpoint.data.sources.text:file_problems", ("paths",),
+             "Whether the paths lead to files", needs="files"),
+        Rule("setpoint.data.sources.formats:record_files", ("paths",),
+             "Whether the files are plain text", needs="files",
+             cautions={NOT_PLAIN: "files of type = text hold records, not plain text"}),
+    ),
+):  # fmt: skip
+    """Text files of your own, in UTF-8."""
+
+    name: str = field(default="text", pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+    paths: tuple[str, ...] = field(
+        also_called=(
+            "train_file",
+            "train_files",
+            "data_path",
+            "data_files",
+            "dataset_path",
+            "train_data_dir",
+        )
+    )
+    """Files and globs, relative to the working directory; `**` matches any folders:
+    "corpus/**/*.md"."""
+
+    separator: str | None = None
+    """Document separator: text that divides a file into documents, such as "\\n\\n"; unset: a file
+    is a document."""
+
+    @check
+    def _check_paths(self) -> Iterator[Problem]:
+        if not self.paths:
+            yield Problem("paths", "no path, so no file", valid=('["notes.txt"]', '["text/*.md"]'))
+        for index, path in enumerate(self.paths):
+            if not path:
+                yield Problem(f"paths.{index}", "is empty", valid=("notes.txt", "text/*.md"))
+
+    @check
+    def _check_separator(self) -> Iterator[Problem]:
+        if self.separator == "":
+            yield Problem("separator", "is empty, and would not divide anything", valid=("null",))
+
+
+class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:RandomSource"):
+    """Synthetic documents of known entropy, for tests and benchmarks."""
+
+    name: str = field(default="random", pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+    documents: int = field(default=256, ge=1)
+    """Number of documents."""
+
+    length: int = field(default=1024, ge=1)
+    """Document length in bytes."""
+
+    pattern: Literal["markov", "uniform"] = "markov"
+    """Byte distribution. markov: each byte depends on the one before (first-order Markov chain);
+    uniform: independent bytes, which no model can predict."""
+
+    alphabet: int = field(default=64, ge=2, le=256)
+    """Alphabet size: number of distinct byte values, starting at the space (32)."""
+
+    seed: int = field(default=0, ge=0)
+    """Seed of the text, separate from the job's seed, so that jobs with different seeds can train
+    on the same text."""

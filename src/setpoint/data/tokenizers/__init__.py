@@ -1,0 +1,1 @@
+"""From bytes to token ids and back: one file per tokenizer."""

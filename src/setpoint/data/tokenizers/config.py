@@ -1,0 +1,48 @@
+"""The section `tokenizer`: one variant per tokenizer.
+
+Nothing here imports numpy or torch: `setpoint check` reads this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
+
+# 256 bytes and the separator; the tokenizer itself needs numpy. A test compares the two.
+BYTES_VOCABULARY = 257
+
+
+class TokenizerConfig(Config, role=IDENTITY):
+    """Tokenizer: how text becomes token ids."""
+
+
+class Bytes(
+    TokenizerConfig, type="bytes", owner="setpoint.data.tokenizers.tokenizer:ByteTokenizer"
+):
+    """Each byte is a token, and token 256 separates documents: a vocabulary of 257."""
+
+
+class HuggingFace(
+    TokenizerConfig,
+    type="huggingface",
+    owner="setpoint.data.tokenizers.huggingface:HuggingFaceTokenizer",
+    rules=(
+        Rule("setpoint.data.tokenizers.vocabulary:file_problems", ("path", "separator"),
+             "Whether the tokenizer's files are there and name the separator", needs="files"),
+    ),
+):  # fmt: skip
+    """Tokenizer in Hugging Face's format, byte-level BPE or SentencePiece, for text in UTF-8."""
+
+    path: str = field(also_called=("tokenizer_name_or_path", "hf_tokenizer", "tokenizer_file"))
+    """Tokenizer: a directory with tokenizer.json, the file itself, or a Hugging Face Hub repository
+    id. Its content is part of the data's digest."""
+
+    separator: str | None = field(default=None, also_called=("eod_token", "eot_token"))
+    """Document separator token, put before, between and after documents; null: the tokenizer's
+    end-of-text token, or else its beginning-of-text token."""
+
+    @check
+    def _check_path(self) -> Iterator[Problem]:
+        if not self.path:
+            yield Problem("path", "is empty", valid=("a directory", "Qwen/Qwen3-0.6B"))
