@@ -109,10 +109,7 @@ def plain_items(
 
 
 def to_minimal(
-    config: Node,
-    default: Node | None = None,
-    path: Path = (),
-    places: Places | None = None,
+    config: Node, default: Node | None = None, path: Path = (), places: Places | None = None
 ) -> dict[str, Any]:
     """Only what differs from the defaults, with references as they were given.
 

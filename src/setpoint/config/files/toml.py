@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 # By name, so that `datetime` need not be imported to ask.
 _REFUSED = {
     name: f"a {kind} is not a type that fields have; put it in quotes"
-    for name, kind in (
-        ("date", "date"),
-        ("datetime", "date with a time"),
-        ("time", "time of day"),
-    )
+    for name, kind in (("date", "date"), ("datetime", "date with a time"), ("time", "time of day"))
 }
 
 

@@ -23,11 +23,7 @@ class Renamed(Operation):
     """
 
     def __init__(
-        self,
-        old: str,
-        new: str,
-        of: str | None = None,
-        convert: Callable[[Any], Any] | None = None,
+        self, old: str, new: str, of: str | None = None, convert: Callable[[Any], Any] | None = None
     ) -> None:
         super().__init__(of)
         self.old = old
@@ -374,11 +370,7 @@ class Meant(Operation):
     """
 
     def __init__(
-        self,
-        path: str,
-        what: str,
-        when: Callable[[Any], bool] | None = None,
-        of: str | None = None,
+        self, path: str, what: str, when: Callable[[Any], bool] | None = None, of: str | None = None
     ) -> None:
         super().__init__(of)
         self.path = path

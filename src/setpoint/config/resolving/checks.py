@@ -16,14 +16,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import classes_below
 from ..values.containers import CheckedDict, CheckedList
 from ..values.free import Free
-from ..values.node import (
-    Node,
-    chain_of,
-    is_frozen,
-    is_invalid,
-    state_of,
-    value_or_missing,
-)
+from ..values.node import Node, chain_of, is_frozen, is_invalid, state_of, value_or_missing
 from ..values.origin import short_name
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedError

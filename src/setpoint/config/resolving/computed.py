@@ -11,13 +11,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import classes_at
 from ..types.containers import kind_at
 from ..values.free import Free
-from ..values.node import (
-    Node,
-    chain_of,
-    is_invalid,
-    mark_invalid,
-    value_or_missing,
-)
+from ..values.node import Node, chain_of, is_invalid, mark_invalid, value_or_missing
 from ..values.origin import DERIVED, REFERENCE, Origin
 from ..values.reference import Reference, may_refer
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError

@@ -9,15 +9,7 @@ from ..draft.copying import draft_of, one_layer
 from ..draft.walk import sections
 from ..schema.declare import DEAD
 from ..types.base import replace_in_item
-from ..values.node import (
-    Chain,
-    Node,
-    chain_of,
-    layers_of,
-    set_chain,
-    state_of,
-    value_or_missing,
-)
+from ..values.node import Chain, Node, chain_of, layers_of, set_chain, state_of, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
 from ..words.errors import Problem
 from ..words.names import Path
@@ -69,9 +61,7 @@ def undo(root: Node, giver: Origin) -> None:
 
 
 def find_dead(
-    computation: Computation,
-    placed: Placed,
-    before: Callable[[Origin], tuple[Placed, Computation]],
+    computation: Computation, placed: Placed, before: Callable[[Origin], tuple[Placed, Computation]]
 ) -> tuple[list[DroppedValue], list[Problem]]:
     """Ask all methods marked `@dead`, once every value is known.
 

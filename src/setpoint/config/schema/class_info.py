@@ -374,10 +374,7 @@ def _collect_hooks(info: ClassInfo, namespace: Mapping[str, Any]) -> None:
             info.derives[path] = own[path] = name
         for path in getattr(marked, DEAD, ()):
             _refuse_unknown(info, "dead", name, path)
-        for mark, group in (
-            (CHECK, info.checks),
-            (DEAD, info.deads),
-        ):
+        for mark, group in ((CHECK, info.checks), (DEAD, info.deads)):
             if hasattr(marked, mark) and name not in group:
                 group.append(name)
 

@@ -13,13 +13,7 @@ from ..values.free import Free
 from ..values.node import Node
 from ..words.errors import DeclarationError
 from .base import FieldType
-from .containers import (
-    AnyOfType,
-    MappingType,
-    OptionalType,
-    SequenceType,
-    TupleType,
-)
+from .containers import AnyOfType, MappingType, OptionalType, SequenceType, TupleType
 from .scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
 from .sections import SectionType
 from .special import AnyType, FreeType, ImportPathType, PatternType, ScalarType
