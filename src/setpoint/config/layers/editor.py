@@ -10,15 +10,14 @@ from ..draft.shared_sections import bind, switch
 from ..draft.unknown_keys import former, known_elsewhere, unknown_key
 from ..draft.walk import TAG, reached
 from ..schema.field import FieldInfo
-from ..schema.readers import DOUBT
 from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType
 from ..types.containers import REMOVE, MappingType, SequenceType, TupleType, unwrapped
 from ..types.scalars import BoolType, EnumType, FloatType, IntType, LiteralType, PathType, StrType
-from ..types.sections import SectionType, tag_of
+from ..types.sections import SectionType, fill, tag_of
 from ..types.special import FreeType
 from ..values.free import Free
-from ..values.node import Node, chain_of, layers_of, state_of
+from ..values.node import Node, chain_of, layers_of
 from ..values.origin import Origin
 from ..values.reference import Reference, may_refer
 from ..words.errors import Invalid
@@ -115,34 +114,16 @@ class Editor(EditorBase):
         self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
     ) -> None:
         """Put a mapping onto one section."""
-        for key, value in self._merge_plain(section, values, origin, path).items():
-            here = (*path, str(key))
-            try:
-                info = self._field(section, str(key))
-                self._assign(section, info, value, origin, here)
-            except Invalid as error:
-                for inner, item in self._foreign_section(here, value, error):
-                    self.report(inner, item, origin, error)
+        self.reached.setdefault((id(section), id(origin)), (path, section, origin))
 
-    def _merge_plain(
-        self, section: Node, values: Mapping[str, object], origin: Origin, path: Path
-    ) -> Mapping[str, object]:
-        """Put the values of a mapping that need no closer look; the others are returned."""
-        state, first = state_of(section), (id(section), id(origin)) not in self.reached
-        if state.frozen or state.closed or not first or hasattr(section, "__setpoint_open__"):
-            return values
-        self.reached[id(section), id(origin)] = path, section, origin
-        held, plan = vars(section), type(section).__setpoint__.plan
-        readers, given, rest = plan.readers, dict[str, Any](), dict[str, object]()
-        for key, value in values.items():
-            stored = (readers.get(key) or plan.reader(key))(value)
-            if stored is DOUBT:
-                rest[key] = value
-            else:
-                held[key] = given[key] = stored
-        if given:
-            state.layers.append((origin, given))
-        return rest
+        def put(key: str, value: object) -> None:
+            self._assign(section, self._field(section, key), value, origin, (*path, key))
+
+        def fail(key: str, value: object, error: Invalid) -> None:
+            for inner, item in self._foreign_section((*path, key), value, error):
+                self.report(inner, item, origin, error)
+
+        fill(section, values, origin, put, fail)
 
     def _foreign_section(
         self, path: Path, value: object, error: Invalid

@@ -14,7 +14,7 @@ from .bounds import IDENTITY, Role
 from .declaration_errors import class_fault, field_fault, is_variable, mark_fault, refuse_clashes
 from .declare import CHECK, DEAD, DERIVE, Rule, component, field
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
-from .readers import Reader, doubts, reader_of
+from .readers import DOUBT, Reader, doubts, reader_of
 
 # The roots that have migrations; whoever meets an unknown key may have to ask theirs.
 versioned: list[Any] = []
@@ -72,6 +72,17 @@ class Plan:
             return doubts  # and is not kept: there is no end of such names
         self.readers[name] = found = reader_of(info.type, info.bounds, info.item_bounds)
         return found
+
+    def read(self, values: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, object]]:
+        """The values of a mapping that need no closer look, as fields store them; the others."""
+        readers, given, rest = self.readers, dict[str, Any](), dict[str, object]()
+        for key, value in values.items():
+            stored = (readers.get(key) or self.reader(key))(value)
+            if stored is DOUBT:
+                rest[key] = value
+            else:
+                given[key] = stored
+        return given, rest
 
     @property
     def constants(self) -> dict[str, Any]:

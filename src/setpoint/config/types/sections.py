@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..values.node import Node
+from ..values.node import Node, state_of
 from ..values.origin import RECORD
-from ..words.errors import Invalid
+from ..words.errors import Invalid, several
 from ..words.names import FORGOTTEN
 from ..words.texts import PlainScalar, parse_flow
 from .base import FieldType
-from .containers import REMOVE, each
+from .containers import REMOVE
 from .scalars import refuse_choice
 
 if TYPE_CHECKING:
@@ -151,13 +151,53 @@ def _package(cls: type[Node]) -> str:
     return cls.__module__.partition(".")[0]
 
 
-def fill(section: Node, values: Mapping[str, object], origin: Origin) -> None:
-    """Set fields of a section from a mapping, whose `type` has been seen to.
+def fill(
+    section: Node,
+    values: Mapping[str, object],
+    origin: Origin,
+    put: Callable[[str, object], None] | None = None,
+    fail: Callable[[str, object, Invalid], None] | None = None,
+) -> None:
+    """Read a mapping, without its `type`, into a section: all layers and nested mappings do it so.
+
+    Values that need no closer look are stored at once, the others one by one.
+
+    Arguments:
+        put: sets the field of a key; `fill_field` if None. A layer also edits what stands there.
+        fail: takes the error for a key; if None, those of all keys are raised together.
 
     Raises:
-        Invalid: for everything that does not fit.
+        Invalid: for everything that does not fit, unless `fail` takes it.
     """
-    each(values.items(), lambda key, value: fill_field(section, key, value, origin))
+    errors: list[Invalid] = []
+    for name, value in _rest(section, values, origin).items():
+        key = str(name)  # a program may give anything
+        try:
+            if put is None:
+                fill_field(section, key, value, origin)
+            else:
+                put(key, value)
+        except Invalid as error:
+            if fail is None:
+                errors.append(error.inside(key))
+            else:
+                fail(key, value, error)
+    if errors:
+        raise several(errors)
+
+
+def _rest(section: Node, values: Mapping[str, object], origin: Origin) -> Mapping[str, object]:
+    """Store the values that need no closer look; the others are returned."""
+    state = state_of(section)
+    known = state.frozen or state.closed or any(layer is origin for layer, _ in state.layers)
+    # What a layer sets a second time may be the same section in another place.
+    if known or hasattr(section, "__setpoint_open__"):
+        return values
+    given, rest = type(section).__setpoint__.plan.read(values)
+    if given:
+        vars(section).update(given)
+        state.layers.append((origin, given))
+    return rest
 
 
 def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:
