@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from setpoint.checkpoint import durable
+from setpoint.checkpoint import backend, durable
 from setpoint.checkpoint.backend import SAFETENSORS
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest
 from setpoint.checkpoint.store import CheckpointStore
@@ -32,6 +34,34 @@ def test_what_is_staged_is_written_whatever_happens_to_the_states(tmp_path: Path
     assert torch.equal(found.tensors["model"]["t"], expected.t())
     assert torch.equal(found.tensors["model"]["row"], expected[1])
     assert found.state == {"steps": [1]}
+
+
+def test_a_save_that_is_waited_for_copies_nothing_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what lies in memory otherwise than in the file, once its turn comes."""
+    base = torch.arange(6.0).reshape(2, 3)
+    tensors = {"model": {"t": base.t(), "tied": base.detach(), "w": base, "0": torch.tensor(1)}}
+    written: dict[int, list[int]] = {}
+
+    def write(path: Path, pieces: Iterable[bytes | memoryview]) -> durable.Written:
+        held = list(pieces)
+        addresses = [np.frombuffer(each, np.uint8).ctypes.data for each in held]
+        written[len(written)] = addresses
+        return durable.write_file(path, held)
+
+    monkeypatch.setattr(backend, "write_file", write)
+    path = CheckpointStore(tmp_path / "a").save(1, tensors, {})
+    (_, alone, turned, whole), _ = written.values()
+    assert alone == tensors["model"]["0"].data_ptr() and whole == base.data_ptr()
+    assert turned not in (alone, whole)
+    folder = tmp_path / "b"
+    folder.mkdir()
+    SAFETENSORS.write(SAFETENSORS.stage(tensors, {}), folder)
+    addresses = written[2]
+    assert base.data_ptr() not in addresses and len(addresses) == 4
+    for file in folder.iterdir():
+        assert file.read_bytes() == (path / file.name).read_bytes()
 
 
 def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,13 +21,13 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Copies of the states in host memory: what is copied may change while they are written.
+    """The states as they are written, once.
 
     Arguments:
         files: file name to its content in pieces.
     """
 
-    files: dict[str, list[bytes | memoryview]]
+    files: dict[str, Iterable[bytes | memoryview]]
 
 
 class States(NamedTuple):
@@ -51,12 +51,17 @@ class Backend(Protocol):
     """
 
     def stage(
-        self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+        self,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        copies: bool = True,
     ) -> Staged:
-        """Copy the states.
+        """Take the states.
 
         Arguments:
             state: everything else, as JSON has it.
+            copies: whether they are copied to host memory, so that they may change before they are
+                written.
 
         Raises:
             SetpointError: if a tensor cannot be saved.
@@ -65,7 +70,7 @@ class Backend(Protocol):
         ...
 
     def write(self, staged: Staged, folder: Path) -> dict[str, Written]:
-        """Write the copies into an empty folder and wait until the disk has the files.
+        """Write what was staged into an empty folder and wait until the disk has the files.
 
         Returns:
             file name to size and checksum, for the manifest.
@@ -92,10 +97,16 @@ class Safetensors:
     """`<stem>.safetensors` for the tensors of each stem, and `state.json` for the rest."""
 
     def stage(
-        self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+        self,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        copies: bool = True,
     ) -> Staged:
         """See `Backend.stage`."""
-        files = {stem + TENSORS: list(encode_tensors(group)) for stem, group in tensors.items()}
+        files: dict[str, Iterable[bytes | memoryview]] = {}
+        for stem, group in tensors.items():
+            pieces = encode_tensors(group, copies)
+            files[stem + TENSORS] = list(pieces) if copies else pieces
         return Staged({**files, STATE: [encode_state(state)]})
 
     def write(self, staged: Staged, folder: Path) -> dict[str, Written]:

@@ -38,7 +38,7 @@ OnSetAside = Callable[[Path, Path], None]
 class CheckpointStore:
     """A directory of checkpoints with one writer and any number of readers.
 
-    A save goes: copy the states, write aside and flush, rename, move `best` and `latest`, remove
+    A save goes: stage the states, write aside and flush, rename, move `best` and `latest`, remove
     what is surplus. A process may die between any two of these; what it leaves is a store of whole
     checkpoints, and the next writer's `prepare` finishes or removes the rest. What is damaged or
     cannot be read is never removed, only set aside under another name: a disk that fails now may
@@ -135,7 +135,8 @@ class CheckpointStore:
         if metric is None:
             # Saved again at one step (on Ctrl-C, say), a checkpoint keeps what was measured there.
             metric = self._metric_of(step)
-        staged = self.backend.stage(tensors, state)
+        # Nothing changes them before they are written.
+        staged = self.backend.stage(tensors, state, copies=False)
         folder = temporary(self.root, directory_name(step), os.getpid())
         target = self.root / directory_name(step)
         pointers: list[StagedPointer] = []

@@ -1,6 +1,6 @@
 """Named tensors as one safetensors file.
 
-Writer and reader are our own: the pieces of a file are copies, which can be written later, a full
+Writer and reader are our own: the pieces of a file can be copies, which are written later, a full
 disk is an `OSError`, and what is read is the very memory that was compared with its checksum.
 Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON header, data).
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -36,7 +37,9 @@ _DTYPES: dict[torch.dtype, str] = {
 _OF_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 
 
-def encode_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def encode_tensors(
+    tensors: Mapping[str, Tensor], copies: bool = True
+) -> Iterator[bytes | memoryview]:
     """A safetensors file in pieces.
 
     Tensors that are the same memory seen in the same way (tied weights) are written once; the other
@@ -45,9 +48,11 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview
 
     Arguments:
         tensors: name to tensor of any shape (0-dim and empty ones too), stride and device.
+        copies: whether pieces are copies of the tensors. Without, one that lies in host memory as
+            it is written is given as it is, and others are copied when their piece is asked for.
 
     Returns:
-        the header, then copies of the tensors' bytes one by one.
+        the header, then the tensors' bytes one by one.
 
     Raises:
         SetpointError: if a tensor has no bytes to save (meta, sparse) or a type without a name.
@@ -77,10 +82,8 @@ def encode_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for name in kept:
-        if tensors[name].numel():
-            yield _bytes_of(tensors[name])
+    pieces = (_bytes_of(tensors[name], copies) for name in kept if tensors[name].numel())
+    return chain([len(text).to_bytes(8, "little") + text], pieces)
 
 
 def decode_tensors(content: bytearray) -> dict[str, Tensor]:
@@ -125,7 +128,16 @@ def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:
     return (tensor.device, tensor.data_ptr(), *view)
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """A copy in host memory, row by row."""
-    plain = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
+def _bytes_of(tensor: Tensor, copies: bool) -> memoryview:
+    """The bytes in host memory, row by row."""
+    plain = tensor.detach()
+    if copies or not _is_plain(plain):
+        plain = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(plain)
     return plain.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor lies in host memory as it is written."""
+    is_lazy = tensor.is_conj() or tensor.is_neg()
+    here = type(tensor) is Tensor and tensor.device.type == "cpu"
+    return here and tensor.is_contiguous() and not is_lazy
