@@ -8,7 +8,7 @@ from setpoint.model.kinds import parameter_kinds
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.parameters import parameters_of
-from setpoint.optim.multipliers import multipliers_of
+from setpoint.optim.groups import multipliers_of
 
 from .small import VOCAB, small_config
 from .test_size import EXPERTS, LATENT, SHAPES, shapes

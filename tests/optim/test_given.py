@@ -1,6 +1,6 @@
 import torch
 
-from setpoint.optim.given import given_groups, given_tensors
+from setpoint.optim.base import given_groups, given_tensors
 
 
 def test_groups_are_copied_and_pairs_make_one() -> None:

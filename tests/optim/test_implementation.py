@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.optim.implementation import can_fuse, implementation_flags
+from setpoint.optim.torch_optimizers import can_fuse, implementation_flags
 
 HERE, META = torch.zeros(2), torch.zeros(2, device="meta")
 

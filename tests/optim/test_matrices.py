@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.optim.matrices import matrices_of, part_of, rows_and_columns
+from setpoint.optim.muon import matrices_of, part_of, rows_and_columns
 
 
 @pytest.mark.parametrize(

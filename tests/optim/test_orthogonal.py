@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.optim._muon import _zeropower_via_newtonschulz
 
-from setpoint.optim.orthogonal import A, B, C, orthogonalize
+from setpoint.optim.muon import A, B, C, orthogonalize
 
 SHAPES = [(16, 16), (8, 24), (24, 8), (1, 5), (5, 1)]
 

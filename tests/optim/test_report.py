@@ -1,5 +1,4 @@
-from setpoint.optim.grouping import Gathered
-from setpoint.optim.report import GroupRow, group_rows
+from setpoint.optim.grouping import Gathered, GroupRow, group_rows
 from setpoint.shapes.parameter import Parameter
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from setpoint.optim.rounding import round_stochastically
+from setpoint.optim.anyprecision import round_stochastically
 
 
 def rounded(value: torch.Tensor, seed: int = 0) -> torch.Tensor:

@@ -1,6 +1,6 @@
 import torch
 
-from setpoint.optim.shards import is_spread, shard_of
+from setpoint.optim.base import is_spread, shard_of
 
 
 def test_a_whole_tensor_is_its_own_shard() -> None:

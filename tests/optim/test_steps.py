@@ -3,7 +3,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from setpoint.optim.steps import GroupedOptimizer, together
+from setpoint.optim.base import GroupedOptimizer, together
 
 
 class Halving(GroupedOptimizer):

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.optim import uncompiled
+from setpoint.optim import base, torch_optimizers
 
-PAIRS = [(getattr(uncompiled, n), getattr(torch.optim, n)) for n in ("AdamW", "SGD", "Adafactor")]
+NAMES = ("AdamW", "SGD", "Adafactor")
+PAIRS = [(getattr(torch_optimizers, name), getattr(torch.optim, name)) for name in NAMES]
 
 
 @pytest.fixture(params=["torch._dynamo", "is.not.loaded"])
@@ -17,7 +18,7 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """With the compiler loaded, and as if it were not."""
     import torch._dynamo  # noqa: F401 - the first of the two
 
-    monkeypatch.setattr(uncompiled, "COMPILER", request.param)
+    monkeypatch.setattr(base, "COMPILER", request.param)
     return request.param
 
 
@@ -54,7 +55,7 @@ def test_steps_states_and_hooks_are_those_of_pytorch(own: Any, of_torch: Any) ->
 @pytest.mark.usefixtures("compiler")
 def test_a_closure_has_gradients_and_the_update_has_none() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = uncompiled.SGD([weight], lr=0.1)
+    optimizer = torch_optimizers.SGD([weight], lr=0.1)
 
     def closure() -> torch.Tensor:
         loss = weight.square().sum()

@@ -7,7 +7,7 @@ from typing import Any
 
 from setpoint.cli.style import bold, table
 from setpoint.memory.units import in_units
-from setpoint.optim.report import GroupRow
+from setpoint.optim.grouping import GroupRow
 from setpoint.plan.memory import MemoryPlan
 from setpoint.train.config import Job
 

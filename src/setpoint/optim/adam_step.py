@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from setpoint.optim.implementation import can_fuse
-from setpoint.optim.shards import shard_of
+from setpoint.optim.base import shard_of
+from setpoint.optim.torch_optimizers import can_fuse
 
 Store = Callable[[Tensor, Tensor], object]
 """Writes a value into a tensor of fewer digits."""

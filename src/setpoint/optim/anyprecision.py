@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from setpoint.optim.adam_step import Adam, adam_of, adam_step
-from setpoint.optim.given import Given, given_groups
-from setpoint.optim.rounding import round_stochastically
-from setpoint.optim.steps import GroupedOptimizer
-
-if TYPE_CHECKING:
-    from setpoint.optim.config import AnyPrecisionAdamW as AnyPrecisionConfig
+from setpoint.optim.base import GroupedOptimizer
 
 # Steps, names and the seed each get an own place in the seed of the noise.
 _PRIME = 1_000_003
@@ -81,26 +76,18 @@ def _store_stochastically(mine: Tensor, value: Tensor, generator: torch.Generato
     mine.copy_(value)
 
 
-def build_anyprecision(
-    config: AnyPrecisionConfig,
-    parameters: Given,
-    state_dtype: torch.dtype | None = None,
-    seed: int = 0,
-) -> AnyPrecisionAdamW:
-    """Make the optimizer of an `anyprecision_adamw` section.
+def round_stochastically(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Round fp32 to bf16, to either neighbour with the probability of its closeness.
 
-    Arguments:
-        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
-            of which decay.
-        state_dtype: of the running means; None: that of the parameters.
+    A bf16 number is an fp32 number without its lower 16 bits. A random number of 16 bits is added
+    to these and they are cut off: the carry comes with the probability of what is cut off, so that
+    the mean over many roundings is the value itself (Zamirai et al., 2020,
+    https://arxiv.org/abs/2010.06192). Numbers that bf16 has stay as they are, infinities too, and
+    what is no number as the result of arithmetic stays none.
     """
-    return AnyPrecisionAdamW(
-        given_groups(parameters),
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        rounding=config.rounding,
-        state_dtype=state_dtype,
-        seed=seed,
-    )
+    # Four numbers of 16 bits at once: drawing them takes longest.
+    drawn = torch.empty((value.numel() + 3) // 4, dtype=torch.int64, device=value.device)
+    drawn.random_(-(2**63), None, generator=generator)
+    noise = drawn.view(torch.int16)[: value.numel()].view(value.shape)
+    raised = noise.to(torch.int32).bitwise_and_(0xFFFF).add_(value.view(torch.int32))
+    return raised.bitwise_right_shift_(16).to(torch.int16).view(torch.bfloat16)

@@ -58,7 +58,9 @@ EPS = ("adam_epsilon", "adam_eps", "epsilon")
 Implementation = Literal["auto", "fused", "foreach", "loop"]
 
 
-class AdamW(OptimizerConfig, type="adamw", owner="setpoint.optim.adamw:build_adamw"):
+class AdamW(
+    OptimizerConfig, type="adamw", owner="setpoint.optim.torch_optimizers:AdamW.from_config"
+):
     """AdamW (Loshchilov and Hutter, 2019)."""
 
     betas: tuple[float, float] = field(default=(0.9, 0.95), item_ge=0, item_lt=1, also_called=BETAS)
@@ -79,7 +81,7 @@ class AdamW(OptimizerConfig, type="adamw", owner="setpoint.optim.adamw:build_ada
     once; loop: tensor by tensor (for-loop); auto: fused where the device supports it."""
 
 
-class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.sgd:build_sgd"):
+class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SGD.from_config"):
     """Stochastic gradient descent with momentum (Sutskever et al., 2013)."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
@@ -124,7 +126,7 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.sgd:build_sgd"):
             )
 
 
-class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:build_lion"):
+class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:Lion.from_config"):
     """Lion (Chen et al., 2023): sign of the momentum."""
 
     state_formats: ClassVar[bool] = True
@@ -142,7 +144,7 @@ class Lion(OptimizerConfig, type="lion", owner="setpoint.optim.lion:build_lion")
     """Lion betas (beta1, beta2): weight of the momentum buffer in the step, and its decay rate."""
 
 
-class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon"):
+class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:Muon.from_config"):
     """Muon for the matrices between layers (Jordan et al., 2024), AdamW for all other parameters.
 
     Embeddings, the output, routers, norms, biases, vectors and convolutions are AdamW's.
@@ -235,7 +237,7 @@ class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:build_muon")
 class ScheduleFreeAdamW(
     OptimizerConfig,
     type="schedule_free_adamw",
-    owner="setpoint.optim.schedule_free:build_schedule_free",
+    owner="setpoint.optim.schedule_free:ScheduleFreeAdamW.from_config",
 ):
     """Schedule-free AdamW (Defazio et al., 2024); evaluated and saved at the averaged point."""
 
@@ -266,7 +268,7 @@ class ScheduleFreeAdamW(
 class AnyPrecisionAdamW(
     OptimizerConfig,
     type="anyprecision_adamw",
-    owner="setpoint.optim.anyprecision:build_anyprecision",
+    owner="setpoint.optim.anyprecision:AnyPrecisionAdamW.from_config",
 ):
     """AdamW with weights and optimizer state in bf16 where precision says so."""
 
@@ -286,7 +288,7 @@ class AnyPrecisionAdamW(
 
 
 class Adafactor(
-    OptimizerConfig, type="adafactor", owner="setpoint.optim.adafactor:build_adafactor"
+    OptimizerConfig, type="adafactor", owner="setpoint.optim.torch_optimizers:Adafactor.from_config"
 ):
     """Adafactor (Shazeer and Stern, 2018): factored second moments, one mean per row and column."""
 
@@ -320,7 +322,7 @@ class Adafactor(
 
 
 class ImportedOptimizer(
-    OptimizerConfig, Foreign, type="import", owner="setpoint.optim.imported:build_imported"
+    OptimizerConfig, Foreign, type="import", owner="setpoint.optim.build:build_imported"
 ):
     """Any torch.optim.Optimizer by its import path; other keys are its arguments."""
 

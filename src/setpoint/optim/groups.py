@@ -1,10 +1,13 @@
-"""Parameter groups as PyTorch's optimizers take them."""
+"""Parameter groups as PyTorch's optimizers take them, with the rates that a model asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
+from torch import nn
+
+from setpoint.config import SetpointError
 from setpoint.optim.grouping import Gathered, gather
 from setpoint.optim.section import OptimizerConfig
 from setpoint.shapes.parameter import Parameter
@@ -40,3 +43,39 @@ def _as_torch_has_it(group: Gathered) -> dict[str, Any]:
         **rate,
         **group.options,
     }
+
+
+@runtime_checkable
+class OwnRates(Protocol):
+    """A model whose parameters do not all learn at the rate of the schedule."""
+
+    def learning_rate_multipliers(self) -> Mapping[str, float]:
+        """Return what the rate of each parameter is multiplied by.
+
+        Returns:
+            factors by the name of the parameter; 1 for those left out.
+        """
+        ...
+
+
+def multipliers_of(model: nn.Module) -> Mapping[str, float]:
+    """Ask a model what the learning rates of its parameters are multiplied by.
+
+    Arguments:
+        model: any; most have nothing to say.
+
+    Returns:
+        factors by the name of the parameter; 1 for those left out.
+
+    Raises:
+        SetpointError: a multiplier for a parameter that is not there.
+    """
+    if not isinstance(model, OwnRates):
+        return {}
+    multipliers = model.learning_rate_multipliers()
+    named = {name for name, _ in model.named_parameters()}
+    if unknown := sorted(multipliers.keys() - named):
+        raise SetpointError(
+            f"learning_rate_multipliers() names parameters that are not there: {', '.join(unknown)}"
+        )
+    return multipliers

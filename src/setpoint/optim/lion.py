@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from setpoint.optim.given import Given, given_groups
-from setpoint.optim.shards import shard_of
-from setpoint.optim.steps import GroupedOptimizer, together
-
-if TYPE_CHECKING:
-    from setpoint.optim.config import Lion as LionConfig
-
+from setpoint.optim.base import GroupedOptimizer, shard_of, together
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
@@ -74,22 +68,3 @@ def _update(
     for mean, value in zip(means, exact, strict=True):
         if value is not mean:
             mean.copy_(value)
-
-
-def build_lion(
-    config: LionConfig, parameters: Given, state_dtype: torch.dtype | None = None
-) -> Lion:
-    """Make the optimizer of a `lion` section.
-
-    Arguments:
-        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
-            of which decay.
-        state_dtype: of the running mean; None: that of the parameters.
-    """
-    return Lion(
-        given_groups(parameters),
-        lr=config.lr,
-        betas=config.betas,
-        weight_decay=config.weight_decay,
-        state_dtype=state_dtype,
-    )

@@ -11,16 +11,17 @@ from torch import Tensor
 
 from setpoint.config import SetpointError
 from setpoint.optim.adam_step import adam_of, adam_step
-from setpoint.optim.given import Given, given_groups, given_tensors
-from setpoint.optim.matrices import matrices_of, part_of, rows_and_columns
-from setpoint.optim.orthogonal import orthogonalize
-from setpoint.optim.shards import shard_of
-from setpoint.optim.steps import GroupedOptimizer
+from setpoint.optim.base import GroupedOptimizer, given_tensors, is_spread, shard_of
 
 if TYPE_CHECKING:
-    from setpoint.optim.config import Muon as MuonConfig
+    from torch.distributed.tensor import DTensor
 
 AdjustLr = Literal["original", "match_rms_adamw"]
+
+# Of the polynomial a x + b x^3 + c x^5, which takes singular values to about 1 in few steps
+# (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/).
+A, B, C = 3.4445, -4.7750, 2.0315
+LEAST_NORM = 1e-7
 
 
 def adjustment(adjust_lr: AdjustLr, rows: int, columns: int) -> float:
@@ -157,28 +158,89 @@ def _portions(held: Sequence[Tensor]) -> Iterator[list[Tensor]]:
             yield same[start : start + most]
 
 
-def build_muon(
-    config: MuonConfig, parameters: Given, state_dtype: torch.dtype | None = None
-) -> Muon:
-    """Make the optimizer of a `muon` section.
+def orthogonalize(matrices: Tensor, steps: int) -> Tensor:
+    """Replace the singular values of matrices by numbers between about 0.7 and 1.2.
+
+    Computed in bf16, as in torch.optim.Muon, on the side of the matrix that is shorter.
 
     Arguments:
-        parameters: groups, as from `parameter_groups`, whose `algorithm` is what the section's
-            `treatment` says; or (qualified name, parameter) pairs, all of them matrices for Muon.
-        state_dtype: of the running means; None: that of the parameters.
-
-    Raises:
-        SetpointError: a parameter of fewer than two dimensions is for Muon.
+        matrices: (N, rows, columns), each by itself; not changed.
     """
-    return Muon(
-        given_groups(parameters),
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        momentum=config.momentum,
-        nesterov=config.nesterov,
-        steps=config.steps,
-        adjust_lr=config.adjust_lr,
-        betas=config.betas,
-        eps=config.eps,
-        state_dtype=state_dtype,
-    )
+    x = matrices.bfloat16()
+    # One alone is multiplied as torch.optim.Muon does it, so that even the last bits are the same.
+    alone = len(x) == 1
+    if alone:
+        x = x[0]
+    multiply_add = torch.addmm if alone else torch.baddbmm
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    # The largest singular value is then at most 1.
+    norms = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
+    x = x / norms.clamp(min=LEAST_NORM)
+    for _ in range(steps):
+        gram = x @ x.mT
+        polynomial = multiply_add(gram, gram, gram, beta=B, alpha=C)
+        x = multiply_add(x, polynomial, x, beta=A)
+    if tall:
+        x = x.mT
+    return x[None] if alone else x
+
+
+def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
+    """Tell how many outputs and inputs the matrices of a parameter have.
+
+    Arguments:
+        parameter: of two dimensions: a matrix (outputs, inputs), as of torch.nn.Linear. Of three:
+            a batch of matrices, each (inputs, outputs), as Setpoint's packed experts are; a
+            convolution in one dimension must be given as a matrix. Of more: a
+            convolution (outputs, inputs, ...), whose inputs are all but the first.
+    """
+    shape = parameter.shape
+    if len(shape) == 3:
+        return shape[2], shape[1]
+    return shape[0], shape[1:].numel()
+
+
+def matrices_of(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Bring what belongs to a parameter into whole matrices.
+
+    Where ranks hold parts of a matrix, all of them get it whole: only a whole matrix can be made
+    orthogonal. Experts that lie whole on one rank stay there.
+
+    Arguments:
+        tensor: this rank's part, of the shape of its part of the parameter.
+    """
+    if is_spread(parameter) and _is_in_parts(parameter):
+        from torch.distributed.tensor import DTensor
+
+        tensor = DTensor.from_local(
+            tensor,
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        ).full_tensor()
+    return tensor if tensor.ndim == 3 else tensor.flatten(1)[None]
+
+
+def part_of(matrices: Tensor, parameter: Tensor) -> Tensor:
+    """Take this rank's part of matrices, the reverse of `matrices_of`."""
+    if not is_spread(parameter):
+        return matrices.reshape(parameter.shape)
+    if not _is_in_parts(parameter):
+        return matrices.reshape(parameter.to_local().shape)
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = parameter.device_mesh
+    everywhere = [Replicate()] * mesh.ndim
+    whole = DTensor.from_local(matrices.reshape(parameter.shape), mesh, everywhere, run_check=False)
+    return whole.redistribute(placements=parameter.placements).to_local()
+
+
+def _is_in_parts(parameter: DTensor) -> bool:
+    """Whether ranks hold less than whole matrices of it."""
+    # A batch that is split by its first dimension is of whole matrices on each rank.
+    whole = (None, 0) if parameter.ndim == 3 else (None,)
+    return any(getattr(placement, "dim", None) not in whole for placement in parameter.placements)

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from setpoint.optim.given import Given, given_groups
-from setpoint.optim.shards import shard_of
-from setpoint.optim.steps import GroupedOptimizer, together
-
-if TYPE_CHECKING:
-    from setpoint.optim.config import ScheduleFreeAdamW as ScheduleFreeConfig
-
+from setpoint.optim.base import GroupedOptimizer, shard_of, together
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
@@ -110,21 +104,3 @@ class ScheduleFreeAdamW(GroupedOptimizer):
             with torch.no_grad():
                 for p, y in kept.items():
                     p.copy_(y)
-
-
-def build_schedule_free(config: ScheduleFreeConfig, parameters: Given) -> ScheduleFreeAdamW:
-    """Make the optimizer of a `schedule_free_adamw` section.
-
-    Arguments:
-        parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs, all
-            of which decay.
-    """
-    return ScheduleFreeAdamW(
-        given_groups(parameters),
-        lr=config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        lr_power=config.lr_power,
-        step_power=config.step_power,
-    )

@@ -7,9 +7,9 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.optim.schedule.build import Place, measure, nearest
 from setpoint.optim.schedule.config import Piecewise, Plateau
-from setpoint.optim.schedule.piecewise import spans
-from setpoint.optim.schedule.place import Place, measure, nearest
+from setpoint.optim.schedule.curves import spans
 from setpoint.units import Duration
 
 if TYPE_CHECKING:

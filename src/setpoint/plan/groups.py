@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from setpoint.config import SetpointError
 from setpoint.model.config import Transformer
-from setpoint.optim.grouping import gather
-from setpoint.optim.report import GroupRow, group_rows
+from setpoint.optim.grouping import GroupRow, gather, group_rows
 from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
 from setpoint.train.rules.vocabulary import known_vocabulary

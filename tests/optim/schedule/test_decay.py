@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.optim.schedule.decay import decay_factor
-from setpoint.optim.schedule.shapes import cosine, linear
+from setpoint.optim.schedule.curves import cosine, decay_factor, linear
 
 
 def factor(step: float, warmup: int, horizon: int, floor: float, **more: bool) -> float:
     return decay_factor(
-        step, shape=cosine, warmup=warmup, warmup_from=0.0, horizon=horizon,
-        floor=floor, **more,
+        step, shape=cosine, warmup=warmup, warmup_from=0.0, begin=warmup, length=horizon - warmup,
+        end=horizon, floor=floor, **more,
     )  # fmt: skip
 
 
@@ -36,7 +35,7 @@ def test_cosine_has_not_changed_by_a_bit(step: int, warmup: int, rest: int, floo
 def test_parts_by_hand() -> None:
     def at(step: float, hard_floor: bool = False) -> float:
         return decay_factor(
-            step, shape=linear, warmup=2, warmup_from=0.5, horizon=10, floor=0.25,
+            step, shape=linear, warmup=2, warmup_from=0.5, begin=2, length=8, end=10, floor=0.25,
             hard_floor=hard_floor,
         )  # fmt: skip
 

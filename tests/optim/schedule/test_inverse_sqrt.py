@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from setpoint.optim.schedule.inverse_sqrt import inverse_sqrt_factor
+from setpoint.optim.schedule.curves import inverse_sqrt_factor
 
 
 def factor(step: float, warmup: int = 100, timescale: int = 100, floor: float = 0.0) -> float:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR
 
 from setpoint.config import resolve
 from setpoint.optim.config import Cosine, Linear, Phase, Piecewise
-from setpoint.optim.schedule.piecewise import Curve, Stretch, between, piecewise_factor, spans
+from setpoint.optim.schedule.curves import Curve, Stretch, between, piecewise_factor, spans
 from setpoint.units import Duration
 
 CURVES: tuple[Curve, ...] = ("linear", "cosine", "polynomial", "exponential")

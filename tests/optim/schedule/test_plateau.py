@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from setpoint.config import resolve
 from setpoint.optim.config import Plateau
-from setpoint.optim.schedule.plateau import PlateauCurve
+from setpoint.optim.schedule.build import PlateauCurve
 
 
 def torchs(values: list[float], **options: Any) -> list[float]:
@@ -51,14 +51,16 @@ def test_against_torch(mode: str, seed: int) -> None:
         "cooldown": draw.randrange(3),
     }
     floor = draw.choice((0.0, 0.05, 0.4))
-    curve = PlateauCurve(monitor="held_out.loss", direction=mode, floor=floor, **options)
+    monitor = {"min": "held_out.loss", "max": "held_out.accuracy"}[mode]
+    section = resolve(Plateau(monitor=monitor, floor=floor, **options))
+    curve = PlateauCurve(section)
     ours: list[float] = []
     for value in values:
         curve.observe(value)
         ours.append(curve(0))
         # A state that went through a file goes on as if nothing had happened.
         state = json.loads(json.dumps(curve.state_dict(), allow_nan=False))
-        curve = PlateauCurve(monitor="held_out.loss", direction=mode, floor=floor, **options)
+        curve = PlateauCurve(section)
         curve.load_state_dict(state)
     assert ours == torchs(values, mode=mode, min_lr=floor, **options)
 
@@ -78,13 +80,11 @@ def test_the_warmup_goes_on_beside_it() -> None:
 
 
 def test_values_of_another_metric_are_forgotten() -> None:
-    options: dict[str, Any] = {
-        "factor": 0.5, "patience": 1, "threshold": 0.0, "cooldown": 0, "floor": 0.0
-    }  # fmt: skip
-    one = PlateauCurve(monitor="held_out.loss", direction="min", **options)
+    options: dict[str, Any] = {"patience": 1, "threshold": 0.0}
+    one = resolve(Plateau(monitor="held_out.loss", **options)).build()
     for value in (2.0, 2.0, 2.0, 2.0):
         one.observe(value)
-    other = PlateauCurve(monitor="held_out.accuracy", direction="max", **options)
+    other = resolve(Plateau(monitor="held_out.accuracy", **options)).build()
     other.load_state_dict(one.state_dict())
     assert (other.level, other.best, other.waited) == (0.5, None, 0)
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy
 import pytest
 
-from setpoint.optim.schedule import shapes
-from setpoint.optim.schedule.shapes import Shape
+from setpoint.optim.schedule import curves as shapes
+from setpoint.optim.schedule.curves import Shape
 
 getcontext().prec = 40
 ALL: dict[str, Shape] = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.optim.schedule.warmup import warmup_factor
+from setpoint.optim.schedule.curves import warmup_factor
 
 
 def test_by_hand() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from setpoint.optim.schedule.shapes import linear
-from setpoint.optim.schedule.wsd import wsd_factor
+from setpoint.optim.schedule.curves import decay_factor, linear
 
 
 def factor(step: float, decay: int = 4) -> float:
-    return wsd_factor(
-        step, shape=linear, warmup=4, warmup_from=0.0, horizon=12, decay_length=decay,
+    return decay_factor(
+        step, shape=linear, warmup=4, warmup_from=0.0, begin=12 - decay, length=decay, end=12,
         floor=0.5,
     )  # fmt: skip
 

@@ -10,8 +10,8 @@ import pytest
 
 from setpoint.config import resolve
 from setpoint.optim.config import Cosine, Plateau, ScheduleConfig
+from setpoint.optim.schedule.build import Place
 from setpoint.optim.schedule.config import Moving
-from setpoint.optim.schedule.place import Place
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

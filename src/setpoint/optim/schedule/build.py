@@ -2,47 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from math import inf
+from typing import Any, NamedTuple
 
-from . import shapes
+from setpoint.units import Duration, Length
+
+from . import curves
 from .config import (
     Cosine,
     Decaying,
     InverseSqrt,
     Linear,
     Piecewise,
+    Plateau,
     Polynomial,
     Rex,
     ScheduleConfig,
     Warmed,
     Wsd,
+    rounded,
 )
-from .decay import decay_factor
-from .inverse_sqrt import inverse_sqrt_factor
-from .piecewise import Stretch, piecewise_factor, spans
-from .place import Place, measure, nearest
-from .plateau import PlateauCurve
-from .warmup import warmup_factor
-from .wsd import wsd_factor
 
-if TYPE_CHECKING:
-    from setpoint.units import Duration
 
-    from .config import Plateau
+class Place(NamedTuple):
+    """A step of a run, in the units that schedules may count in.
+
+    Attributes:
+        begin: where it begins, by unit: `"steps"`, `"tokens"`, `"epochs"`, `"seconds"`.
+        extent: how far it goes, by unit; 0 in seconds, as nobody knows before the step.
+    """
+
+    begin: Mapping[str, float]
+    extent: Mapping[str, float]
+
+    @classmethod
+    def of(cls, at: Place | float) -> Place:
+        """Make a place, also from the number of a step alone."""
+        return at if isinstance(at, Place) else cls({"steps": at}, {"steps": 1})
+
+    def at(self, unit: str) -> float:
+        """Where the step begins.
+
+        Raises:
+            ValueError: if that is not known.
+        """
+        if unit not in self.begin:
+            raise ValueError(f"a schedule that counts {unit} needs a Place with {unit}")
+        return self.begin[unit]
+
+    def ahead(self, unit: str) -> float:
+        """How far the step goes.
+
+        Returns:
+            its extent; 0 where that is not known.
+        """
+        return self.extent.get(unit, 0.0)
+
+
+def nearest(horizon: Duration, place: Place) -> tuple[str, int | float]:
+    """Find the limit of which the largest share is over.
+
+    Returns:
+        its unit and count; those of the first if there are several.
+    """
+    if len(horizon.limits) == 1:
+        limit = horizon.limits[0]
+    else:
+        limit = max(horizon.limits, key=lambda limit: place.at(limit.unit) / limit.count)
+    return limit.unit, limit.count
+
+
+def measure(length: Length, unit: str, whole: float, place: Place) -> float:
+    """A length in another unit.
+
+    A count in steps is converted to epochs, for instance, by the mean over the run up to the place:
+    exact where every step is a full batch, and an estimate in seconds.
+
+    Arguments:
+        place: where the run is; at its very beginning other units come to 0.
+    """
+    if length.share is not None:
+        return rounded(length.share * whole, unit)
+    if length.unit == unit or not length:
+        return length.count
+    done = place.at(length.unit)
+    return length.count * (place.at(unit) / done) if done else 0.0
+
 
 Schedule = Callable[[Place | float], float]
 """From where a step lies, or the number of the step alone, counted from 0, to the factor on the
 peak learning rate."""
-
-
-# What the curves that only decay decay by.
-SHAPES: dict[type[Decaying], shapes.Shape] = {
-    Cosine: shapes.cosine,
-    Linear: shapes.linear,
-    Rex: shapes.rex,
-}
 
 
 def build_schedule(config: ScheduleConfig) -> Schedule:
@@ -52,14 +103,8 @@ def build_schedule(config: ScheduleConfig) -> Schedule:
         `factor(place)`; it holds no state, so there is nothing to save or restore.
     """
     match config:
-        case Polynomial():
-            shape = partial(shapes.polynomial, power=config.power)
-            return partial(_decaying, config, shape, config.hard_floor)
-        case Wsd():
-            return partial(_stable_then_decaying, config, getattr(shapes, config.decay))
         case Decaying():
-            shape = next(shape for kind, shape in SHAPES.items() if isinstance(config, kind))
-            return partial(_decaying, config, shape, False)
+            return partial(_decaying, config, _shape_of(config))
         case InverseSqrt():
             return partial(_rooted, config)
         case Piecewise():
@@ -67,31 +112,24 @@ def build_schedule(config: ScheduleConfig) -> Schedule:
         case Warmed():
             return partial(_rising, config)
         case _:
-            return partial(_ones)
-
-
-def build_plateau(config: Plateau) -> PlateauCurve:
-    """Make the schedule of a `plateau` section, which keeps what evaluations came to.
-
-    Returns:
-        `factor(place)`, with the state of what evaluations came to.
-    """
-    return PlateauCurve(
-        monitor=config.monitor,
-        judged_on=config.judged_on,
-        direction=config.direction,
-        factor=config.factor,
-        patience=config.patience,
-        threshold=config.threshold,
-        cooldown=config.cooldown,
-        floor=config.floor,
-        warmup=partial(_rising, config),
-    )
+            return _ones
 
 
 def _ones(at: Place | float) -> float:
     del at
     return 1.0
+
+
+def _shape_of(config: Decaying) -> curves.Shape:
+    """What a schedule decays by."""
+    match config:
+        case Polynomial():
+            return partial(curves.polynomial, power=config.power)
+        case Wsd():
+            return getattr(curves, config.decay)
+        case _:
+            shapes = {Cosine: curves.cosine, Linear: curves.linear, Rex: curves.rex}
+            return next(shape for kind, shape in shapes.items() if isinstance(config, kind))
 
 
 def _rising(config: Warmed, at: Place | float) -> float:
@@ -100,7 +138,7 @@ def _rising(config: Warmed, at: Place | float) -> float:
     unit, whole = length.unit, 0.0
     if length.share is not None:
         unit, whole = nearest(_ended(config.horizon), place)
-    return warmup_factor(
+    return curves.warmup_factor(
         place.at(unit),
         warmup=measure(length, unit, whole, place),
         warmup_from=config.warmup_from,
@@ -121,34 +159,25 @@ def _beginning(config: Warmed, place: Place, unit: str, whole: float) -> dict[st
     return {"warmup": warmup, "warmup_from": config.warmup_from, "ahead": place.ahead(unit)}
 
 
-def _decaying(config: Decaying, shape: shapes.Shape, hard: bool, at: Place | float) -> float:
+def _decaying(config: Decaying, shape: curves.Shape, at: Place | float) -> float:
     place = Place.of(at)
     unit, whole = nearest(config.horizon, place)
     beginning = _beginning(config, place, unit, whole)
     if beginning is None:
         return _rising(config, place)
-    return decay_factor(
+    begin = beginning["warmup"]
+    length = whole - begin
+    if isinstance(config, Wsd):
+        length = measure(config.decay_length, unit, whole, place)
+        begin = whole - length
+    return curves.decay_factor(
         place.at(unit),
         shape=shape,
-        horizon=whole,
+        begin=begin,
+        length=length,
+        end=whole,
         floor=config.floor,
-        hard_floor=hard,
-        **beginning,
-    )
-
-
-def _stable_then_decaying(config: Wsd, shape: shapes.Shape, at: Place | float) -> float:
-    place = Place.of(at)
-    unit, whole = nearest(config.horizon, place)
-    beginning = _beginning(config, place, unit, whole)
-    if beginning is None:
-        return _rising(config, place)
-    return wsd_factor(
-        place.at(unit),
-        shape=shape,
-        horizon=whole,
-        decay_length=measure(config.decay_length, unit, whole, place),
-        floor=config.floor,
+        hard_floor=isinstance(config, Polynomial) and config.hard_floor,
         **beginning,
     )
 
@@ -162,7 +191,9 @@ def _rooted(config: InverseSqrt, at: Place | float) -> float:
     if beginning is None:
         return _rising(config, place)
     timescale = measure(scale, unit, whole, place)
-    return inverse_sqrt_factor(place.at(unit), timescale=timescale, floor=config.floor, **beginning)
+    return curves.inverse_sqrt_factor(
+        place.at(unit), timescale=timescale, floor=config.floor, **beginning
+    )
 
 
 def _in_phases(config: Piecewise, at: Place | float) -> float:
@@ -175,15 +206,80 @@ def _in_phases(config: Piecewise, at: Place | float) -> float:
         None if phase.length is None else measure(phase.length, unit, whole, place)
         for phase in config.phases
     ]
-    stretches: list[Stretch] = []
+    stretches: list[curves.Stretch] = []
     source = config.start
-    for (begin, end), phase in zip(spans(lengths, whole, unit), config.phases, strict=True):
-        stretches.append(Stretch(begin, end, source, phase.target, phase.curve, phase.power))
+    for (begin, end), phase in zip(curves.spans(lengths, whole, unit), config.phases, strict=True):
+        stretches.append(curves.Stretch(begin, end, source, phase.target, phase.curve, phase.power))
         source = phase.target
-    return piecewise_factor(place.at(unit), stretches, place.ahead(unit))
+    return curves.piecewise_factor(place.at(unit), stretches, place.ahead(unit))
 
 
 def _ended(horizon: Duration | None) -> Duration:
     """The horizon of a section that was checked to need one."""
     assert horizon is not None
     return horizon
+
+
+class PlateauCurve:
+    """A warm-up times a factor that evaluations lower.
+
+    The rule is that of `torch.optim.lr_scheduler.ReduceLROnPlateau` with a relative threshold:
+    a value is a gain if it is below best * (1 - threshold), or above best * (1 + threshold) where
+    more is better. After more than `patience` evaluations in a row without a gain, the factor
+    becomes max(floor, factor * level), and the next `cooldown` evaluations are not counted.
+
+    The state holds what evaluations have come to. A state of another metric, or of one that is
+    measured on other data or as often, gives its level only.
+    """
+
+    def __init__(self, config: Plateau) -> None:
+        self.config = config
+        self.level = 1.0
+        self.best: float | None = None
+        self.waited = 0
+        self.cooling = 0
+
+    def __call__(self, at: Place | float) -> float:
+        """Compute the factor: that of the warm-up times the level."""
+        return _rising(self.config, at) * self.level
+
+    def observe(self, value: float) -> None:
+        """Take notice of an evaluation.
+
+        Arguments:
+            value: of the metric; NaN is no gain.
+        """
+        if self._is_gain(value):
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        if self.cooling:
+            self.cooling, self.waited = self.cooling - 1, 0
+        if self.waited > self.config.patience:
+            self.level = max(self.config.floor, self.level * self.config.factor)
+            self.cooling, self.waited = self.config.cooldown, 0
+
+    def _is_gain(self, value: float) -> bool:
+        if self.config.direction == "max":
+            best = -inf if self.best is None else self.best
+            return value > best * (1.0 + self.config.threshold)
+        best = inf if self.best is None else self.best
+        return value < best * (1.0 - self.config.threshold)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What evaluations have come to."""
+        return {
+            "monitor": self.config.monitor,
+            "judged_on": self.config.judged_on,
+            "level": self.level,
+            "best": self.best,
+            "waited": self.waited,
+            "cooling": self.cooling,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken; values of another metric or text are forgotten."""
+        self.level = state["level"]
+        of = state["monitor"], state.get("judged_on", self.config.judged_on)
+        if of == (self.config.monitor, self.config.judged_on):
+            self.best, self.waited, self.cooling = state["best"], state["waited"], state["cooling"]

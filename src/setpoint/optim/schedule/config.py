@@ -512,7 +512,7 @@ class Piecewise(
             )
 
 
-class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:build_plateau"):
+class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:PlateauCurve"):
     """Reduce on plateau: lower the learning rate when a metric stops improving."""
 
     monitor: str = field(

@@ -8,10 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from setpoint.model.kinds import inputs_first, parameter_kinds
-from setpoint.optim.grouping import gather
-from setpoint.optim.groups import Groups, parameter_groups
-from setpoint.optim.multipliers import multipliers_of
-from setpoint.optim.report import GroupRow, group_rows
+from setpoint.optim.grouping import GroupRow, gather, group_rows
+from setpoint.optim.groups import Groups, multipliers_of, parameter_groups
 from setpoint.optim.section import OptimizerConfig
 from setpoint.shapes.parameter import Parameter
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from setpoint.optim.schedule.build import Place, PlateauCurve
 from setpoint.optim.schedule.config import ScheduleConfig
-from setpoint.optim.schedule.place import Place
-from setpoint.optim.schedule.plateau import PlateauCurve
 from setpoint.train.evaluation.score import Score
 from setpoint.train.step.position import UNITS, Position
 
@@ -58,7 +57,7 @@ class LearningRate:
     def observe(self, scores: Mapping[str, Score]) -> None:
         """Take notice of an evaluation that was due; only a plateau asks for any."""
         if isinstance(self.curve, PlateauCurve):
-            data, _, metric = self.curve.monitor.rpartition(".")
+            data, _, metric = self.curve.config.monitor.rpartition(".")
             self.curve.observe(scores[data].metric(metric))
 
     def state_dict(self) -> dict[str, Any]:

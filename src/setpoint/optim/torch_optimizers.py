@@ -1,0 +1,104 @@
+"""PyTorch's own optimizers, in their fused form where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from setpoint.config import SetpointError
+from setpoint.optim.base import BuiltOptimizer, given_tensors, uncompiled
+
+if TYPE_CHECKING:
+    from setpoint.optim import config as sections
+
+# The devices with a fused kernel that torch ships (2.11 to 2.13); others are plug-ins.
+FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
+
+
+def can_fuse(tensors: Iterable[Tensor]) -> bool:
+    """Say whether torch has a fused kernel for parameters."""
+    return all(t.device.type in FUSED_DEVICES and t.is_floating_point() for t in tensors)
+
+
+def implementation_flags(
+    implementation: sections.Implementation, tensors: Iterable[Tensor]
+) -> tuple[bool | None, bool | None]:
+    """Translate the field `implementation` into arguments of PyTorch's optimizers.
+
+    Returns:
+        `fused` and `foreach`.
+
+    Raises:
+        SetpointError: `fused` is demanded where torch has no such kernel.
+    """
+    held = list(tensors)
+    fused = can_fuse(held)
+    if implementation == "fused" and not fused:
+        devices = ", ".join(sorted({tensor.device.type for tensor in held}))
+        raise SetpointError(
+            f"optimizer.implementation = fused: PyTorch has no fused kernel for all of these "
+            f"parameters (devices: {devices}; it has one for floating-point numbers on "
+            f"{', '.join(sorted(FUSED_DEVICES))})\nValid: auto, foreach or loop"
+        )
+    if implementation in ("foreach", "loop"):
+        return False, implementation == "foreach"
+    # None leaves the choice among the other implementations to torch, which itself would only
+    # refuse `fused` at the first step.
+    return fused or None, None
+
+
+class AdamW(BuiltOptimizer, torch.optim.AdamW):
+    """torch.optim.AdamW (Loshchilov and Hutter, 2019)."""
+
+    step = uncompiled(torch.optim.AdamW.step, no_grad=True)
+
+    @classmethod
+    def arguments(cls, config: sections.AdamW, groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `BuiltOptimizer.arguments`."""
+        fused, foreach = implementation_flags(config.implementation, given_tensors(groups))
+        return {**super().arguments(config, groups), "fused": fused, "foreach": foreach}
+
+
+class SGD(BuiltOptimizer, torch.optim.SGD):
+    """torch.optim.SGD (Sutskever et al., 2013)."""
+
+    step = uncompiled(torch.optim.SGD.step, no_grad=True)
+
+    @classmethod
+    def arguments(cls, config: sections.SGD, groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `BuiltOptimizer.arguments`.
+
+        Raises:
+            SetpointError: the fused kernel is demanded where there is none that works.
+        """
+        tensors = list(given_tensors(groups))
+        fused, foreach = implementation_flags(config.implementation, tensors)
+        if fused and any(tensor.device.type == "cpu" and tensor.itemsize < 4 for tensor in tensors):
+            # In torch 2.11 to 2.13 it leaves all but the last few elements as they are, silently.
+            if config.implementation == "fused":
+                raise SetpointError(
+                    "optimizer.implementation = fused: PyTorch's fused SGD does not update bf16 "
+                    "weights on a CPU\nValid: auto, foreach or loop"
+                )
+            fused = None
+        return {**super().arguments(config, groups), "fused": fused, "foreach": foreach}
+
+
+class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
+    """torch.optim.Adafactor (Shazeer and Stern, 2018)."""
+
+    step = uncompiled(torch.optim.Adafactor.step, no_grad=True)
+
+    @classmethod
+    def arguments(cls, config: sections.Adafactor, groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `BuiltOptimizer.arguments`; options of groups get PyTorch's names as well."""
+        for group in groups:
+            if "clip_threshold" in group:
+                group["d"] = group.pop("clip_threshold")
+            if "eps1" in group or "eps2" in group:
+                group["eps"] = (group.pop("eps1", config.eps1), group.pop("eps2", config.eps2))
+        own = {"eps": (config.eps1, config.eps2), "d": config.clip_threshold}
+        return {**super().arguments(config, groups), **own}
