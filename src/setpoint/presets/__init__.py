@@ -23,5 +23,6 @@ presets.expect(
     "qwen3-14b",
     "qwen3-32b",
     "qwen3-tiny",
+    "qwen3-30b-a3b",
+    "qwen3-moe-tiny",
 )
-presets.expect("setpoint.presets.qwen3_moe", "qwen3-30b-a3b", "qwen3-moe-tiny")

@@ -28,9 +28,6 @@ def deepseek_v3() -> Job:
 
     14,848 of them are biases that only select experts; they learn by no gradient and are not
     counted by `check`.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
     """
     model = Transformer(
         vocab_size=129_280,

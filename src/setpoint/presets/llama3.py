@@ -7,85 +7,57 @@ Hugging Face. Learning rates, warm-up, floor and tokens in an update: The Llama 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from setpoint.config import preset
 from setpoint.model.config import Transformer
 from setpoint.model.rope.config import Llama3
-from setpoint.presets.recipes import published, small
+from setpoint.presets.recipes import published, sized, small
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 
 
-@preset
-def llama3_1b() -> Job:
-    """Llama 3.2 1B: 1,235,814,400 parameters.
+def _size(
+    name: str,
+    title: str,
+    parameters: int,
+    dim: int,
+    layers: int,
+    heads: int,
+    ffn_dim: int,
+    lr: float,
+    tied: bool = False,
+) -> Callable[[], Job]:
+    def job(name: str) -> Job:
+        model = Transformer(
+            vocab_size=128_256,
+            dim=dim,
+            layers=layers,
+            heads=heads,
+            kv_heads=8,
+            ffn_dim=ffn_dim,
+            rope_base=500_000.0,
+            # Llama 3.2, which ties embeddings, stretches rotations further.
+            rope_scaling=Llama3(factor=32.0 if tied else 8.0, original_length=8192),
+            max_sequence_length=131_072,
+            init_std=0.02,
+            residual_init="plain",
+            tie_embeddings=tied,
+        )
+        # 4M tokens in an update.
+        batch = Batch(global_size=512, micro_size=1, sequence_length=8192)
+        return published(name, model, batch, lr=lr, floor=0.01)
 
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model(stretch=32.0)
-    model.dim, model.layers, model.heads = 2048, 16, 32
-    model.ffn_dim = 8192
-    model.tie_embeddings = True
-    return _job("llama3-1b", model, lr=3e-4)
-
-
-@preset
-def llama3_3b() -> Job:
-    """Llama 3.2 3B: 3,212,749,824 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model(stretch=32.0)
-    model.dim, model.layers, model.heads = 3072, 28, 24
-    model.ffn_dim = 8192
-    model.tie_embeddings = True
-    return _job("llama3-3b", model, lr=3e-4)
-
-
-@preset
-def llama3_8b() -> Job:
-    """Llama 3.1 8B: 8,030,261,248 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model(stretch=8.0)
-    model.dim, model.layers, model.heads = 4096, 32, 32
-    model.ffn_dim = 14_336
-    return _job("llama3-8b", model, lr=3e-4)
+    return sized(name, title, parameters, job)
 
 
-@preset
-def llama3_70b() -> Job:
-    """Llama 3.1 70B: 70,553,706,496 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model(stretch=8.0)
-    model.dim, model.layers, model.heads = 8192, 80, 64
-    model.ffn_dim = 28_672
-    return _job("llama3-70b", model, lr=1.5e-4)
-
-
-def _model(stretch: float) -> Transformer:
-    """What all sizes share."""
-    return Transformer(
-        vocab_size=128_256,
-        kv_heads=8,
-        rope_base=500_000.0,
-        rope_scaling=Llama3(factor=stretch, original_length=8192),
-        max_sequence_length=131_072,
-        init_std=0.02,
-        residual_init="plain",
-    )
-
-
-def _job(name: str, model: Transformer, lr: float) -> Job:
-    # 4M tokens in an update.
-    batch = Batch(global_size=512, micro_size=1, sequence_length=8192)
-    return published(name, model, batch, lr=lr, floor=0.01)
+# fmt: off
+#                  name          title             parameters   dim layers heads ffn_dim  lr
+llama3_1b  = _size("llama3-1b",  "Llama 3.2 1B",   1_235_814_400, 2048, 16, 32,  8_192, 3e-4, True)
+llama3_3b  = _size("llama3-3b",  "Llama 3.2 3B",   3_212_749_824, 3072, 28, 24,  8_192, 3e-4, True)
+llama3_8b  = _size("llama3-8b",  "Llama 3.1 8B",   8_030_261_248, 4096, 32, 32, 14_336, 3e-4)
+llama3_70b = _size("llama3-70b", "Llama 3.1 70B", 70_553_706_496, 8192, 80, 64, 28_672, 1.5e-4)
+# fmt: on
 
 
 @preset

@@ -1,119 +1,67 @@
-"""Qwen3 without experts in its published sizes, and a small one of the same build.
+"""Qwen3 in its published sizes, without and with experts, and small ones of the same builds.
 
 Shapes: config.json of Qwen/Qwen3-0.6B-Base to Qwen/Qwen3-14B-Base and of Qwen/Qwen3-32B on Hugging
-Face; the Qwen3 Technical Report, 2025, table 1, has them, too. It gives no settings of the
-optimizer; these are common ones to start from. Sequences have 4096 tokens, as in its first stage.
+Face; the Qwen3 Technical Report, 2025, table 1, has them, too. That of Qwen/Qwen3-30B-A3B-Base has
+the weight of the balance loss as well. The report gives no settings of the optimizer; these are
+common ones to start from. Sequences have 4096 tokens, as in its first stage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from setpoint.config import preset
 from setpoint.model.config import Transformer
-from setpoint.presets.recipes import published, small
+from setpoint.model.moe.config import MoE
+from setpoint.presets.recipes import published, sized, small
 from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 
 
-@preset
-def qwen3_0_6b() -> Job:
-    """Qwen3 0.6B: 596,049,920 parameters.
+def _size(
+    name: str,
+    title: str,
+    parameters: int,
+    dim: int,
+    layers: int,
+    heads: int,
+    ffn_dim: int,
+    lr: float,
+    tied: bool = False,
+) -> Callable[[], Job]:
+    def job(name: str) -> Job:
+        model = Transformer(
+            vocab_size=151_936,
+            dim=dim,
+            layers=layers,
+            heads=heads,
+            kv_heads=8,
+            head_dim=128,
+            ffn_dim=ffn_dim,
+            qk_norm=True,
+            norm_eps=1e-6,
+            rope_base=1_000_000.0,
+            max_sequence_length=40_960,
+            init_std=0.02,
+            residual_init="plain",
+            tie_embeddings=tied,
+        )
+        # 4M tokens in an update.
+        batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
+        return published(name, model, batch, lr=lr)
 
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model()
-    model.dim, model.layers, model.heads = 1024, 28, 16
-    model.ffn_dim = 3_072
-    model.tie_embeddings = True
-    return _job("qwen3-0-6b", model, lr=1e-3)
-
-
-@preset
-def qwen3_1_7b() -> Job:
-    """Qwen3 1.7B: 1,720,574,976 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model()
-    model.dim, model.layers, model.heads = 2048, 28, 16
-    model.ffn_dim = 6_144
-    model.tie_embeddings = True
-    return _job("qwen3-1-7b", model, lr=6e-4)
-
-
-@preset
-def qwen3_4b() -> Job:
-    """Qwen3 4B: 4,022,468,096 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model()
-    model.dim, model.layers, model.heads = 2560, 36, 32
-    model.ffn_dim = 9_728
-    model.tie_embeddings = True
-    return _job("qwen3-4b", model, lr=4e-4)
+    return sized(name, title, parameters, job)
 
 
-@preset
-def qwen3_8b() -> Job:
-    """Qwen3 8B: 8,190,735,360 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model()
-    model.dim, model.layers, model.heads = 4096, 36, 32
-    model.ffn_dim = 12_288
-    return _job("qwen3-8b", model, lr=3e-4)
-
-
-@preset
-def qwen3_14b() -> Job:
-    """Qwen3 14B: 14,768,307,200 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model()
-    model.dim, model.layers, model.heads = 5120, 40, 40
-    model.ffn_dim = 17_408
-    return _job("qwen3-14b", model, lr=3e-4)
-
-
-@preset
-def qwen3_32b() -> Job:
-    """Qwen3 32B: 32,762,123,264 parameters.
-
-    Returns:
-        a new draft; data, tokenizer and duration are yours to choose.
-    """
-    model = _model()
-    model.dim, model.layers, model.heads = 5120, 64, 64
-    model.ffn_dim = 25_600
-    return _job("qwen3-32b", model, lr=1.5e-4)
-
-
-def _model() -> Transformer:
-    """What all sizes share."""
-    return Transformer(
-        vocab_size=151_936,
-        kv_heads=8,
-        head_dim=128,
-        qk_norm=True,
-        norm_eps=1e-6,
-        rope_base=1_000_000.0,
-        max_sequence_length=40_960,
-        init_std=0.02,
-        residual_init="plain",
-    )
-
-
-def _job(name: str, model: Transformer, lr: float) -> Job:
-    # 4M tokens in an update.
-    batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
-    return published(name, model, batch, lr=lr)
+# fmt: off
+#                  name          title         parameters   dim layers heads ffn_dim  lr    tied
+qwen3_0_6b = _size("qwen3-0-6b", "Qwen3 0.6B",    596_049_920, 1024, 28, 16,  3_072, 1e-3, True)
+qwen3_1_7b = _size("qwen3-1-7b", "Qwen3 1.7B",  1_720_574_976, 2048, 28, 16,  6_144, 6e-4, True)
+qwen3_4b   = _size("qwen3-4b",   "Qwen3 4B",    4_022_468_096, 2560, 36, 32,  9_728, 4e-4, True)
+qwen3_8b   = _size("qwen3-8b",   "Qwen3 8B",    8_190_735_360, 4096, 36, 32, 12_288, 3e-4)
+qwen3_14b  = _size("qwen3-14b",  "Qwen3 14B",  14_768_307_200, 5120, 40, 40, 17_408, 3e-4)
+qwen3_32b  = _size("qwen3-32b",  "Qwen3 32B",  32_762_123_264, 5120, 64, 64, 25_600, 1.5e-4)
+# fmt: on
 
 
 @preset
@@ -132,3 +80,43 @@ def qwen3_tiny() -> Job:
         tie_embeddings=True,
     )
     return small("qwen3-tiny", model)
+
+
+@preset
+def qwen3_30b_a3b() -> Job:
+    """Qwen3 30B-A3B: 30,532,122,624 parameters, of which a token meets 3.35e9."""
+    model = Transformer(
+        vocab_size=151_936,
+        dim=2048,
+        layers=48,
+        heads=32,
+        kv_heads=4,
+        head_dim=128,
+        moe=MoE(experts=128, top_k=8, expert_dim=768, balance_loss=0.001),
+        qk_norm=True,
+        norm_eps=1e-6,
+        rope_base=1_000_000.0,
+        max_sequence_length=40_960,
+        init_std=0.02,
+        residual_init="plain",
+    )
+    # 4M tokens in an update.
+    batch = Batch(global_size=1024, micro_size=1, sequence_length=4096)
+    return published("qwen3-30b-a3b", model, batch, lr=3e-4)
+
+
+@preset
+def qwen3_moe_tiny() -> Job:
+    """Qwen3 with experts in small, on bytes of the standard library; under a minute."""
+    model = Transformer(
+        dim=128,
+        layers=4,
+        heads=4,
+        kv_heads=2,
+        head_dim=48,
+        moe=MoE(experts=8, top_k=2, expert_dim=128, balance_loss=0.001),
+        qk_norm=True,
+        norm_eps=1e-6,
+        rope_base=1_000_000.0,
+    )
+    return small("qwen3-moe-tiny", model)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from setpoint.config import preset
 from setpoint.model.config import Transformer
 from setpoint.optim.config import AdamW, Cosine
 from setpoint.precision.config import Precision
@@ -9,6 +12,22 @@ from setpoint.train.batch import Batch
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Period
+
+
+def sized(name: str, title: str, parameters: int, make: Callable[[str], Job]) -> Callable[[], Job]:
+    """Register one size of a family as a preset.
+
+    Arguments:
+        make: from the name to a new draft at each call.
+    """
+
+    def job() -> Job:
+        return make(name)
+
+    job.__name__ = job.__qualname__ = name.replace("-", "_")
+    job.__module__ = make.__module__
+    job.__doc__ = f"{title}: {parameters:,} parameters."
+    return preset(job)
 
 
 def published(name: str, model: Transformer, batch: Batch, *, lr: float, floor: float = 0.1) -> Job:
