@@ -45,7 +45,7 @@ class Turns:
         self.tell(ready=True)
         self._wait()
 
-    def after_update(self) -> None:
+    def after_step(self) -> None:
         """Count an update, and let others run after the last of a block."""
         self.done += 1
         if self.done % self.steps:

@@ -62,7 +62,7 @@ def test_a_run_directory_is_named_as_it_was_given(cli: CommandLine) -> None:
     job: Job = resolve(tiny())
     for name, text in record_files(job).items():
         cli.file(f"elsewhere/{name}", text)
-    assert "run directory      elsewhere\n" in cli.ok("check elsewhere")
+    assert "run directory    elsewhere\n" in cli.ok("check elsewhere")
 
 
 def test_infinities_that_would_fail_at_the_second_step(cli: CommandLine) -> None:

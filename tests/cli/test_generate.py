@@ -91,7 +91,7 @@ def test_a_preset_or_file_means_the_run_that_train_would_make(cli: CommandLine) 
     record(cli.folder / folder, "small.toml", "--optimizer.lr=0.5")
     text = cli.refused("generate small.toml")
     assert f"{folder} was not trained with this configuration: 1 value differs" in text
-    assert f"with its directory as the SOURCE: {folder}" in text
+    assert f"give the run directory as SOURCE: {folder}" in text
 
 
 def test_overrides_of_what_is_over(

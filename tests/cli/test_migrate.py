@@ -136,7 +136,7 @@ def test_all_files_are_worked_out_before_the_first_is_written(older: CommandLine
 
 
 def test_what_is_refused(older: CommandLine, transcript: Callable[[list[str]], str]) -> None:
-    older.file("new.toml", "setpoint = {schema = 7}\n")
+    older.file("new.toml", f"setpoint = {{schema = {TODAY + 1}}}\n")
     older.file("odd.toml", "setpoint = 3\n")
     older.file("said.toml", f"setpoint = {{schema = {TODAY}}}\n")
     older.file("broken.toml", "[optim\n")

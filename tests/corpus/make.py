@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parent
 TEXTS = "[{type: text, paths: ['books/*.txt', notes.md]}, {type: random, documents: 40}]"
 LINEAR = ["--schedule.warmup", "${schedule.horizon // 10}"]
 PHASES = "[{length: 9, target: 1}, {target: 0.5}, {length: 25 %, target: 0}]"
+NOT_SAVED = "evaluated-but-not-saved"
 
 # Name -> modifiers and flags, all on the preset `tiny`.
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -37,6 +38,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "user-area": ([], ["--user.note", "a word", "--user.a.list", "[1, 2.5, true, null]"]),
     "batch": ([], ["--batch.global_size", "32", "--batch.micro_size", "4"]),
     "silence": ([], ["--silence", "[warmup-longer-than-run]"]),
+    "plateau": ([], ["--schedule", "plateau", "--silence", f"[{NOT_SAVED}]"]),
 }
 
 

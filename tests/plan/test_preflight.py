@@ -32,7 +32,7 @@ def test_the_figures_are_those_of_the_model(tmp_path: Path, flags: tuple[str, ..
     assert facts["parameters"] == count_parameters(parts.model)
     assert facts["run directory"] == run_directory_of(job)
     assert facts["batch"] == "4 = 2 (micro) * 2 (accumulation) * 1 (ranks)"
-    assert facts["tokens per update"] == 64
+    assert facts["tokens per step"] == 64
 
 
 def test_the_home_directory_of_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_thousand_ranks() -> None:
     flags.append("parallel.device=cuda")
     found = preflight(compose(Job, flags=flags).resolve())
     assert found.facts["batch"] == "4096 = 2 (micro) * 2 (accumulation) * 1024 (ranks)"
-    assert found.facts["tokens per update"] == 4096 * 256
+    assert found.facts["tokens per step"] == 4096 * 256
     assert found.problems == []
     assert "parallel: whether the device is there (needs torch)" in found.skipped
     assert all("(needs torch)" in reason for reason in found.skipped)

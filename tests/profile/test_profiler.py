@@ -1,4 +1,4 @@
-"""Which updates are recorded, and what is left on disk."""
+"""Which steps are recorded, and what is left on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.profiler import record_function
 
 from setpoint.config import RunError, resolve
 from setpoint.profile.config import Profiling
-from setpoint.profile.profiler import Cycle, UpdateProfiler
+from setpoint.profile.profiler import Cycle, StepProfiler
 
 from .traces import read_trace, spans
 
@@ -21,16 +21,16 @@ CPU = torch.device("cpu")
 
 
 def run(
-    folder: Path, updates: int, start: int = 0, **fields: Any
-) -> tuple[list[Cycle], UpdateProfiler]:
-    """Profile updates that multiply matrices; the session is not closed."""
+    folder: Path, steps: int, start: int = 0, **fields: Any
+) -> tuple[list[Cycle], StepProfiler]:
+    """Profile steps that multiply matrices; the session is not closed."""
     found: list[Cycle] = []
-    profiler = UpdateProfiler(resolve(Profiling(**fields)), folder, CPU, found.append)
+    profiler = StepProfiler(resolve(Profiling(**fields)), folder, CPU, found.append)
     profiler.start(start)
-    for step in range(start, start + updates):
-        with record_function(f"update {step + 1}"):
+    for step in range(start, start + steps):
+        with record_function(f"step {step + 1}"):
             torch.mm(torch.ones(8, 16), torch.ones(16, 4))
-        profiler.after_update(step + 1)
+        profiler.after_step(step + 1)
     return found, profiler
 
 
@@ -45,7 +45,7 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("fields", "updates", "recorded"),
+    ("fields", "steps", "recorded"),
     [
         ({"wait": 1, "warmup": 1, "active": 2}, 8, [(3, 4)]),
         ({"skip": 2, "wait": 0, "warmup": 1, "active": 1}, 8, [(4, 4)]),
@@ -56,17 +56,17 @@ def files(folder: Path) -> list[str]:
 )
 @pytest.mark.parametrize("start", [0, 10])
 def test_the_updates_that_are_asked_for(
-    tmp_path: Path, fields: Any, updates: int, recorded: list[tuple[int, int]], start: int
+    tmp_path: Path, fields: Any, steps: int, recorded: list[tuple[int, int]], start: int
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found, profiler = run(tmp_path, updates, start, **fields)
+        found, profiler = run(tmp_path, steps, start, **fields)
         profiler.close()
     assert [(c.first - start, c.last - start) for c in found] == recorded
     for cycle in found:
         assert cycle.trace is not None
         assert cycle.trace.name == f"steps-{cycle.first}-{cycle.last}.json.gz"
-        expected = [f"update {step}" for step in range(cycle.first, cycle.last + 1)]
+        expected = [f"step {step}" for step in range(cycle.first, cycle.last + 1)]
         assert spans(read_trace(cycle.trace)) == expected
     assert len(files(tmp_path)) == 2 * len(recorded)
 
@@ -79,13 +79,13 @@ def test_after_the_last_cycle_nothing_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("updates", "kept"),
+    ("steps", "kept"),
     [(1, None), (2, None), (3, (3, 3)), (4, (3, 4))],
 )
 def test_a_session_that_ends_within_a_cycle(
-    tmp_path: Path, updates: int, kept: tuple[int, int] | None
+    tmp_path: Path, steps: int, kept: tuple[int, int] | None
 ) -> None:
-    found, profiler = run(tmp_path, updates, wait=1, warmup=1, active=5)
+    found, profiler = run(tmp_path, steps, wait=1, warmup=1, active=5)
     assert found == []
     assert not profiler.is_over
     profiler.close()
@@ -94,14 +94,14 @@ def test_a_session_that_ends_within_a_cycle(
     assert [(c.first, c.last) for c in found] == ([] if kept is None else [kept])
     if kept is not None:
         assert found[0].trace is not None
-        assert spans(read_trace(found[0].trace))[0] == "update 3"
+        assert spans(read_trace(found[0].trace))[0] == "step 3"
         assert not found[0].whole
-        assert found[0].table.startswith(f"{kept[1] - kept[0] + 1} updates, ")
+        assert found[0].table.startswith(f"{kept[1] - kept[0] + 1} steps, ")
     profiler.close()
     assert len(found) <= 1
 
 
-def test_an_update_that_breaks_off_is_none(tmp_path: Path) -> None:
+def test_a_step_that_breaks_off_is_none(tmp_path: Path) -> None:
     found, profiler = run(tmp_path, 0, wait=0, warmup=0, active=2)
     torch.ones(2)
     profiler.close()

@@ -25,12 +25,12 @@ def table(count: int = 3, **fields: Any) -> list[str]:
         with record_function("forward"):
             kept = [left @ right for _ in range(count)]
     del kept
-    return operator_table(seen, section, updates=2).splitlines()
+    return operator_table(seen, section, steps=2).splitlines()
 
 
 def test_the_rows() -> None:
     title, headings, *rows = table()
-    assert re.match(r"2 updates, \d+ operators, [\d.]+ ms of CPU$", title)
+    assert re.match(r"2 steps, \d+ operators, [\d.]+ ms of CPU$", title)
     assert headings.split() == ["operator", "calls", "CPU", "ms", "share"]
     cells = {row.split()[0]: row.split()[1:] for row in rows}
     assert cells["aten::mm"][0] == "3"

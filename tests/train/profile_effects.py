@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.profile.profiler import UpdateProfiler
+from setpoint.profile.profiler import StepProfiler
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.gc import CollectCallback
@@ -26,10 +26,10 @@ from .small import events
 
 
 def profiled(job: Job) -> list[list[str]]:
-    """The updates in the traces of a run."""
+    """The steps in the traces of a run."""
     run = train(job).directory
     files = sorted((run / "traces").rglob("*.json.gz"))
-    return [[s for s in spans(read_trace(f)) if s.startswith("update")] for f in files]
+    return [[s for s in spans(read_trace(f)) if s.startswith("step")] for f in files]
 
 
 def recorded(job: Job) -> tuple[bool, ...]:
@@ -64,12 +64,12 @@ def snapped(job: Job) -> list[str]:
         patch.setattr(memory, "_record_memory_history", note)
         patch.setattr(memory, "_dump_snapshot", lambda path: Path(path).write_text("memory"))
         folder, device = Path(job.workspace), torch.device("cuda")
-        profiler = UpdateProfiler(job.profiling, folder, device, lambda _: None)
+        profiler = StepProfiler(job.profiling, folder, device, lambda _: None)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="CUDA is not available")
             profiler.start(0)
         for step in range(1, 6):
-            profiler.after_update(step)
+            profiler.after_step(step)
     return calls + sorted(file.name for file in folder.glob("*.pickle"))
 
 
@@ -155,14 +155,14 @@ GC = ("resilience.gc.every=2 steps",)
 See = Callable[[Job], Any]
 # By the name of a field: the change, where it is seen, what is set on both sides, and what is seen.
 ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
-    "Job.profiling": ("profiling.active=1", profiled, (), [["update 3"]]),
-    "Profiling.skip": ("profiling.skip=2", profiled, ONE, [["update 3"]]),
-    "Profiling.wait": ("profiling.wait=1", profiled, ONE, [["update 2"]]),
-    "Profiling.warmup": ("profiling.warmup=3", profiled, ONE, [["update 4"]]),
-    "Profiling.active": ("profiling.active=2", profiled, ONE, [["update 1", "update 2"]]),
+    "Job.profiling": ("profiling.active=1", profiled, (), [["step 3"]]),
+    "Profiling.skip": ("profiling.skip=2", profiled, ONE, [["step 3"]]),
+    "Profiling.wait": ("profiling.wait=1", profiled, ONE, [["step 2"]]),
+    "Profiling.warmup": ("profiling.warmup=3", profiled, ONE, [["step 4"]]),
+    "Profiling.active": ("profiling.active=2", profiled, ONE, [["step 1", "step 2"]]),
     "Profiling.repeat": (
         "profiling.repeat=2", profiled, SECOND[:1],
-        [["update 2"], ["update 4"]],
+        [["step 2"], ["step 4"]],
     ),
     "Profiling.ranks": ("profiling.ranks=[1]", ranked, ONE, None),
     "Profiling.shapes": ("profiling.shapes=true", recorded, SECOND, (True, False, False, False)),

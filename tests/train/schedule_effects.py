@@ -123,7 +123,7 @@ ROWS |= {
     "Plateau.monitor": (
         "schedule.monitor=held_out.perplexity", logged, (*PLATEAU, "schedule.threshold=0.2")
     ),
-    "Plateau.judged_on": ("evaluation.sequences=2", fingerprint, PLATEAU),
+    "Plateau.evaluated_on": ("evaluation.sequences=2", fingerprint, PLATEAU),
     "Plateau.factor": ("schedule.factor=0.7", logged, PLATEAU),
     "Plateau.patience": ("schedule.patience=1", logged, PLATEAU),
     "Plateau.threshold": ("schedule.threshold=0", logged, PLATEAU),

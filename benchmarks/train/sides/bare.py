@@ -39,5 +39,5 @@ def run(work: Work, turns: Turns) -> list[float]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
-        turns.after_update()
+        turns.after_step()
     return losses

@@ -98,5 +98,5 @@ def run(work: Work, turns: Turns) -> list[float]:
         tracker.end(losses[-1], norm, float(scheduler.get_last_lr()[0]))
         if (step + 1) % LOG_EVERY == 0:
             log.info("step %d %s", step + 1, tracker.smoothed)
-        turns.after_update()
+        turns.after_step()
     return losses

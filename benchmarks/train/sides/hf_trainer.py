@@ -45,7 +45,7 @@ class Turn(TrainerCallback):
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """See `TrainerCallback`."""
-        self.turns.after_update()
+        self.turns.after_step()
 
 
 def run(work: Work, turns: Turns) -> list[float]:

@@ -60,7 +60,7 @@ class Turn(Callback):
 
     def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         """See `Callback`."""
-        self.turns.after_update()
+        self.turns.after_step()
 
 
 def run(work: Work, turns: Turns) -> list[float]:

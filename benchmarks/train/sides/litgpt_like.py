@@ -85,5 +85,5 @@ def run(work: Work, turns: Turns) -> list[float]:
                 row.update(monitor.compute())
                 fabric.log_dict(row, step=count)
             if not adding:
-                turns.after_update()
+                turns.after_step()
     return [loss.item() for loss in plain.losses]

@@ -32,7 +32,7 @@ class Turn(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """See `Callback.after_step`."""
         self.losses.append(result.loss)
-        self.turns.after_update()
+        self.turns.after_step()
 
 
 def run(work: Work, turns: Turns) -> list[float]:

@@ -114,7 +114,7 @@ class CheckpointStore:
         """Save a checkpoint; when this returns, it is on the disk and `latest` names it.
 
         Arguments:
-            step: optimizer updates done; not below the newest checkpoint's.
+            step: steps done; not below the newest checkpoint's.
             tensors: file stem to name to tensor; of each stem becomes `<stem>.safetensors`.
             state: everything else, as JSON has it (see `encode_state`).
             metric: what selects the best checkpoint, lower is better (what is to rise is negated);

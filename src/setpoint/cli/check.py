@@ -44,7 +44,7 @@ USING = Option(
 )
 PLAN = Option(
     "--plan",
-    "Also show the groups of parameters, and the memory that each part needs.",
+    "Also show parameter groups and the memory plan.",
 )
 COMMAND = Command(
     "check",
@@ -52,14 +52,14 @@ COMMAND = Command(
     "Verify a configuration without running it and without importing torch: every name, type\n"
     "and range, every rule between fields, the batch arithmetic for any number of ranks, and the\n"
     "paths it names. All problems are reported at once; the exit status is 2 if there are any.\n"
-    "What is legal but seldom meant is a caution, with a code that --silence.append CODE turns\n"
-    "off. What could not be verified is listed as skipped; --using torch verifies it as well.\n"
+    "A legal but unusual value gives a caution, a warning with a code that --silence.append CODE\n"
+    "hides. Checks that could not run are listed as skipped; --using torch runs them as well.\n"
     "A value of a modifier that an override replaced is listed as overridden.\n" + SOURCE_HELP,
     [*COMMON, WORLD_SIZE, USING, PLAN, JSON],
     [
         ("setpoint check tiny", "the preset as it is"),
         ("setpoint check exp.toml --world-size 1024", "before the queue, on a laptop"),
-        ("setpoint check tiny --plan", "groups of parameters, and memory"),
+        ("setpoint check tiny --plan", "parameter groups and memory"),
         ("setpoint check tiny --batch.global_size 100", "numbers that do not fit are explained"),
     ],
 )

@@ -90,7 +90,7 @@ WORLD_SIZE = Option("--world-size", "Resolve for this many ranks.", "N")
 STDIN = Option("--config-from-stdin", "Put a configuration file from standard input on top.")
 STDIN_FORMAT = Option(
     "--stdin-format",
-    "What arrives there: toml, yaml or json; by its first sign if left out.",
+    "Its format: toml, yaml or json; default: by its first character.",
     "FORMAT",
     choices=("toml", "yaml", "json"),
 )

@@ -30,7 +30,7 @@ COMMAND = Command(
     "have it, and is the last value unless .min, .max or .mean follows. Values that are derived\n"
     "everywhere are left out, as are name, experiment and workspace.",
     [
-        Option("--metric", "Show this metric, instead of the usual ones.", "PATH", True),
+        Option("--metric", "Show this metric instead of the default ones.", "PATH", True),
         Option("--sort", "Sort by a metric or a value; runs without it come last.", "COLUMN"),
         Option("--reverse", "Sort the largest first."),
         Option("--chart", "Draw the first metric in the terminal as well."),

@@ -51,7 +51,7 @@ COMMAND = Command(
             "--role", "Compare only identity, budget or runtime fields.", "ROLE", True, tuple(ROLES)
         ),
         Option("--ignore", "Leave a field or section out.", "PATH", True),
-        Option("--origins", "Print origins of three or more sources, in place of a table."),
+        Option("--origins", "Print origins of three or more sources instead of a table."),
         *RANKED,
     ],
     [

@@ -1,4 +1,4 @@
-"""`setpoint evaluate`: evaluate a trained model on texts."""
+"""`setpoint evaluate`: evaluate a trained model on text."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SIDES = ("held_out", "train")
 COMMAND = Command(
     "evaluate",
     "SOURCE [OVERRIDES]",
-    "Print how well trained weights predict texts: the loss in nats per token, the perplexity\n"
-    "exp(loss), and bits per byte, which can be compared between tokenizers. Without --side or\n"
-    f"--text it is the held-out side of the data of the run. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
+    "Evaluate trained weights on text: the loss in nats per token, the perplexity exp(loss), and\n"
+    "bits per byte, which can be compared between tokenizers. Without --side or --text the\n"
+    f"validation split of the run's data is evaluated. {SOURCE_OF_WEIGHTS}\n" + SOURCE_HELP,
     [
-        Option("--side", "held_out or train, of the data.", "SIDE", True, SIDES),
-        Option("--text", "A text of your own: a file, or a glob in quotes.", "PATH", True),
-        Option("--sequences", "Judge on the first so many sequences of each text.", "N"),
+        Option("--side", "Split of the data: held_out (validation) or train.", "SIDE", True, SIDES),
+        Option("--text", "Text to evaluate: a file, or a glob in quotes.", "PATH", True),
+        Option("--sequences", "Number of sequences to evaluate in each text.", "N"),
         CHECKPOINT_OPTION,
         OUTPUT,
         *COMMON,
         JSON,
     ],
     [
-        ("setpoint evaluate tiny", "the run of the preset, on its held-out text"),
+        ("setpoint evaluate tiny", "the validation split of the preset's run"),
         ("setpoint evaluate runs/tiny-3fa94c21 --text novel.txt", "on a text of your own"),
         ("setpoint evaluate Qwen/Qwen3-0.6B --text 'wiki/*.txt'", "a model of the hub"),
     ],

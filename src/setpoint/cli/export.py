@@ -1,4 +1,4 @@
-"""`setpoint export`: write the weights of a run for other programs."""
+"""`setpoint export`: export the weights of a run as a Hugging Face model."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ FORMATS = ("fp32", "bf16", "fp16")
 COMMAND = Command(
     "export",
     "SOURCE OUTPUT [OVERRIDES]",
-    "Write trained weights into the new directory OUTPUT as Hugging Face's transformers reads\n"
-    "them: config.json and safetensors, with the tokenizer's files where there are any. What no\n"
-    f"family of models there can express is refused, in words. {SOURCE_OF_WEIGHTS}\n"
+    "Export trained weights as a Hugging Face model into the new directory OUTPUT: config.json,\n"
+    "safetensors, and the tokenizer's files if there are any. A model that no model_type of\n"
+    f"transformers can express is refused with the reason. {SOURCE_OF_WEIGHTS}\n"
     + SOURCE_HELP,
     [
-        Option("--dtype", "Number format of the weights; fp32 unless given.", "FORMAT", False,
+        Option("--dtype", "dtype of the weights; default fp32.", "FORMAT", False,
                FORMATS),
-        Option("--family", "model_type of transformers; the plainest unless given.", "NAME"),
-        Option("--max-shard-size", "Bytes of weights in one file.", "N"),
+        Option("--family", "model_type of transformers; default: the simplest that fits.", "NAME"),
+        Option("--max-shard-size", "Maximum size of a weights file in bytes.", "N"),
         CHECKPOINT_OPTION,
         *COMMON,
     ],
     [
         ("setpoint export runs/tiny-3fa94c21 tiny-hf", "the best checkpoint of a run"),
-        ("setpoint export tiny tiny-hf --dtype bf16", "in half the space"),
+        ("setpoint export tiny tiny-hf --dtype bf16", "in half the size"),
     ],
     positional=(2, 2),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`setpoint fingerprint`: the hash of what is learned, and what makes two of them differ."""
+"""`setpoint fingerprint`: the hash of all identity fields, and what makes two of them differ."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 COMMAND = Command(
     "fingerprint",
     "SOURCE [OTHER_SOURCE] [OVERRIDES]",
-    "Print one hash (SHA-256) of every value that is part of what is learned. Two configurations\n"
-    "with the same fingerprint train the same model; where they run, how they log and how long\n"
-    "they may go on does not change it.\n"
+    "Print one hash (SHA-256) of all identity fields, those that affect training. Configurations\n"
+    "with the same fingerprint train the same model; runtime fields (device, logging) and budget\n"
+    "fields (duration) are not in it.\n"
     "\n"
     "With two sources both are printed, and the exit status is 1 if they differ; OVERRIDES,\n"
     "modifiers, further files and the environment apply to the second." + "\n" + SOURCE_HELP,
     [
-        Option("--explain", "Say what is in the hash; of two sources, what makes them differ."),
+        Option("--explain", "Print the hashed values; of two sources, those that differ."),
         *RANKED,
     ],
     [

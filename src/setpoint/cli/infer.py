@@ -1,4 +1,4 @@
-"""`setpoint infer`: do what an inference job says."""
+"""`setpoint infer`: run an inference job."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from setpoint.config import ConfigError, SetpointError, is_set
 COMMAND = Command(
     "infer",
     "SOURCE [OVERRIDES]",
-    "Load trained weights and do what an inference job says: evaluate texts, continue prompts,\n"
-    "run tasks of lm-evaluation-harness, export. What the weights come with holds for the job,\n"
-    "too: model, tokenizer, data, sequence length, precision.\n"
+    "Run an inference job on trained weights: evaluate texts, continue prompts, run tasks of\n"
+    "lm-evaluation-harness, export. Model, tokenizer, data, sequence length and precision are\n"
+    "those recorded with the weights.\n"
     "\n"
     "SOURCE is a TOML, YAML or JSON file with the section `weights`, a preset or module:function\n"
-    "that returns an Inference, or a directory of results, whose job is done again. OVERRIDES set\n"
+    "that returns an Inference, or a directory of results, whose job is run again. OVERRIDES set\n"
     "fields: --generation.top_k 40, or generation.top_k=40. `check`, `show`, `why`, `diff` and\n"
     "`fingerprint` take the same SOURCE. `generate`, `evaluate` and `export` are short forms.",
     [*COMMON, JSON],
     [
-        ("setpoint infer judge.toml", "a job from a file"),
-        ("setpoint infer judge.toml --weights.checkpoint latest", "with other weights of the run"),
+        ("setpoint infer eval.toml", "a job from a file"),
+        ("setpoint infer eval.toml --weights.checkpoint latest", "with the latest checkpoint"),
     ],
     program=Program("setpoint", INFERENCE),
 )

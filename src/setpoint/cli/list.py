@@ -31,11 +31,10 @@ KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
 COMMAND = Command(
     "list",
     "[presets | modifiers | variants | tags | cautions | fields [SECTION]] [WORDS]",
-    "Print what there is to choose from: presets and modifiers with what they are for, the\n"
-    "variants of each section that has several, the tags with the fields they reach, the codes of\n"
-    "cautions, and every field with its type, default, range, role and meaning. WORDS find what\n"
-    "has all of them in its name or meaning, fields also by what other systems call them. Without\n"
-    "an argument: everything but the fields.",
+    "List presets, modifiers, the variants of each section, tags with the fields they set,\n"
+    "caution codes, and fields with type, default, range, role and help. WORDS search names and\n"
+    "help for entries that contain all of them; fields are also found by their names in other\n"
+    "systems. Without an argument: everything but the fields.",
     [IMPORT, JSON],
     [
         ("setpoint list", "presets, modifiers, variants, tags and cautions"),
@@ -99,7 +98,7 @@ def run(arguments: Arguments) -> int:
 
 
 def load_what_can_be_loaded() -> None:
-    """Load the plugins of installed packages; one that is broken is told and hides only itself."""
+    """Load the plugins of installed packages; a broken one is reported and hides only itself."""
     import sys
 
     from setpoint.cli.style import styled

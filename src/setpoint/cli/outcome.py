@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from setpoint.config import SetpointError
 
 COMMANDS = {
-    "train": "train, or resume, what a configuration says",
+    "train": "train a model, or resume a run",
     "check": "verify a configuration without running it",
     "show": "print the resolved configuration",
-    "why": "say where a value comes from",
+    "why": "show where a value comes from",
     "diff": "compare configurations, runs, checkpoints or revisions",
     "list": "list presets, modifiers, variants and fields",
     "schedule": "draw the learning rate of a configuration",
@@ -30,10 +30,10 @@ COMMANDS = {
     "schema": "print the JSON Schema of configuration files, for editors",
     "migrate": "bring files and records of older versions up to date",
     "import": "print the configuration of a pretrained model",
-    "infer": "do what an inference job says",
+    "infer": "run an inference job: evaluate, generate, export",
     "generate": "generate text with a trained model",
-    "evaluate": "evaluate a trained model on texts",
-    "export": "write the weights of a run for other programs",
+    "evaluate": "evaluate a trained model on text",
+    "export": "export the weights of a run as a Hugging Face model",
     "completion": "print the completion script for a shell",
 }
 LONG = frozenset(
@@ -45,7 +45,7 @@ STATUSES = {
     0: "done",
     1: "failed; for `diff`: something differs",
     2: "the configuration or the arguments are wrong",
-    75: "`train`, `sweep`: stopped by SIGTERM with nothing lost: run it again to go on",
+    75: "`train`, `sweep`: stopped by SIGTERM, everything saved; the same command resumes",
     130: "interrupted by Ctrl-C",
     143: "stopped by SIGTERM; of `train`: steps after the last checkpoint are lost",
 }

@@ -27,8 +27,8 @@ COMMAND = Command(
     "sources, all in one drawing. OVERRIDES apply to each of them. The learning rate is that of\n"
     "parameters that are in no group with a multiplier of its own.\n" + SOURCE_HELP,
     [
-        Option("--steps", "Draw this many steps, instead of those of the run.", "N"),
-        Option("--every", "Print a row for each N-th step, instead of a drawing.", "N"),
+        Option("--steps", "Draw this many steps instead of the run's.", "N"),
+        Option("--every", "Print a row for every N-th step instead of a drawing.", "N"),
         Option("--plot", "Draw into a .png or .svg file, instead of the terminal.", "FILE"),
         *COMMON,
         JSON,
@@ -151,7 +151,7 @@ def _drawing(shown: list[tuple[str, Job, Curve]]) -> str:
 
 
 def _bars(label: str, curve: Curve) -> str:
-    """A plain drawing: a bar for some of the updates."""
+    """A plain drawing: a bar for some of the steps."""
     points, top = curve.points, curve.highest.lr or 1.0
     count = min(BARS, len(points))
     chosen = [points[round(i * (len(points) - 1) / max(count - 1, 1))] for i in range(count)]

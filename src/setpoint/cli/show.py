@@ -10,7 +10,7 @@ from setpoint.cli.source import open_source
 from setpoint.config import SetpointError, leaves, to_minimal, to_plain, within
 
 FORMATS = ("toml", "yaml", "json", "python")
-# How editors are told: Taplo reads the first, the YAML language server the second.
+# Taplo reads the first form, the YAML language server the second.
 SCHEMA_LINES = {"toml": "#:schema {}\n", "yaml": "# yaml-language-server: $schema={}\n"}
 COMMAND = Command(
     "show",
@@ -21,7 +21,7 @@ COMMAND = Command(
     "has set are left out, except in JSON and with --all. With a PATH only that field or section\n"
     "is printed, in its place in the file.\n" + SOURCE_HELP,
     [
-        Option("--origins", "Print beside each value where it comes from."),
+        Option("--origins", "Print the origin of each value beside it."),
         Option("--minimal", "Print only what differs from the defaults."),
         Option("--all", "Print fields that are null by default, too."),
         Option(
@@ -30,7 +30,7 @@ COMMAND = Command(
             "FORMAT",
             choices=FORMATS,
         ),
-        Option("--schema", "Begin with the line by which editors find the JSON Schema.", "PATH"),
+        Option("--schema", "Begin with the line that points editors to the JSON Schema.", "PATH"),
         *RANKED,
     ],
     [

@@ -27,23 +27,21 @@ COMMAND = Command(
     "is a grid of four points. A comma separates points, also in SOURCE and in --with; a list as\n"
     "one point is in brackets. A file with a table [sweep] describes points of every kind; what\n"
     "is given here is combined with them. All points are resolved and checked before any is\n"
-    "started. The runs lie in workspace/experiment, where sweep.json says what came of each; the\n"
-    "same command again skips what is finished and goes on with the rest.\n"
+    "started. The runs are in workspace/experiment, with their results in sweep.json; the same\n"
+    "command again skips finished points and resumes the others.\n"
     "\n"
-    "With --random N, values such as 'log_uniform(1e-5, 1e-2)', 'uniform(0, 1)',\n"
-    "'integer(2, 8)' and 'choice(a, b)' are drawn; with --search N they are proposed one after\n"
-    "the other, from what the ones before came to.\n" + SOURCE_HELP,
+    "With --random N, values are drawn from distributions: 'log_uniform(1e-5, 1e-2)',\n"
+    "'uniform(0, 1)', 'integer(2, 8)', 'choice(a, b)'; with --search N each point is proposed\n"
+    "from the results of earlier ones.\n" + SOURCE_HELP,
     [
-        Option("--jobs", "Run this many points at a time; 1 if not given.", "N"),
-        Option("--dry-run", "Print the points and what would happen with each."),
-        Option("--limit", f"Take at most this many points; {LIMIT} if not given.", "N"),
-        Option("--random", "Draw this many points.", "N"),
-        Option("--search", "Propose points until there are this many, those before included.", "N"),
-        Option(
-            "--objective", f"The metric that is searched for; {OBJECTIVE} if not given.", "PATH"
-        ),
-        Option("--direction", "Of the search.", "WORD", choices=("minimize", "maximize")),
-        Option("--draw-seed", "Start of --random and --search; 0 if not given.", "N"),
+        Option("--jobs", "Number of points that run at a time; default 1.", "N"),
+        Option("--dry-run", "Print the points and what would be done with each."),
+        Option("--limit", f"Maximum number of points; default {LIMIT}.", "N"),
+        Option("--random", "Random search with this many points.", "N"),
+        Option("--search", "Sequential search with this many points, finished ones included.", "N"),
+        Option("--objective", f"Metric to optimize; default {OBJECTIVE}.", "PATH"),
+        Option("--direction", "Of the objective.", "WORD", choices=("minimize", "maximize")),
+        Option("--draw-seed", "Seed of --random and --search; default 0.", "N"),
         *COMMON,
         JSON,
     ],
@@ -133,7 +131,7 @@ class Screen:
         print(text, file=sys.stderr if self.for_machines else sys.stdout, flush=True)
 
     def plan(self) -> None:
-        """Print the points and what would happen with each."""
+        """Print the points and what would be done with each."""
         prepared = self.prepared
         if self.for_machines:
             points = [{**task.to_json(), "plan": task.plan()} for task in prepared.tasks]

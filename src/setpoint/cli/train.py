@@ -34,29 +34,29 @@ from setpoint.train.record.seed import draw_seed
 COMMAND = Command(
     "train",
     "SOURCE [OVERRIDES]",
-    "Train what a configuration says, with a record in the run directory\n"
-    "workspace/experiment/name-fingerprint. The same command again goes on with a run that was\n"
-    "stopped or killed, exactly where its newest whole checkpoint is; a change of anything that\n"
-    "is part of what is learned makes a run of its own. `setpoint train RUN_DIRECTORY` repeats or\n"
-    "resumes that run, and refuses if what is learned would differ. The number of ranks comes\n"
-    "from the launcher (WORLD_SIZE).\n"
+    "Train a model, with checkpoints and a record in the run directory\n"
+    "workspace/experiment/name-fingerprint. The same command again resumes a stopped or killed\n"
+    "run exactly from its latest valid checkpoint. A change of any identity field, one that\n"
+    "affects training, makes a new run. `setpoint train RUN_DIRECTORY` resumes that run, and\n"
+    "refuses if an identity field differs from its record, unless --accept names it. The number\n"
+    "of ranks comes from the launcher (WORLD_SIZE).\n"
     "\n"
-    "Ctrl-C saves and leaves with status 130, SIGTERM and SIGHUP with 75: run the command again\n"
-    "to go on. Ctrl-C a second time does not wait, and nor does what takes longer than\n"
-    "resilience.grace_period (status 130 or 143); the newest checkpoint stays.\n" + SOURCE_HELP,
+    "Ctrl-C saves a checkpoint and exits with status 130, SIGTERM and SIGHUP with 75; the same\n"
+    "command resumes. A second Ctrl-C, or resilience.grace_period running out, exits without\n"
+    "saving (status 130 or 143); the latest checkpoint stays.\n" + SOURCE_HELP,
     [
-        Option("--dry-run", "Do all that comes before the first write, and say what would happen."),
-        Option("--accept", "Let a field or section differ from the run's record.", "PATH", True),
+        Option("--dry-run", "Check, load and build everything; train and write nothing."),
+        Option("--accept", "Resume although this field or section differs.", "PATH", True),
         *COMMON,
     ],
     [
         ("setpoint train tiny", "train the preset tiny"),
         ("setpoint train tiny --optimizer.lr 1e-3", "change one knob"),
         ("setpoint train tiny --with smoke", "only a few steps"),
-        ("setpoint train tiny --dry-run", "what a start would do, without it"),
-        ("setpoint train runs/tiny-3fa94c21", "go on with a run"),
+        ("setpoint train tiny --dry-run", "what it would do"),
+        ("setpoint train runs/tiny-3fa94c21", "resume a run"),
         ("setpoint train exp.toml --name second", "a file of your own, under another name"),
-        ("setpoint train runs/tiny-3fa94c21 --accept optimizer", "although it differs there"),
+        ("setpoint train runs/tiny-3fa94c21 --accept optimizer", "with a changed optimizer"),
     ],
 )
 

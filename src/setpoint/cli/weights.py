@@ -43,7 +43,7 @@ CHECKPOINT_OPTION = Option(
     "WHICH",
     choices=("best", "latest"),
 )
-OUTPUT = Option("--output", "A directory for the results and the record of what made them.", "DIR")
+OUTPUT = Option("--output", "Output directory for results and their record.", "DIR")
 OPTIONS = {"seed": "--sampling-seed", "output": "--output"}
 """The options that set fields of the job itself."""
 TAKEN_OVER = ("model", "parallel")
@@ -58,8 +58,8 @@ INSTEAD = {
 
 SOURCE_OF_WEIGHTS = (
     "A preset or file stands for the run that\n"
-    "`setpoint train` with the same arguments makes; a checkpoint's directory chooses it. The\n"
-    "directory of a Hugging Face model, or its id on the hub, is a SOURCE, too; OVERRIDES are\n"
+    "`setpoint train` makes with the same arguments; a run directory or a checkpoint is taken as\n"
+    "it is. SOURCE may also be the directory or Hub id of a Hugging Face model; OVERRIDES are\n"
     "then those of an inference job (see `setpoint infer --help`)."
 )
 
@@ -191,7 +191,7 @@ def _in_words(problems: list[Any]) -> SetpointError:
 
 
 def _carry_over(job: Job, draft: Config) -> None:
-    """Take over where it runs, and what is no part of what was learned of the model."""
+    """Take over runtime settings, and the model's fields that do not affect its weights."""
     editor = Editor(draft)
     for leaf in leaves(job):
         today = leaf.chain and not isinstance(leaf.origin, Recorded)
@@ -223,7 +223,7 @@ def _which(text: str | None) -> str | int | None:
 
 
 def _refuse_another_model(folder: str, job: Job) -> None:
-    """The weights of a run mean something only with what the run has learnt them with."""
+    """Refuse weights of a run under a configuration that differs in an identity field."""
     found = [each for each in recorded_differences(folder, job) if each.role is IDENTITY]
     if not found:
         return
@@ -239,14 +239,14 @@ def _refuse_another_model(folder: str, job: Job) -> None:
             lines.append(f"    {name:<9}  {text}" + (f" ({origin})" if origin else ""))
     lines += [
         "",
-        "  Only settings that are no part of what is learned may differ. What this run has learned",
-        f"  is used with its directory as the SOURCE: {folder}",
+        "  Only runtime and budget fields may differ. To use these weights with the configuration",
+        f"  they were trained with, give the run directory as SOURCE: {folder}",
     ]
     raise SetpointError("\n".join(lines))
 
 
 def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = False) -> None:
-    """How a run was judged, saved and shown is no part of what is done with its weights.
+    """Refuse overrides of training, such as its evaluation, that mean nothing for its weights.
 
     With a preset or a file the command line may be that of the training, so that only what sounds
     like an option of the command is refused.
@@ -269,8 +269,8 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
         count = f"{len(lines)} value{'s have' if len(lines) > 1 else ' has'}"
         lines = [f"{count} no effect: the training of {source} is over", "", *lines, ""]
         lines += [
-            f"  setpoint {command} takes over what model and parallel say of how it runs. All else",
-            f"  has options (setpoint {command} --help) or goes into a job for setpoint infer.",
+            f"  setpoint {command} uses runtime fields of model and parallel only. For all else it",
+            f"  has options (setpoint {command} --help), or write a job for setpoint infer.",
         ]
         raise SetpointError("\n".join(lines))
 

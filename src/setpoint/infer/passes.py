@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from setpoint.infer.profiles import Profiles, folder_of
-from setpoint.profile.profiler import UpdateProfiler
+from setpoint.profile.profiler import StepProfiler
 from setpoint.resilience.gc import PacedCollection
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ class Passes:
     def __init__(self, job: Inference, loaded: Loaded) -> None:
         self.count = 0
         self.profiles: Profiles | None = None
-        self._profiler: UpdateProfiler | None = None
+        self._profiler: StepProfiler | None = None
         section, gc = job.profiling, job.resilience.gc
         if section is not None:
             self.profiles = Profiles(wanted=section.repeat)
             keep, folder = self.profiles.cycles.append, folder_of(job) / RANK
-            self._profiler = UpdateProfiler(section, folder, loaded.device, keep, unit="passes")
+            self._profiler = StepProfiler(section, folder, loaded.device, keep, unit="passes")
         self._every = None if gc is None else gc.every
         self._garbage = None if gc is None else PacedCollection(gc)
         self._begun = time.monotonic()
@@ -69,7 +69,7 @@ class Passes:
     def _after(self) -> None:
         # What is collected is no part of the pass.
         if self._profiler is not None:
-            self._profiler.after_update(self.count)
+            self._profiler.after_step(self.count)
         if self._garbage is not None and self._is_due():
             self._garbage.collect()
 

@@ -39,7 +39,7 @@ def save_state(config: Memory, optimizer: Optimizer, device: torch.device) -> No
     """Make an optimizer keep its state elsewhere.
 
     Arguments:
-        optimizer: before its first update; changed in place.
+        optimizer: before its first step; changed in place.
     """
     if config.optimizer_offload is not None:
         offload_optimizer(config.optimizer_offload, optimizer, device)

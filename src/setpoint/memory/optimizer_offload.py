@@ -1,4 +1,4 @@
-"""Optimizer state that waits in the host's memory from update to update."""
+"""Optimizer state that waits in the host's memory between steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def offload_optimizer(config: OptimizerOffload, optimizer: Optimizer, device: torch.device) -> None:
     """Make an optimizer keep its state on the host, and update some parameters at a time.
 
-    An update is that of the optimizer as it was, bit by bit, as long as it updates each parameter
+    A step is that of the optimizer as it was, bit by bit, as long as it updates each parameter
     by itself. The state that checkpoints take and give is the same.
 
     Arguments:
-        optimizer: changed in place; it has not made an update.
+        optimizer: changed in place; it has taken no step yet.
     """
     StateOnHost(optimizer, int(config.limit), device)
 
@@ -30,7 +30,7 @@ class StateOnHost:
     """Brings the state of some parameters to the device, updates them, and takes it back.
 
     Numbers that are no larger than one element stay where they are. As much state as there will
-    be is not known before the first update, which goes parameter by parameter.
+    be is not known before the first step, which goes parameter by parameter.
 
     Arguments:
         optimizer: whose `step` is replaced.
@@ -47,14 +47,14 @@ class StateOnHost:
         optimizer.register_load_state_dict_post_hook(partial(_show, self))
 
     def step(self) -> None:
-        """Make an update."""
+        """Take a step."""
         groups = self.optimizer.param_groups
         before = [dict(group) for group in groups]
         try:
             for chunk in list(self._chunks()):
                 for group, was, places in zip(groups, before, chunk, strict=True):
                     if places:
-                        # Whatever a group counts, the parts of an update count as one.
+                        # Whatever a group counts, the parts of a step count as one.
                         group.update(was)
                     for key in ("params", "param_names"):
                         if key in was:

@@ -21,7 +21,7 @@ class MemoryReport(NamedTuple):
         masters: second copies of them, which the optimizer updates.
         gradients: of all that is trained, as the optimizer gets them.
         on_host: what of the state lies on the host, where the model lies on another device.
-        peak: on a GPU, the most that tensors took in the first update; on a CPU, the most that
+        peak: on a GPU, the most that tensors took in the first step; on a CPU, the most that
             the process has taken so far, with the interpreter, libraries and data.
         rest: on a GPU, what of the peak was none of the above: activations, logits, and what is
             needed for a moment. None on a CPU, where nobody counts it.
@@ -62,7 +62,7 @@ def measure(
     optimizer: Optimizer,
     device: torch.device,
 ) -> MemoryReport:
-    """Add up what lies where after an update, and look up the peak.
+    """Add up what is where after a step, and look up the peak.
 
     Arguments:
         device: where the model lies; for a GPU the peak is that since `begin`.

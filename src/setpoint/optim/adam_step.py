@@ -23,7 +23,7 @@ class Adam:
 
     Arguments:
         exp_avg, exp_avg_sq: running means of the gradient and of its square, updated in place.
-        step: updates so far, an fp32 scalar, updated in place.
+        step: steps so far, an fp32 scalar, updated in place.
     """
 
     parameter: Tensor

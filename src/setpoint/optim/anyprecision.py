@@ -64,7 +64,7 @@ class AnyPrecisionAdamW(GroupedOptimizer):
             adam_step([one], group, partial(_store_stochastically, generator=noise))
 
     def _noise(self, name: str, update: int, device: torch.device) -> torch.Generator:
-        """The random numbers of one parameter at one update."""
+        """The random numbers of one parameter at one step."""
         found = self._generators.setdefault(device, torch.Generator(device))
         number = (self.seed * _PRIME + zlib.crc32(name.encode())) * _PRIME + update
         return found.manual_seed(number % 2**63)

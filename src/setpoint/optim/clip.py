@@ -17,7 +17,7 @@ def clip_gradients(
     By norm each gradient is multiplied by min(1, max_norm / (norm + 1e-6)) (Pascanu et al., 2013),
     by value each element is brought into [-max_value, max_value]. The norm stays on its device:
     nothing waits for it until the caller reads it. A norm that is not finite makes all gradients
-    non-finite; it is for the caller to look before the update.
+    non-finite; the caller checks before the step.
 
     Arguments:
         max_norm: the limit of the norm; None: none.

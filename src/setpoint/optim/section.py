@@ -62,7 +62,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Whether it draws random numbers, and takes a `seed` for them, the same on all ranks."""
 
     by_parameter: ClassVar[bool] = True
-    """Whether an update of one parameter needs nothing of the others, so that it can be made for
+    """Whether a step of one parameter needs nothing of the others, so that it can be made for
     some of them at a time."""
 
     patterns: ClassVar[dict[str, tuple[Kind, ...] | None]] = {"no_decay_patterns": None}
@@ -130,7 +130,7 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it keeps anything of the size of the weights from update to update."""
+        """Whether it keeps optimizer state of the size of the weights between steps."""
         return True
 
     @property

@@ -24,7 +24,7 @@ from setpoint.train.build.parameters import trained_and_frozen
 from setpoint.train.config import Job
 
 STEP = 4
-"""Bytes of the count of updates that some optimizers keep for each parameter, in fp32."""
+"""Bytes of the count of steps that some optimizers keep for each parameter, in fp32."""
 
 
 class MemoryPlan(NamedTuple):
@@ -98,10 +98,10 @@ def planned_memory(job: Job, vocab_size: int) -> MemoryPlan:
 
 
 def optimizer_state(job: Job, parameters: Iterable[Parameter]) -> int | None:
-    """Count what the optimizer will keep from update to update.
+    """Count the optimizer state.
 
     Returns:
-        bytes, counts of updates included; None for an imported optimizer.
+        bytes, counts of steps included; None for an imported optimizer.
     """
     optimizer = job.optimizer
     held = job.precision.master or job.precision.params

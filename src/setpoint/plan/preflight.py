@@ -42,7 +42,7 @@ def preflight(job: Job, able: Collection[Need] = ("files",)) -> Preflight:
         "run directory": run_directory_of(job) if job.seed is not None else UNNAMED,
         "duration": str(job.duration),
         "batch": batch_sum(batch.global_size, batch.micro_size, batch.accumulation, ranks),
-        "tokens per update": tokens,
+        "tokens per step": tokens,
     }
     report = Preflight(facts, verify(job, able))
     unknown = _measure(job, facts)

@@ -47,7 +47,7 @@ def build_weights(config: Precision, model: nn.Module, full: dict[str, Tensor]) 
 
 
 def state_dtype(config: Precision) -> torch.dtype | None:
-    """The format that the optimizer is told to keep its state in.
+    """The dtype that the optimizer keeps its state in, as it is asked to.
 
     Returns:
         the format; None: that of the weights it updates.
@@ -63,7 +63,7 @@ def convert_state(
     """Bring the state of an optimizer into the configured formats, where a checkpoint had others.
 
     Arguments:
-        optimizer: with the state of a checkpoint; counts of updates stay as they are.
+        optimizer: with the state of a checkpoint; counts of steps stay as they are.
         others: for an optimizer whose formats are its own business, not Setpoint's: the format of
             each weight in the checkpoint. Only state of a weight's shape and format follows it.
     """

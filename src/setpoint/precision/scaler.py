@@ -1,4 +1,4 @@
-"""Scales the loss of fp16, and says which updates were skipped."""
+"""Dynamic loss scaling for fp16, with a count of skipped steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST = 2.0**-14
 class LossScaler(torch.amp.GradScaler):
     """PyTorch's scaler of losses (Micikevicius et al., 2018), which counts what it skips.
 
-    Where it is not enabled it does nothing, and every update is made.
+    Where it is not enabled it does nothing, and no step is skipped.
 
     Arguments:
         device: the type of the device, such as `"cuda"`.
@@ -78,7 +78,7 @@ class LossScaler(torch.amp.GradScaler):
         if self.get_scale() < LEAST:
             raise RunError(
                 f"the gradients of fp16 are not finite even with the loss scaled by {before:g}; "
-                f"{self.skipped} updates were skipped. Lower optimizer.lr, or compute in bf16"
+                f"{self.skipped} steps were skipped. Lower optimizer.lr, or compute in bf16"
             )
         return False
 
@@ -86,7 +86,7 @@ class LossScaler(torch.amp.GradScaler):
         """What a row of metrics says.
 
         Returns:
-            the scale, and how many updates of the run were skipped; nothing where it is not
+            the scale, and how many steps of the run were skipped; nothing where it is not
             enabled.
         """
         if not self.is_enabled():

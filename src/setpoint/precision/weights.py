@@ -76,7 +76,7 @@ class OptimizerParams:
     def grads_to_master(self) -> None:
         """Bring the gradients to where the optimizer looks, in the format that it takes.
 
-        After the last backward pass of an update; the model's own gradients are given away one by
+        After the last backward pass of a step; the model's own gradients are given away one by
         one, so that no two copies of all are held.
         """
         for weight, held in self.pairs:

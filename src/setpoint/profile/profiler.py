@@ -1,4 +1,4 @@
-"""Profiles updates in cycles, and writes each cycle's trace whole or not at all."""
+"""Profiles steps in cycles, and writes each cycle's trace whole or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cycle:
     """What one cycle left behind.
 
     Arguments:
-        first, last: the first and the last update recorded, as the run counts them.
+        first, last: the first and the last step recorded, as the run counts them.
         trace: the Chrome trace; None if it could not be written.
         table: the operators that take longest, as text; empty without a table.
         snapshot: what the GPU's memory held, as a pickle.
@@ -45,10 +45,10 @@ class Cycle:
     whole: bool = True
 
 
-class UpdateProfiler:
-    """Runs torch.profiler over the updates of a session.
+class StepProfiler:
+    """Runs torch.profiler over the steps of a session.
 
-    It begins with `start`, is told of each update, and ends with `close`, or by itself after the
+    It begins with `start`, is called at each step, and ends with `close`, or by itself after the
     last cycle.
     """
 
@@ -58,7 +58,7 @@ class UpdateProfiler:
         directory: Path,
         device: torch.device,
         report: Callable[[Cycle], None],
-        unit: str = "updates",
+        unit: str = "steps",
     ) -> None:
         self.section, self.directory, self.device = section, directory, device
         self.report, self.unit = report, unit
@@ -70,11 +70,11 @@ class UpdateProfiler:
 
     @property
     def is_over(self) -> bool:
-        """Whether no update will be recorded any more."""
+        """Whether no further step will be recorded."""
         return self._profile is None
 
     def start(self, step: int) -> None:
-        """Begin before the first update of a session.
+        """Begin before the first step of a session.
 
         Raises:
             RunError: if the folder of the traces cannot be made.
@@ -112,8 +112,8 @@ class UpdateProfiler:
             self._profile.start()
         self._look()
 
-    def after_update(self, step: int) -> None:
-        """Go on after an update."""
+    def after_step(self, step: int) -> None:
+        """Go on after a step."""
         if self._profile is None:
             return
         self._step = step
@@ -134,7 +134,7 @@ class UpdateProfiler:
             running.stop()
 
     def _look(self) -> None:
-        """See whether a cycle begins to record with the next update."""
+        """See whether a cycle begins to record with the next step."""
         assert self._profile is not None
         if self._first is None and self._profile.current_action in RECORDING:
             self._first = self._step + 1
@@ -144,7 +144,7 @@ class UpdateProfiler:
         """Write what a cycle has recorded. torch calls it when it ends."""
         first, last, self._first = self._first, self._step, None
         if first is None or last < first:
-            # An update that an error broke off is no update.
+            # A step that an error broke off is no step.
             end_snapshot(self.section, self.device)
             return
         self.cycles += 1

@@ -15,7 +15,7 @@ _PYTHON = re.compile(r"<|nn\.Module: |.*\(\d+\): ")
 LONGEST = 64
 
 
-def operator_table(seen: profile, section: Profiling, updates: int, unit: str = "updates") -> str:
+def operator_table(seen: profile, section: Profiling, steps: int, unit: str = "steps") -> str:
     """Tell which operators take the time.
 
     The time of an operator is its own, without what it calls: the rows add up to the whole. On a
@@ -51,7 +51,7 @@ def operator_table(seen: profile, section: Profiling, updates: int, unit: str = 
     whole = f"{cpu / 1e3:,.1f} ms of CPU" + (f", {gpu / 1e3:,.1f} ms of GPU" if on_gpu else "")
     if section.flops:
         whole += f", {sum(row.flops for row in rows) / 1e9:,.3f} GFLOP counted"
-    title = f"{updates} {unit}, {len(rows)} operators, {whole}"
+    title = f"{steps} {unit}, {len(rows)} operators, {whole}"
     return "\n".join([title, *_aligned(cells, text_last=section.shapes)])
 
 

@@ -16,7 +16,7 @@ class Reading:
     """What is known at one moment of a run; None is not shown.
 
     Arguments:
-        loss: mean over the updates since the last reading, in nats per token.
+        loss: mean over the steps since the last reading, in nats per token.
         seconds_left: until the end as far as anybody can tell.
         mfu: share of the hardware's peak, between 0 and 1.
         fraction: how much of the run is done, between 0 and 1.
@@ -68,7 +68,7 @@ class Progress:
         """Show a line that stays: an evaluation, a saved checkpoint."""
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
-        """Tell how far a piece of work beside the updates is; cheap enough for every batch.
+        """Show the progress of work other than steps; cheap enough for every batch.
 
         Arguments:
             what: the work and its unit, such as `evaluating held_out, sequences`.
@@ -125,7 +125,7 @@ class LineProgress(Progress):
 
 
 class WorkLine(Progress):
-    """One line of a terminal that says how far a piece of work is, for commands without updates."""
+    """One line of a terminal with the progress of work, for commands that do not train."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -49,7 +49,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
 
 class Job(
     Config,
-    schema=6,
+    schema=7,
     migrations="setpoint.train.migrations",
     presets="setpoint.presets",
     other_names="setpoint.train.other_names",
@@ -256,7 +256,7 @@ class Job(
         section = self.schedule
         return self.duration if isinstance(section, Spanning) and section.needs_horizon else None
 
-    @derive("schedule.judged_on")
+    @derive("schedule.evaluated_on")
     def plateau_basis(self) -> str | None:
         """What the metric that a plateau schedule follows depends on, apart from the data."""
         schedule, section = self.schedule, self.evaluation

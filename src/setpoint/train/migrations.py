@@ -169,3 +169,22 @@ def speed_of_a_step() -> Iterable[Operation]:
         Added("memory.keep_freed", False, role=RUNTIME),
         Added("model.moe.load_sequences", None),
     ]
+
+
+# Codes of cautions with another name since schema 7.
+CODES = {"judged-but-not-saved": "evaluated-but-not-saved"}
+
+
+def _codes(silenced: Any) -> Any:
+    if not isinstance(silenced, list):
+        return silenced
+    return [CODES.get(code, code) for code in silenced]
+
+
+@migration(to=7)
+def plain_names() -> Iterable[Operation]:
+    """Names say evaluate where they said judge."""
+    return [
+        Renamed("schedule.judged_on", "schedule.evaluated_on", of="plateau"),
+        Converted("silence", _codes, ""),
+    ]

@@ -94,15 +94,18 @@ def test_values_of_another_metric_are_forgotten() -> None:
 )
 def test_values_of_another_text_are_forgotten(recorded: str, kept: bool) -> None:
     section = Plateau(patience=5)
-    section.judged_on = "held_out every 2 steps"
+    section.evaluated_on = "held_out every 2 steps"
     one, other = resolve(section).build(), resolve(section).build()
     for value in (2.0, 3.0):
         one.observe(value)
-    other.load_state_dict({**one.state_dict(), "judged_on": recorded})
+    other.load_state_dict({**one.state_dict(), "evaluated_on": recorded})
+    assert (other.best, other.waited) == ((2.0, 1) if kept else (None, 0))
+    # Checkpoints of schema 6 have it by its old name.
+    state = one.state_dict()
+    del state["evaluated_on"]
+    other.load_state_dict({**state, "judged_on": recorded})
     assert (other.best, other.waited) == ((2.0, 1) if kept else (None, 0))
     # Checkpoints from before it was kept are of the same text.
-    state = one.state_dict()
-    del state["judged_on"]
     other.load_state_dict(state)
     assert (other.best, other.waited) == (2.0, 1)
 

@@ -47,10 +47,10 @@ def test_a_run_that_is_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "traces/rank-0/steps-7-8.json.gz",
     ]
     found = read_trace(run / "traces/rank-0/steps-3-4.json.gz")
-    # Two micro-batches an update.
-    assert spans(found) == ["update 3", *PARTS, "update 4", *PARTS]
+    # Two micro-batches a step.
+    assert spans(found) == ["step 3", *PARTS, "step 4", *PARTS]
     by_name = {e["name"]: e for e in found if e.get("cat") == "user_annotation"}
-    whole = by_name["update 4"]
+    whole = by_name["step 4"]
     for part in set(PARTS):
         inner = by_name[part]
         assert whole["ts"] <= inner["ts"]
@@ -81,7 +81,7 @@ def test_steps_are_those_of_the_run_after_a_resume(tmp_path: Path) -> None:
     train(small_job(tmp_path, "duration=5 steps", CONSTANT))
     run = train(small_job(tmp_path, "duration=10 steps", CONSTANT, *WINDOW)).directory
     assert traces(run) == ["traces/rank-0/steps-8-9.json.gz"]
-    assert spans(read_trace(run / traces(run)[0]))[0] == "update 8"
+    assert spans(read_trace(run / traces(run)[0]))[0] == "step 8"
 
 
 class Interrupt(Callback):
@@ -109,7 +109,7 @@ def test_a_session_that_ends_within_a_cycle(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if how == "duration":
-        # The session has fewer updates left than the run has.
+        # The session has fewer steps left than the run has.
         train(small_job(tmp_path, f"duration={8 - step} steps", CONSTANT))
     else:
         added: Any = lambda *_: [Interrupt(step, how)]  # noqa: E731
@@ -126,10 +126,10 @@ def test_a_session_that_ends_within_a_cycle(
     assert traces(run) == ([f"traces/rank-0/steps-{first}-{first}.json.gz"] if kept else [])
     shown = capsys.readouterr().out
     if kept:
-        assert spans(read_trace(run / traces(run)[0]))[0] == f"update {first}"
+        assert spans(read_trace(run / traces(run)[0]))[0] == f"step {first}"
         assert f"profile of steps {first} to {first}, of 5 that were to be recorded," in shown
     else:
-        assert "when 0 of 1 cycles had recorded an update" in shown
+        assert "when 0 of 1 cycles had recorded a step" in shown
     assert not recording()
 
 

@@ -141,18 +141,20 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "cannot be resumed: 1 identity value" in message
     assert (
-        "  schedule.judged_on\n"
+        "  schedule.evaluated_on\n"
         "    saved      'held_out every 2 steps, the first 12 sequences' (derived from "
     ) in message
     assert "    requested  'held_out every 2 steps, the first 3 sequences' (derived" in message
-    assert "schedule.judged_on follows from the section evaluation: a plateau learns" in message
+    assert (
+        "schedule.evaluated_on follows from the section evaluation: a plateau schedule" in message
+    )
     assert snapshot(run) == before
     # Another evaluation that only looks on may come and go, also here.
     web = "evaluation.datasets=[{name: web, sources: [{type: random, documents: 9}]}]"
     assert resume(run, "duration=8 steps", web).ended.step == 8
     draft, _ = read_record(Job, str(run))
     job = compose(Job, draft, flags=["duration=9 steps", "evaluation.sequences=3"]).resolve()
-    assert train(job, run, accept=["schedule.judged_on"]).ended.step == 9
+    assert train(job, run, accept=["schedule.evaluated_on"]).ended.step == 9
 
 
 def test_run_time_settings_may_change(run: Path) -> None:

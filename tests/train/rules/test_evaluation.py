@@ -172,10 +172,12 @@ def test_other_evaluations_are_not(tmp_path: Path, flags: tuple[str, ...], chang
 
 
 def test_what_moves_a_plateau_is_not_given(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"judged_on = 'x'(.|\n)*contradicts the section"):
-        small_job(tmp_path, "schedule=plateau", "schedule.judged_on=x")
+    with pytest.raises(ConfigError, match=r"evaluated_on = 'x'(.|\n)*contradicts the section"):
+        small_job(tmp_path, "schedule=plateau", "schedule.evaluated_on=x")
     whole = small_job(tmp_path, "schedule=plateau")
-    again = small_job(tmp_path, "schedule=plateau", f"schedule.judged_on={whole.plateau_basis()}")
+    again = small_job(
+        tmp_path, "schedule=plateau", f"schedule.evaluated_on={whole.plateau_basis()}"
+    )
     assert fingerprint(again) == fingerprint(whole)
 
 

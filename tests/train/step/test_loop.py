@@ -299,7 +299,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
         train(job)
     assert caught.value.status == 1
     assert str(caught.value).startswith("step 4: the loss is ")
-    assert "not finite; the update was not made" in str(caught.value)
+    assert "not finite; the step was not taken" in str(caught.value)
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "checkpoints" / "latest").read_text() == "step-00000003\n"
     for folder in (run / "checkpoints").glob("step-*"):

@@ -17,7 +17,7 @@ def update_biases(model: nn.Module, counts: Tensor, schedule_at: float) -> None:
 
     b_i <- b_i + rate * sign(mean load - load_i) (auxiliary-loss-free load balancing, Wang et al.,
     2024; DeepSeek-V3): every bias moves by the same amount, whatever the error's size. To be called
-    once for each update of the weights, with the counts of its whole global batch.
+    once per step, with the counts of its whole global batch.
 
     Arguments:
         schedule_at: how much of the horizon is over, from 0 to 1.

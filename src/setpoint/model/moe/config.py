@@ -31,7 +31,7 @@ class SigmoidTopK(
 ):
     """Sigmoid scores, with an expert bias for selection only (auxiliary-loss-free load balancing).
 
-    The bias is updated once per update from the load over all ranks, without a loss
+    The bias is updated once per step from the load over all ranks, without a loss
     (Wang et al., 2024; DeepSeek-V3).
     """
 

@@ -43,7 +43,7 @@ class Router(nn.Module):
     """(E,) fp32, added to scores where experts are chosen, and nowhere else; None: nothing is."""
 
     bias_rate: float = 0.0
-    """How far the bias moves at an update."""
+    """How far the bias moves at a step."""
 
     bias_schedule: str = "constant"
     """How that changes over the run."""
@@ -103,7 +103,7 @@ class SigmoidTopK(Router):
         super().__init__(config, model=model)
         self.bias_rate, self.bias_schedule = config.bias_rate, config.bias_schedule
         # Not a parameter: it is moved by counting, not by gradients, so that no optimizer, weight
-        # decay or clipping may touch it. `update_biases` does, once per update.
+        # decay or clipping may touch it. `update_biases` does, once per step.
         self.bias = torch.zeros(self.weight.shape[0], dtype=torch.float32)
 
     def decide(self, logits: Tensor) -> Choice:

@@ -1,1 +1,1 @@
-"""Learning-rate schedules: pure functions of the update's number, and their configuration."""
+"""Learning-rate schedules: pure functions of the step's number, and their configuration."""

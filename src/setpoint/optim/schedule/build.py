@@ -270,7 +270,7 @@ class PlateauCurve:
         """What evaluations have come to."""
         return {
             "monitor": self.config.monitor,
-            "judged_on": self.config.judged_on,
+            "evaluated_on": self.config.evaluated_on,
             "level": self.level,
             "best": self.best,
             "waited": self.waited,
@@ -280,6 +280,7 @@ class PlateauCurve:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken; values of another metric or text are forgotten."""
         self.level = state["level"]
-        of = state["monitor"], state.get("judged_on", self.config.judged_on)
-        if of == (self.config.monitor, self.config.judged_on):
+        # Checkpoints of schema 6 and before call it judged_on, the first ones not at all.
+        data = state.get("evaluated_on", state.get("judged_on", self.config.evaluated_on))
+        if (state["monitor"], data) == (self.config.monitor, self.config.evaluated_on):
             self.best, self.waited, self.cooling = state["best"], state["waited"], state["cooling"]

@@ -522,7 +522,7 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:Plate
     """Monitored metric, as DATASET.METRIC: held_out.loss. Accuracy is maximized, others
     minimized."""
 
-    judged_on: str | None = derived()
+    evaluated_on: str | None = derived(formerly=lambda value: {"judged_on": value})
     """Evaluation interval and data of the metric: in the fingerprint, as they move the learning
     rate. Set by the training job from its section evaluation, and never given."""
 
@@ -542,8 +542,8 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:Plate
     floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
 
-    @derive("judged_on")
-    def _derive_judged_on(self) -> str | None:
+    @derive("evaluated_on")
+    def _derive_evaluated_on(self) -> str | None:
         return None
 
     @property

@@ -114,7 +114,7 @@ def inverse_sqrt_factor(
     With tau = W that is sqrt(W / at).
 
     Arguments:
-        timescale: tau; tau updates after the warm-up the factor is sqrt(1 / 2).
+        timescale: tau; tau steps after the warm-up the factor is sqrt(1 / 2).
     """
     if at < warmup:
         return warmup_factor(at, warmup=warmup, warmup_from=warmup_from, ahead=ahead)
@@ -183,7 +183,7 @@ def piecewise_factor(at: float, stretches: Sequence[Stretch], ahead: float = 1) 
     A step is a stretch of the curve itself, from at to at + ahead, and has the higher of the
     factors at its two ends: t = (at - begin) / (end - begin) in a phase that falls, with at + ahead
     in place of at, and at most 1, in one that rises. So a rise from 0 does not begin with an
-    update of nothing, as no warm-up does, and the last update of a rise is at its target.
+    step of nothing, as no warm-up does, and the last step of a rise is at its target.
 
     Arguments:
         stretches: the phases, in order, without gaps.

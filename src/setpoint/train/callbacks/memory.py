@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MemoryCallback(Callback):
-    """Reports the memory of each part once, after the first update of a session."""
+    """Reports the memory of each part once, after the first step of a session."""
 
     phase = Phase.STEP
 

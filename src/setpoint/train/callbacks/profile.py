@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch.profiler import record_function
 
-from setpoint.profile.profiler import Cycle, UpdateProfiler
+from setpoint.profile.profiler import Cycle, StepProfiler
 from setpoint.profile.trace import traces_of
 from setpoint.train.step.loop import Callback, Phase
 
@@ -42,7 +42,7 @@ class ProfileCallback(Callback):
         self.section, self.rank = section, rank
         self.run, self.events, self.progress = run, events, progress
         directory = traces_of(section, run) / f"rank-{rank}"
-        self.profiler = UpdateProfiler(section, directory, device, self.tell)
+        self.profiler = StepProfiler(section, directory, device, self.tell)
 
     def start(self, loop: Loop) -> None:
         """Begin, and name the parts of a step from now on."""
@@ -53,7 +53,7 @@ class ProfileCallback(Callback):
         """Go on; after the last cycle nothing stays behind."""
         if self.profiler.is_over:
             return
-        self.profiler.after_update(loop.position.step)
+        self.profiler.after_step(loop.position.step)
         if self.profiler.is_over:
             loop.span = nullcontext
 
@@ -68,7 +68,7 @@ class ProfileCallback(Callback):
             of = "" if wanted is None else f" of {wanted}"
             self.progress.note(
                 f"profiling: the session ended at step {loop.position.step}, when {seen}{of} "
-                f"cycles had recorded an update"
+                f"cycles had recorded a step"
             )
 
     def tell(self, cycle: Cycle) -> None:

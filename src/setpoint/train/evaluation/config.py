@@ -30,7 +30,7 @@ LONG_EVALUATION_MEANS = "an evaluation takes longer than the training between tw
 BACKWARD = 3
 """A token of training costs as much as three that are only read: forward 1, backward 2."""
 SEQUENCES = 64
-"""The default: every 100 updates of 8 sequences, evaluating them takes 3 % of the training."""
+"""The default: every 100 steps of 8 sequences, evaluating them takes 3 % of the training."""
 Metric = Literal["loss", "perplexity", "bits_per_byte", "accuracy"]
 METRICS: tuple[str, ...] = get_args(Metric)
 

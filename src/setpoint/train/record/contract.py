@@ -212,10 +212,10 @@ def _refusal(
         words += [f"--accept {path}" for path in paths]
         command = " ".join([f"setpoint train {run}", *words])
         lines.append(f"  To go on with this run all the same: {command}")
-    if any(item.path == "schedule.judged_on" for item in refused):
+    if any(item.path == "schedule.evaluated_on" for item in refused):
         lines.append(
-            "  schedule.judged_on follows from the section evaluation: a plateau learns from what "
-            "is evaluated, and how often."
+            "  schedule.evaluated_on follows from the section evaluation: a plateau schedule sets "
+            "the rate by what is evaluated, and how often."
         )
     horizon = next((item.left for item in refused if item.path == "schedule.horizon"), None)
     if isinstance(horizon, str | list):
@@ -348,7 +348,7 @@ def _known(path: str, job: Job, found: Sequence[Difference]) -> str:
 
 
 def _shrinks(recorded: object, job: Job) -> bool:
-    """Whether a limit is lower than it was; updates and tokens are the same thing, counted apart.
+    """Whether a limit is lower than it was; steps and tokens are the same thing, counted apart.
 
     A limit in a unit that the record does not know is one more way to end a session, and fine.
     """

@@ -150,7 +150,7 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     if multiple or 2 * saved >= evaluated:
         return
     yield Caution(
-        "judged-but-not-saved",
+        "evaluated-but-not-saved",
         "checkpoint.every",
         f"the best is one that is evaluated and saved, and of {evaluated} evaluations before the "
         f"end {saved} are of weights that are saved",

@@ -103,9 +103,9 @@ def plateau_problems(job: Job) -> Iterator[Problem]:
     """Find a metric that a plateau schedule follows, and that is not computed, or too late."""
     assert isinstance(job.schedule, Plateau)
     follows = job.plateau_basis()
-    if job.schedule.judged_on != follows:
+    if job.schedule.evaluated_on != follows:
         yield Problem(
-            "schedule.judged_on",
+            "schedule.evaluated_on",
             "contradicts the section evaluation, which it follows from",
             valid=() if follows is None else (repr(follows),),
             hint="Remove it.",

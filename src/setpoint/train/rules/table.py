@@ -32,7 +32,7 @@ CAUTIONS = {
     "muon-learning-rate-low": "Muon has a learning rate as for AdamW, whose updates are larger",
     "muon-rate-for-adamw": "AdamW has the learning rate of Muon's matrices for all else",
     "lion-learning-rate-high": "a learning rate for AdamW is Lion's, whose updates are larger",
-    "judged-but-not-saved": "most evaluated weights are not saved, so that they cannot be the best",
+    "evaluated-but-not-saved": "most evaluated weights are not saved, so they cannot be the best",
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}

@@ -203,7 +203,7 @@ class Loop:
     def step(self) -> StepResult:
         """Take a step, and move the position past it."""
         started = time.perf_counter()
-        with self.span(f"update {self.position.step + 1}"):
+        with self.span(f"step {self.position.step + 1}"):
             result = self.take_step()
         self.stop.busy = True
         self.advance(result, time.perf_counter() - started)
@@ -263,7 +263,7 @@ class Loop:
         raise RunError(
             f"step {self.position.step + 1}: none of the {targets} targets of the batch counts: "
             f"the weights of the data, loss.ignore_index or loss.token_weights leave all of them "
-            f"out; the update was not made. Enlarge batch.global_size "
+            f"out; the step was not taken. Enlarge batch.global_size "
             f"({self.job.batch.global_size}), so that each batch has some"
         )
 
@@ -275,7 +275,7 @@ class Loop:
         """
         raise RunError(
             f"step {self.position.step + 1}: the loss is {loss} and the gradient norm {norm}, "
-            f"which is not finite; the update was not made, and checkpoints hold the steps "
+            f"which is not finite; the step was not taken, and checkpoints hold the steps "
             f"before it. Lower optimizer.lr ({self.job.optimizer.lr}), lengthen the warm-up, or "
             f"compute in fp32 or bf16"
         )
