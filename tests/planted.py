@@ -120,13 +120,13 @@ BREAKS = [
     ),
     Break(
         "data/windows.py",
-        "targets[beyond] = IGNORE_INDEX",
-        "targets[beyond[:, :0]] = IGNORE_INDEX",
+        "targets[beyond[:, 1:]] = IGNORE_INDEX",
+        "targets[:, :0] = IGNORE_INDEX",
         "data",
     ),
     Break(
         "data/windows.py",
-        "target_tokens=targets.size - int(beyond.sum())",
+        "target_tokens=int((targets != IGNORE_INDEX).sum())",
         "target_tokens=targets.size",
         "data",
     ),

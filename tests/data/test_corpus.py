@@ -26,6 +26,7 @@ from setpoint.data.split import split_position
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import evaluation_windows
+from setpoint.shapes.batch import IGNORE_INDEX
 
 
 def test_documents_lie_between_separators(corpus_of: Callable[..., Corpus]) -> None:
@@ -237,7 +238,53 @@ def test_what_is_no_document_is_refused_by_its_source(
 ) -> None:
     monkeypatch.setattr(Given, "result", result)
     with pytest.raises(SetpointError) as caught:
-        list(documents_of(Given.Config(), "data.sources.0"))
+        list(documents_of(Given.Config(), "data.sources.0", ByteTokenizer()))
     text = str(caught.value)
     assert text.startswith(f"data.sources.0: documents() of {__name__}.Given gave ")
     assert words in text
+
+
+def test_documents_of_tokens_say_which_are_trained() -> None:
+    documents = [
+        Document("s/text", b"ab"),
+        Document("s/ids", tokens=np.array([3, 4, 5]), trained=np.array([False, True, True])),
+        Document("s/all", tokens=np.array([6])),
+    ]
+    corpus = build_corpus(documents, ByteTokenizer(), side="train", sources=("s",))
+    assert corpus.tokens[:].tolist() == [256, 97, 98, 256, 3, 4, 5, 256, 6, 256]
+    batch = evaluation_windows(corpus, 9).rows(np.array([0]))
+    # The separator after a document whose mask is given is no target.
+    wanted = [97, 98, 256, IGNORE_INDEX, 4, 5, IGNORE_INDEX, 6, 256]
+    assert batch.targets.tolist() == [wanted]
+    assert (batch.tokens, batch.target_tokens, batch.target_bytes) == (9, 7, 5)
+
+
+def test_the_mask_is_part_of_the_digest() -> None:
+    def digest(trained: list[bool] | None) -> str:
+        mask = None if trained is None else np.array(trained)
+        return Document("s/ids", tokens=np.array([3, 4]), trained=mask).record().sha256
+
+    assert len({digest(None), digest([True, False]), digest([False, True])}) == 3
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (Document("given/a", tokens=np.array([3, 257])), "token 257 at place 1.* 0 to 256"),
+        (Document("given/a", tokens=np.array([-1])), "token -1 at place 0"),
+        (
+            Document("given/a", tokens=np.array([3]), trained=np.array([True, True])),
+            "has 1 tokens, and says of 2",
+        ),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch, document: Document, message: str
+) -> None:
+    def tokenized(self: Given, tokenizer: ByteTokenizer) -> list[Document]:
+        return [document]
+
+    monkeypatch.setattr(Given, "tokenized", tokenized, raising=False)
+    words = f"(?s)data.sources.0: the document 'given/a'.*{message}"
+    with pytest.raises(SetpointError, match=words):
+        list(documents_of(Given.Config(), "data.sources.0", ByteTokenizer()))

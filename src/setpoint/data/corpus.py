@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError, describe_value
 from setpoint.data.config import Data
-from setpoint.data.document import Document, FileRecord, Source
+from setpoint.data.document import Document, FileRecord, Source, TokenSource
 from setpoint.data.sequences import DataIdentity
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.split import split_documents, split_position
-from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
+from setpoint.data.token_row import TokenArray, TokenRow
+from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 PIECE = 1 << 24
 """Bytes of a document that are tokenized between two reports where a tokenizer allows it."""
@@ -45,7 +46,7 @@ class Corpus:
 
     Arguments:
         side: "train", "held_out" or the name of a text that is only evaluated on, for messages.
-        tokens: (T,) ids, in memory, 2 bytes each while the vocabulary allows.
+        tokens: (T,) ids, in memory or in mapped files; 2 bytes each while the vocabulary allows.
         token_bytes: (V,) bytes each id stands for; 0 for the separator.
         byte_count: bytes of text as the tokenizer sees it, the sum of `token_bytes` over `tokens`.
         files: name, size and SHA-256 of each document, in order.
@@ -53,10 +54,11 @@ class Corpus:
         sources: names of the sources that the documents are from.
         starts: (documents,) the first token of each.
         source: (documents,) which of `sources` each is from.
+        trained: (T,) bool, which tokens are targets; None: all.
     """
 
     side: str
-    tokens: TokenArray
+    tokens: TokenRow
     token_bytes: npt.NDArray[np.int64]
     separator: int
     byte_count: int
@@ -65,6 +67,7 @@ class Corpus:
     sources: tuple[str, ...]
     starts: npt.NDArray[np.int64]
     source: npt.NDArray[np.int64]
+    trained: TokenRow | None = None
 
     def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Which of `sources` the tokens at positions are from; a separator ends its document."""
@@ -98,31 +101,24 @@ def build_corpus(
     Raises:
         SetpointError: the tokenizer cannot take a document, which is named.
     """
-    dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-    separator = np.array([tokenizer.separator], dtype=dtype)
-    pieces: list[TokenArray] = [separator]
-    starts, length = np.empty(len(documents), np.int64), 1
-    done, total = 0, sum(len(document.data) for document in documents)
+    row = _Row(tokenizer, len(documents))
+    done, total = 0, sum(document.size for document in documents)
     what = f"tokenizing {side}, bytes"
     for number, document in enumerate(documents, start=1):
-        size = len(document.data)
-        whole = size >= LARGE and not getattr(tokenizer, "takes_pieces", False)
+        whole = document.size >= LARGE and not getattr(tokenizer, "takes_pieces", False)
         if show is not None:
-            at = f" (document {number} of {len(documents)} has {size / 1e6:,.0f} MB)"
+            at = f" (document {number} of {len(documents)} has {document.size / 1e6:,.0f} MB)"
             show(what + at * whole, done, total, now=whole)
-        starts[number - 1] = length
-        for data, piece in _encoded(document, tokenizer, where):
-            pieces.append(piece.astype(dtype, copy=False))
-            length += len(piece)
-            done += len(data)
+        for size, piece in _encoded(document, tokenizer, where):
+            row.add(piece)
+            done += size
             if show is not None and done < total:
                 show(what, done, total)
-        pieces.append(separator)
-        length += 1
+        row.end(document.trained)
     if show is not None:
         show(what, total, total)
     files = tuple(document.record() for document in documents)
-    tokens = np.concatenate(pieces)
+    tokens = np.concatenate(row.pieces)
     return Corpus(
         side=side,
         tokens=tokens,
@@ -132,9 +128,45 @@ def build_corpus(
         files=files,
         digest=files_digest(tokenizer.name, files),
         sources=tuple(sources) or (side,),
-        starts=starts,
+        starts=row.starts,
         source=np.array([_source_of(file.name, sources) for file in files], np.int64),
+        trained=row.targets(),
     )
+
+
+class _Row:
+    """Documents as they are laid in a row."""
+
+    def __init__(self, tokenizer: Tokenizer, documents: int) -> None:
+        self.dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+        self.separator = np.array([tokenizer.separator], dtype=self.dtype)
+        self.pieces: list[TokenArray] = [self.separator]
+        self.starts = np.empty(documents, np.int64)
+        self.length, self.number, self.begin = 1, 0, 1
+        self.masks: list[tuple[int, npt.NDArray[np.bool_]]] = []
+
+    def add(self, piece: npt.NDArray[np.integer[Any]]) -> None:
+        """Append tokens of the document that is being laid."""
+        self.pieces.append(piece.astype(self.dtype, copy=False))
+        self.length += len(piece)
+
+    def end(self, trained: npt.NDArray[np.bool_] | None) -> None:
+        """End the document with a separator."""
+        self.starts[self.number] = self.begin
+        if trained is not None:
+            self.masks.append((self.begin, np.append(trained, False)))
+        self.pieces.append(self.separator)
+        self.length += 1
+        self.number, self.begin = self.number + 1, self.length
+
+    def targets(self) -> npt.NDArray[np.bool_] | None:
+        """Which tokens are targets; None: all."""
+        if not self.masks:
+            return None
+        targets = np.ones(self.length, np.bool_)
+        for start, mask in self.masks:
+            targets[start : start + len(mask)] = mask
+        return targets
 
 
 def _source_of(name: str, sources: Sequence[str]) -> int:
@@ -151,13 +183,16 @@ def _byte_count(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
 
 def _encoded(
     document: Document, tokenizer: Tokenizer, where: str
-) -> Iterator[tuple[bytes, TokenArray]]:
-    """The tokens of a document, piece by piece where that changes none of them."""
+) -> Iterator[tuple[int, npt.NDArray[np.integer[Any]]]]:
+    """The tokens of a document with the bytes they are of, in pieces where that changes none."""
+    if document.tokens is not None:
+        yield document.size, document.tokens
+        return
     step = PIECE if getattr(tokenizer, "takes_pieces", False) else max(len(document.data), 1)
     try:
         for start in range(0, max(len(document.data), 1), step):
             piece = document.data[start : start + step]
-            yield piece, tokenizer.encode(piece)
+            yield len(piece), tokenizer.encode(piece)
     except SetpointError as error:
         raise SetpointError(f"{where}: the document '{document.name}': {error}") from error
 
@@ -181,8 +216,8 @@ def build_named_corpus(
     """
     documents: list[Document] = []
     for index, source in enumerate(sources):
-        for document in documents_of(source, f"{where}.{index}"):
-            documents += [document] * bool(document.data)
+        for document in documents_of(source, f"{where}.{index}", tokenizer):
+            documents += [document] * bool(document.size)
             if show is not None:
                 show(f"reading documents of {name}", len(documents), None)
     if not documents:
@@ -207,11 +242,11 @@ def build_corpora(
         SetpointError: a source cannot be read, or a side is empty.
     """
     documents: list[Document] = []
-    for document in read_sources(config):
+    for document in read_sources(config, tokenizer):
         documents.append(document)
         if show is not None:
             show("reading documents", len(documents), None)
-    if not any(document.data for document in documents):
+    if not any(document.size for document in documents):
         raise SetpointError(_no_text(config))
     split = split_documents(documents, 0 if config.validation else config.held_out)
     names = [source.name for source in config.sources]
@@ -238,7 +273,7 @@ def _no_text(config: Data) -> str:
     )
 
 
-def read_sources(config: Data) -> Iterator[Document]:
+def read_sources(config: Data, tokenizer: Tokenizer) -> Iterator[Document]:
     """The documents of all sources, one source after the other.
 
     Arguments:
@@ -251,10 +286,10 @@ def read_sources(config: Data) -> Iterator[Document]:
         SetpointError: a source cannot be read.
     """
     for index, source in enumerate(config.sources):
-        yield from documents_of(source, f"data.sources.{index}")
+        yield from documents_of(source, f"data.sources.{index}", tokenizer)
 
 
-def documents_of(section: SourceConfig, where: str) -> Iterator[Document]:
+def documents_of(section: SourceConfig, where: str, tokenizer: Tokenizer) -> Iterator[Document]:
     """The documents of one source, which may be a user's class, each checked.
 
     Raises:
@@ -262,8 +297,12 @@ def documents_of(section: SourceConfig, where: str) -> Iterator[Document]:
     """
     source: object = section.build(where=where)
     kind = type(source)
-    title = f"{where}: documents() of {kind.__module__}.{kind.__qualname__} gave "
-    found: object = cast(Source, source).documents()
+    method = "tokenized" if hasattr(source, "tokenized") else "documents"
+    title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "
+    if method == "tokenized":
+        found: object = cast(TokenSource, source).tokenized(tokenizer)
+    else:
+        found = cast(Source, source).documents()
     if not isinstance(found, Iterable):
         raise SetpointError(f"{title}{_brief(found)}.\n{WANTED_DOCUMENTS}")
     for document in cast(Iterable[object], found):
@@ -280,6 +319,8 @@ def documents_of(section: SourceConfig, where: str) -> Iterator[Document]:
                 f"{title}the document {name!r}, whose data is {_brief(data)}.\n"
                 f"{WANTED_DOCUMENTS}{hint}"
             )
+        if document.tokens is not None:
+            _require_ids(document, tokenizer, where)
         if not name.startswith(section.name):
             raise SetpointError(
                 f"{title}a document named {name!r}, and {where}.name = {section.name!r}.\n"
@@ -287,6 +328,25 @@ def documents_of(section: SourceConfig, where: str) -> Iterator[Document]:
                 "that those of two sources differ."
             )
         yield document
+
+
+def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
+    tokens, trained = document.tokens, document.trained
+    assert tokens is not None
+    if trained is not None and trained.shape != tokens.shape:
+        raise SetpointError(
+            f"{where}: the document '{document.name}' has {len(tokens)} tokens, and says of "
+            f"{len(trained)} whether they are trained.\nValid: one for each token."
+        )
+    low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
+    if low < 0 or high >= tokenizer.vocab_size:
+        wrong = low if low < 0 else high
+        at = int(np.flatnonzero(tokens == wrong)[0])
+        raise SetpointError(
+            f"{where}: the document '{document.name}' has the token {wrong} at place {at}, and the "
+            f"tokenizer {tokenizer.name} has {tokenizer.vocab_size}.\n"
+            f"Valid: 0 to {tokenizer.vocab_size - 1}; tokens of this tokenizer."
+        )
 
 
 WANTED_DOCUMENTS = (

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text with a name: the unit of the split and of the record.
+    """One text with a name, or the tokens of one: the unit of the split and of the record.
 
     Arguments:
         name: unique in the corpus and the same on every machine, `source/relative/path`.
+        data: the text as UTF-8; empty where there are `tokens`.
+        tokens: (T,) ids without separators, of a source that makes them itself.
+        trained: (T,) bool, which of `tokens` are targets, and the separator after them then is
+            none; None: all are, and it is.
     """
 
     name: str
-    data: bytes
+    data: bytes = b""
+    tokens: npt.NDArray[np.integer[Any]] | None = field(default=None, compare=False)
+    trained: npt.NDArray[np.bool_] | None = field(default=None, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text, or of the tokens as they are given."""
+        return len(self.data) if self.tokens is None else self.tokens.nbytes
 
     def record(self) -> FileRecord:
         """The line this document leaves in the record of the data.
@@ -25,7 +41,12 @@ class Document:
         Returns:
             its name, size in bytes and SHA-256.
         """
-        return FileRecord(self.name, len(self.data), hashlib.sha256(self.data).hexdigest())
+        digest = hashlib.sha256(self.data)
+        if self.tokens is not None:
+            digest.update(np.ascontiguousarray(self.tokens, dtype="<i8").data)
+        if self.trained is not None:
+            digest.update(np.packbits(self.trained).data)
+        return FileRecord(self.name, self.size, digest.hexdigest())
 
 
 class FileRecord(NamedTuple):
@@ -47,12 +68,24 @@ class Source(Protocol):
     """
 
     def documents(self) -> Iterator[Document]:
-        """The documents, sorted by name.
+        """The documents, in an order of the source's own that never changes.
 
         Returns:
             an iterator; files are read as it advances.
 
         Raises:
             SetpointError: something to be read is missing, unreadable or not text.
+        """
+        ...
+
+
+class TokenSource(Protocol):
+    """A source whose documents are tokens: of conversations, or of files that hold ids."""
+
+    def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
+        """The documents, as `Source.documents` gives them, with `tokens`.
+
+        Raises:
+            SetpointError: something to be read is missing or wrong, or does not fit the tokenizer.
         """
         ...

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.data.corpus import Corpus
-from setpoint.data.tokenizers.tokenizer import TokenArray
+from setpoint.data.token_row import TokenArray
 
 SLICE = 0.05  # share of the training tokens on which the weights are fitted
 BISECTIONS = 30  # weights to 2**-30
@@ -51,7 +51,7 @@ def ngram_baselines(train: Corpus, held_out: Corpus) -> Baselines:
     Returns:
         bits per byte.
     """
-    bits = ngram_bits(train.tokens, held_out.tokens, train.vocab_size, train.separator)
+    bits = ngram_bits(train.tokens[:], held_out.tokens[:], train.vocab_size, train.separator)
     return Baselines(*(total / held_out.byte_count for total in bits))
 
 

@@ -54,7 +54,7 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
         SetpointError: no bytes at all, two documents with one name, or an empty side (with the
             values of `held_out` that would fill it).
     """
-    ordered = sorted((d for d in documents if d.data), key=lambda d: _digest(d.name))
+    ordered = sorted((d for d in documents if d.size), key=lambda d: _digest(d.name))
     if not ordered:
         raise SetpointError(
             "data.sources: no source holds a single byte of text.\nValid: a source with text."
@@ -80,22 +80,44 @@ def _digest(name: str) -> bytes:
 
 def _cut(document: Document, held_out: float) -> Split:
     """Hold out the end of a document, from the start of a line where there is one near by."""
+    if document.tokens is not None:
+        return _cut_tokens(document, held_out)
     data = document.data
     wanted = round(len(data) * (1 - held_out))
     at = data.find(b"\n", max(wanted - 1, 0), min(wanted + LINE, len(data) - 1)) + 1
     if not at:
         # Never inside a sign of UTF-8, whose bytes but the first are 10xxxxxx.
         at = next((p for p in range(wanted, len(data)) if data[p] & 0xC0 != 0x80), len(data))
-    if not 0 < at < len(data):
-        raise SetpointError(
-            f"data.held_out: {held_out:g} of the only document, '{document.name}' of {len(data)} "
-            f"bytes, leaves one side empty.\nValid: more text, or data.held_out = 0."
-        )
+    _require_sides(document, held_out, at, len(data), "bytes")
     name = document.name
     return Split(
         [Document(f"{name}[0:{at}]", data[:at])],
         [Document(f"{name}[{at}:{len(data)}]", data[at:])],
     )
+
+
+def _cut_tokens(document: Document, held_out: float) -> Split:
+    tokens, trained = document.tokens, document.trained
+    assert tokens is not None
+    at = round(len(tokens) * (1 - held_out))
+    _require_sides(document, held_out, at, len(tokens), "tokens")
+    sides = (
+        Document(
+            f"{document.name}[{side.start}:{side.stop}]",
+            tokens=tokens[side],
+            trained=None if trained is None else trained[side],
+        )
+        for side in (slice(0, at), slice(at, len(tokens)))
+    )
+    return Split(*([side] for side in sides))
+
+
+def _require_sides(document: Document, held_out: float, at: int, size: int, unit: str) -> None:
+    if not 0 < at < size:
+        raise SetpointError(
+            f"data.held_out: {held_out:g} of the only document, '{document.name}' of {size} "
+            f"{unit}, leaves one side empty.\nValid: more text, or data.held_out = 0."
+        )
 
 
 def _empty_side(ordered: list[Document], held_out: float) -> str:

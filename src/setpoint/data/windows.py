@@ -11,6 +11,7 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.sequences import DataIdentity
+from setpoint.data.token_row import gather
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
 
@@ -87,19 +88,22 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
         the batch. Padding is the separator among the inputs and `IGNORE_INDEX` among the targets,
         and lies at the end, where causal attention lets no other position see it.
     """
-    positions = starts[:, None] + np.arange(sequence_length + 1)  # (B, S+1)
-    last = len(corpus.tokens) - 1
     # A corpus ends in a separator, so repeating its last token pads, and adds no bytes.
-    windows = corpus.tokens[np.minimum(positions, last)].astype(np.int64)
+    windows = gather(corpus.tokens, starts, sequence_length + 1)
     targets = windows[:, 1:].copy()
     target_bytes = int(corpus.token_bytes[targets].sum())
-    beyond = positions[:, 1:] > last
-    targets[beyond] = IGNORE_INDEX
+    positions = starts[:, None] + np.arange(sequence_length + 1)  # (B, S+1)
+    beyond = positions > len(corpus.tokens) - 1
+    targets[beyond[:, 1:]] = IGNORE_INDEX
+    if corpus.trained is not None:
+        skipped = gather(corpus.trained, starts, sequence_length + 1)[:, 1:] == 0
+        target_bytes -= int(corpus.token_bytes[windows[:, 1:][skipped]].sum())
+        targets[skipped] = IGNORE_INDEX
     return Batch(
         inputs=torch.from_numpy(windows[:, :-1].copy()),
         targets=torch.from_numpy(targets),
-        tokens=targets.size - int((positions[:, :-1] > last).sum()),
-        target_tokens=targets.size - int(beyond.sum()),
+        tokens=targets.size - int(beyond[:, :-1].sum()),
+        target_tokens=int((targets != IGNORE_INDEX).sum()),
         target_bytes=target_bytes,
         source=torch.from_numpy(corpus.sources_at(starts + 1)),
     )

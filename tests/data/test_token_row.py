@@ -1,0 +1,26 @@
+"""Rows over several arrays are read as if they were one."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.data.token_row import JoinedRow, gather
+
+PARTS = st.lists(st.lists(st.integers(0, 60000), max_size=7), min_size=1, max_size=5)
+
+
+@given(PARTS, st.data())
+def test_reads_as_one_array(parts: list[list[int]], data: st.DataObject) -> None:
+    row = JoinedRow([np.array(part, np.uint16) for part in parts])
+    whole = np.concatenate([np.array(part, np.uint16) for part in parts])
+    assert len(row) == len(whole)
+    a, b = data.draw(st.integers(-30, 30)), data.draw(st.integers(-30, 30))
+    assert row[a:b].tolist() == whole[a:b].tolist()
+    assert row[a:b:2].tolist() == whole[a:b:2].tolist()
+    if len(whole):
+        places = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=2)))
+        assert row[places.reshape(1, -1)].tolist() == [whole[places].tolist()]
+        starts = np.array(data.draw(st.lists(st.integers(0, len(whole) + 3), min_size=1)))
+        width = data.draw(st.integers(1, 9))
+        wanted = whole[np.minimum(starts[:, None] + np.arange(width), len(whole) - 1)]
+        assert gather(row, starts, width).tolist() == wanted.tolist()
