@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import setpoint.presets  # noqa: F401 - its presets are known before those of a test
+from setpoint.cli.response_files import expand_responses
 from setpoint.config import Config, ConfigError, SetpointError, modifier, preset
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers import presets as registry
-from setpoint.config.layers.flags import expand_responses
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.user_code import find_user_function
 

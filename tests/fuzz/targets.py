@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import setpoint.config
 import setpoint.presets
+from setpoint.cli.response_files import expand_responses, split
 from setpoint.config.composition import compose
 from setpoint.config.files.document import Document, FileError
 from setpoint.config.files.read import decode, parse, parse_bytes
-from setpoint.config.layers.flags import expand_responses, split
 from setpoint.config.layers.presets import call_modifier, load_plugins
 from setpoint.config.migrations.chain import migrated
 from setpoint.config.record.fingerprint import fingerprint

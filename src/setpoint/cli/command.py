@@ -214,7 +214,7 @@ class Command:
             SetpointError: if an option lacks its value, or the positional arguments do not fit.
         """
         if any(token.startswith("@") for token in tokens):
-            from setpoint.config import expand_responses
+            from setpoint.cli.response_files import expand_responses
 
             tokens = expand_responses(tokens, self._takes_section)
         for token in tokens:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from setpoint.cli.command import IMPORT, Arguments, Command, Option
+from setpoint.cli.rewrite import rewrite_document
 from setpoint.cli.source import prepare
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.cli.style import print_notes
@@ -22,7 +23,6 @@ from setpoint.config import (
     record_files,
     recorded_differences,
     resolve,
-    rewrite_document,
     schema_of,
 )
 from setpoint.track.atomic import write_text

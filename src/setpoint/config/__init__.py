@@ -56,17 +56,19 @@ if TYPE_CHECKING:
     from .draft.walk import leaves as leaves
     from .draft.walk import narrower as narrower
     from .files.document import Document as Document
+    from .files.document import FileError as FileError
     from .files.document import is_mapping as is_mapping
     from .files.read import parse_bytes as parse_bytes
     from .files.read import read_file as read_file
+    from .files.read import read_plain_file as read_plain_file
     from .files.write import write_json as write_json
     from .files.write import write_toml as write_toml
     from .files.write import write_yaml as write_yaml
     from .layers.editor import Editor as Editor
     from .layers.environment import prefix_of as prefix_of
     from .layers.flags import Flag as Flag
+    from .layers.flags import Word as Word
     from .layers.flags import deletes as deletes
-    from .layers.flags import expand_responses as expand_responses
     from .layers.flags import is_section as is_section
     from .layers.flags import one_word as one_word
     from .layers.flags import put_flags as put_flags
@@ -89,6 +91,8 @@ if TYPE_CHECKING:
     from .migrations.chain import HEADER as HEADER
     from .migrations.chain import Moved as Moved
     from .migrations.chain import Operation as Operation
+    from .migrations.chain import Tree as Tree
+    from .migrations.chain import guessed as guessed
     from .migrations.chain import migrate as migrate
     from .migrations.chain import migration as migration
     from .migrations.chain import schema_of as schema_of
@@ -100,7 +104,6 @@ if TYPE_CHECKING:
     from .migrations.operations import Renamed as Renamed
     from .migrations.operations import Retired as Retired
     from .migrations.operations import Split as Split
-    from .migrations.rewrite import rewrite_document as rewrite_document
     from .migrations.tombstone import oldest_schema as oldest_schema
     from .other_names import Converter as Converter
     from .other_names import Given as Given
@@ -207,6 +210,7 @@ if TYPE_CHECKING:
     from .values.origin import SWEEP as SWEEP
     from .values.origin import Origin as Origin
     from .values.origin import Recorded as Recorded
+    from .values.origin import short_name as short_name
     from .values.reference import ref as ref
     from .values.scalar import Scalar as Scalar
     from .values.scalar import Secret as Secret
@@ -266,14 +270,13 @@ _NAMES = {
     "draft.shared_sections": "entries_of shared",
     "draft.unknown_keys": "former known_elsewhere place_of",
     "draft.walk": "Leaf TAG dropped_values leaves narrower",
-    "files.document": "Document is_mapping",
-    "files.read": "parse_bytes read_file",
+    "files.document": "Document FileError is_mapping",
+    "files.read": "parse_bytes read_file read_plain_file",
     "files.write": "write_json write_toml write_yaml",
     "layers.editor": "Editor",
     "layers.environment": "prefix_of",
     "layers.flags": (
-        "Flag deletes expand_responses is_section one_word put_flags read_flags takes_next "
-        "unexpected"
+        "Flag Word deletes is_section one_word put_flags read_flags takes_next unexpected"
     ),
     "layers.hints": "in_shell overridden written",
     "layers.list_edits": "item_index",
@@ -281,9 +284,8 @@ _NAMES = {
         "load_plugins modifier modifiers preset preset_named preset_parameters preset_summary "
         "presets unknown_preset"
     ),
-    "migrations.chain": "HEADER Moved Operation migrate migration schema_of",
+    "migrations.chain": "HEADER Moved Operation Tree guessed migrate migration schema_of",
     "migrations.operations": "Added Converted Kept Meant Merged Renamed Retired Split",
-    "migrations.rewrite": "rewrite_document",
     "migrations.tombstone": "oldest_schema",
     "other_names": "Converter Given Ours answer",
     "record.compare": (
@@ -313,7 +315,8 @@ _NAMES = {
     "values.import_path": "ImportPath",
     "values.node": "Node chain_of value_or_missing",
     "values.origin": (
-        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD Recorded SWEEP"
+        "COMMAND_LINE DEFAULT DERIVED ENVIRONMENT FILE Origin PROGRAM RECORD Recorded SWEEP "
+        "short_name"
     ),
     "values.reference": "ref",
     "values.scalar": "Scalar Secret",

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from setpoint.config.files.document import FileError
-from setpoint.config.files.read import parse, read_file
+from setpoint.config.files.read import parse_bytes, read_file
 from setpoint.config.words.errors import SetpointError
 
 
@@ -111,14 +111,13 @@ def test_size(folder):
     assert refusal("a.toml") == too_large
     for text in ("#" * 2097153, "é" * 1048576 + "#"):
         with pytest.raises(FileError) as caught:
-            parse(text, "toml", "a.toml")
+            parse_bytes(text.encode(), "toml", "a.toml")
         assert str(caught.value) == too_large
 
 
-def test_text_that_is_not_text():
-    with pytest.raises(FileError) as caught:
-        parse("a = '\ud800'", "toml", "f")
-    assert str(caught.value) == "f: the text holds half a surrogate pair, which is no character"
+@pytest.mark.parametrize("format", ["toml", "yaml", "json"])
+def test_a_byte_order_mark_alone_is_an_empty_file(format):
+    assert parse_bytes(b"\xef\xbb\xbf", format, "f").data == {}
 
 
 def test_errors_survive_pickling():

@@ -139,7 +139,7 @@ def test_limits_are_not_lower_than_stated():
 
 
 def test_empty():
-    for text in ("", "\n", "# only a comment", "\ufeff"):
+    for text in ("", "\n", "# only a comment"):
         assert parse(text, "toml", "f").data == {}
         assert parse(text, "toml", "f").locate(("a",)) is None
 

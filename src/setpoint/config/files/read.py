@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from ..words.texts import HALF_PAIR, MAX_BYTES, is_text, too_large
+from ..words.texts import MAX_BYTES, too_large
 from .document import Document, FileError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def read_file(path: str) -> Document:
             message += "; --config-from-stdin reads standard input"
         raise FileError(path, None, None, message)
     data = read_plain_file(path, MAX_BYTES[format], lambda size: too_large(size, format), _missing)
-    return _parse(decode(data, format, path), format, path)
+    return parse(decode(data, format, path), format, path)
 
 
 def parse_bytes(data: bytes, format: Format, name: str) -> Document:
@@ -44,19 +44,15 @@ def parse_bytes(data: bytes, format: Format, name: str) -> Document:
     Raises:
         FileError: it is not UTF-8 or not of that format, or breaks one of the limits.
     """
-    return _parse(decode(data, format, name), format, name)
+    return parse(decode(data, format, name), format, name)
 
 
 def parse(text: str, format: Format, name: str) -> Document:
-    """Read a text that does not come from a file.
+    """Read a text that has been decoded.
 
     Raises:
         FileError: the text is not of that format, or breaks one of the limits.
     """
-    return _parse(check_text(text, format, name), format, name)
-
-
-def _parse(text: str, format: Format, name: str) -> Document:
     # Each format's reader is imported when a file of that format is read.
     if format == "toml":
         from .toml import parse_toml
@@ -164,21 +160,3 @@ def decode(data: bytes, format: Format, name: str) -> str:
     column = len(data[line_start:start].decode("utf-8").removeprefix("\ufeff")) + 1
     message = f"the byte 0x{data[start]:02x} at offset {start} is not UTF-8; save the file as UTF-8"
     raise FileError(name, data.count(b"\n", 0, start) + 1, column, message)
-
-
-def check_text(text: str, format: Format, name: str) -> str:
-    """Hold a text that did not come from bytes to the same rules.
-
-    Returns:
-        the text, without a byte order mark.
-
-    Raises:
-        FileError: too long, or it holds what UTF-8 cannot.
-    """
-    if not is_text(text):
-        raise FileError(name, None, None, HALF_PAIR)
-    # A character takes one to four bytes, so most texts need no counting.
-    limit = MAX_BYTES[format]
-    if len(text) * 4 > limit and len(text.encode()) > limit:
-        raise FileError(name, None, None, too_large(len(text.encode()), format))
-    return text.removeprefix("\ufeff")

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from setpoint.cli.response_files import expand_responses, split
+from setpoint.config import Word
 from setpoint.config.composition import compose
-from setpoint.config.layers.flags import Word, expand_responses, split
 from setpoint.config.words.errors import SetpointError
 
-from ..helpers import problems_of
-from ..sample import Job
+from ..config.helpers import problems_of
+from ..config.sample import Job
 
 
 def test_the_preset_of_a_section_is_no_response_file() -> None:

@@ -8,12 +8,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..files.document import Document
-from ..files.read import parse
-from ..words.errors import SetpointError
-from ..words.names import Path
-from ..words.shown import same
-from .chain import HEADER, Step, Tree, guessed
+from setpoint.config import HEADER, Document, Path, SetpointError, Tree, guessed, parse_bytes, same
+
+# One change of a migration: what is done, where, and to what; see `Tree.steps`.
+Step = tuple[str, Path, Any]
 
 
 def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
@@ -39,16 +37,12 @@ def rewrite_document(document: Document, tree: Tree, schema: int) -> str:
             text = rewrite_yaml(document.text, tree.steps, header)
         else:
             text = _json(document.text, wanted)
-        data = _parse(text, document)
+        data = parse_bytes(text.encode(), document.format, document.name).data
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise SetpointError(_refusal(document, f"{type(error).__name__}: {error}")) from error
     if not same(guessed(data), guessed(wanted)):
         raise SetpointError(_refusal(document, "the new text would not read as the new values"))
     return text
-
-
-def _parse(text: str, document: Document) -> dict[str, object]:
-    return parse(text, document.format, document.name).data
 
 
 def _refusal(document: Document, reason: str) -> str:

@@ -11,12 +11,12 @@ from setpoint.config import SetpointError
 
 if TYPE_CHECKING:
     from setpoint.config.words.texts import Format
+from setpoint.cli.rewrite import rewrite_document
 from setpoint.config.files.read import parse
 from setpoint.config.migrations.chain import guessed, migrate
-from setpoint.config.migrations.rewrite import rewrite_document
 
-from ...snapshots import compare
-from .history import Job
+from ..config.migrations.history import Job
+from ..snapshots import compare
 
 TOML = """\
 #:schema job.json
@@ -125,7 +125,7 @@ def test_what_cannot_be_rewritten_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     def forgetful(text: str, *_: object) -> str:
         return text
 
-    monkeypatch.setattr("setpoint.config.migrations.rewrite.rewrite_toml", forgetful)
+    monkeypatch.setattr("setpoint.cli.rewrite.rewrite_toml", forgetful)
     with pytest.raises(SetpointError) as caught:
         rewritten(TOML, "toml")
     assert str(caught.value).startswith(
