@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..types.sections import fill
 from ..values.import_path import ImportPath
 from ..values.origin import python_origin
-from ..words.errors import ConfigError, Invalid, Problem
-from ..words.shown import shown_part
+from ..words.errors import ConfigError, Invalid
+from ..words.shown import problem_of
 from .arguments import arguments_of
 from .signature import wrong_arguments
 
@@ -53,14 +53,7 @@ else:
             title = getattr(target, "__name__", target)
             raise ConfigError(
                 [
-                    Problem(
-                        ".".join(map(str, (f"partial({title})", *error.at))),
-                        error.message,
-                        valid=error.valid,
-                        hint=error.hint,
-                        value=shown_part(values, error),
-                        origin=origin.describe(error.at),
-                    )
+                    problem_of(error, (f"partial({title})",), values, origin.describe(error.at))
                     for error in errors
                 ]
             )

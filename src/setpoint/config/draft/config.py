@@ -11,7 +11,7 @@ from ..schema.tree import names_secret
 from ..values.node import Node, chain_of, is_frozen, touched, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, Origin, python_origin
 from ..words.errors import ConfigError, Invalid, Problem, SetpointError, UnresolvedError
-from ..words.shown import MISSING, shown_part
+from ..words.shown import MISSING, problem_of
 from ..words.shown import same as same_value
 from .build import build
 from .copying import copied_draft, draft_of, is_changed, own_sections, pack, take, unpack
@@ -106,23 +106,13 @@ class Config(Node, metaclass=ConfigMeta):
                 raise error
             stored = _read(info, value, origin)
         except Invalid as error:
-            problems = [
-                Problem(
-                    ".".join(map(str, (type(self).__name__, name, *part.at))),
-                    part.message,
-                    valid=part.valid,
-                    hint=self._hint(name, part) if info is None else part.hint,
-                    value=shown_part(value, part),
-                    origin=origin.describe((name,)),
-                )
-                for part in error.parts
-            ]
+            if info is None:
+                # The whole tree is known only from its root; a section knows what is below it.
+                error.hint = error.hint or place_of(type(self), name, name)
+            path, where = (type(self).__name__, name), origin.describe((name,))
+            problems = [problem_of(part, path, value, where) for part in error.parts]
             raise ConfigError(problems) from None
         self.store(name, stored, origin)
-
-    def _hint(self, name: str, error: Invalid) -> str:
-        # The whole tree is known only from its root; a section knows what lies below itself.
-        return error.hint or place_of(type(self), name, name)
 
     def _set_fields(self, values: dict[str, Any], origin: Origin) -> None:
         """Set several fields; what is wrong with any of them is reported together."""

@@ -39,15 +39,11 @@ def _digits(value: int) -> str:
     return repr(value)
 
 
-def _truth(value: bool) -> str:
-    return "true" if value else "false"
-
-
 # How the scalars that are written alike in JSON and TOML are written, by their exact class.
 SCALARS: dict[type, Callable[[Any], str]] = {
     str: quoted_text,
     int: _digits,
-    bool: _truth,
+    bool: lambda value: "true" if value else "false",
     float: repr,
 }
 
@@ -181,12 +177,12 @@ def _json_float(value: float) -> str:
     return f'"{text}"' if text[-1].isalpha() else text  # inf, -inf, nan
 
 
-def _json_null(value: None) -> str:
-    return "null"
-
-
 _json_key = lru_cache(4096)(quoted_text)  # sections of one class repeat the names of their fields
-_JSON: dict[type, Callable[[Any], str]] = {**SCALARS, float: _json_float, type(None): _json_null}
+_JSON: dict[type, Callable[[Any], str]] = {
+    **SCALARS,
+    float: _json_float,
+    type(None): lambda value: "null",
+}
 _DEEPEST = MAX_DEPTH * len(_STEP)
 
 
@@ -322,12 +318,8 @@ def _toml_key(key: str) -> str:
     return quoted_text(key)
 
 
-def _toml_null(value: None) -> str:
-    return '"null"'
-
-
 # TOML writes inf, -inf and nan as Python does.
-_TOML: dict[type, Callable[[Any], str]] = {**SCALARS, type(None): _toml_null}
+_TOML: dict[type, Callable[[Any], str]] = {**SCALARS, type(None): lambda value: '"null"'}
 
 
 # Words that this or another reader of YAML, old or new, takes for something else than text.

@@ -12,28 +12,26 @@ from ..schema.tree import names_secret
 from ..types.base import FieldType
 from ..values.node import Node, value_or_missing
 from ..values.origin import FILE, Origin
+from ..values.scalar import Struct
 from ..words.errors import MOST, ConfigError, Invalid, Problem
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, shown_part
+from ..words.shown import MISSING, problem_of
 from ..words.texts import PlainScalar, parse_flow
 
 EXTENDS = "extends"
 
 
-class Unknown:
+class Unknown(Struct):
     """A key that no field answers to.
 
     Arguments:
         value: as the layer holds it; MISSING for a part of a value.
     """
 
-    __slots__ = ("origin", "path", "problem", "value")
-
-    def __init__(self, path: Path, value: object, origin: Origin, problem: Problem) -> None:
-        self.path = path
-        self.value = value
-        self.origin = origin
-        self.problem = problem
+    path: Path
+    value: object
+    origin: Origin
+    problem: Problem
 
 
 class EditorBase(ABC):
@@ -73,27 +71,19 @@ class EditorBase(ABC):
             ConfigError: with what was found so far, when it is more than anybody reads.
         """
         for part in error.parts:
-            full = (*path, *part.at)
-            hint, text, foreign = part.hint, shown_part(value, part), False
+            full, foreign = (*path, *part.at), False
+            problem = problem_of(part, path, value, origin.describe(full))
             if part.message.startswith("unknown key"):
-                file = origin.label if origin.layer == FILE else None
-                gone = former(type(self.root), dotted(full), file)
-                foreign = not gone and not meant
-                meant = gone or name_here(type(self.root), str(full[-1])) or meant
                 key, root = str(full[-1]), type(self.root)
-                hint = meant or place_of(root, key, dotted(full), loose=not hint) or hint
-                if names_secret(type(self.root), str(full[-1])):
-                    text = "***"
-            problem = Problem(
-                dotted(full),
-                part.message,
-                valid=part.valid,
-                hint=hint,
-                value=text,
-                origin=origin.describe(full),
-            )
+                gone = former(root, dotted(full), origin.label if origin.layer == FILE else None)
+                foreign = not gone and not meant
+                meant = gone or name_here(root, key) or meant
+                place = meant or place_of(root, key, dotted(full), loose=not part.hint)
+                problem.hint = place or part.hint
+                if names_secret(root, key):
+                    problem.value = "***"
             self.problems.append(problem)
-            if text == "***" or part.secret:
+            if problem.value == "***" or part.secret:
                 continue
             if foreign:
                 self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))

@@ -21,7 +21,6 @@ from .editor_base import EXTENDS, fields_in
 if TYPE_CHECKING:
     from ..files.document import Document
     from ..types.base import FieldType
-    from ..types.sections import SectionType
     from ..values.node import Node
     from .editor_base import EditorBase
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from ..files.document import Document, Place
 from ..values.node import Node
+from ..values.scalar import Struct
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted, within
 from ..words.shown import children, nested, rebuild
@@ -24,7 +25,7 @@ _declared: dict[str, dict[int, tuple[Operation, ...]]] = {}
 HEADER = "setpoint"
 
 
-class Operation:
+class Operation(Struct):
     """One change between a schema and the next.
 
     Arguments:
@@ -33,9 +34,7 @@ class Operation:
 
     # The schema that the change leads to; set when a migration is registered.
     schema = 0
-
-    def __init__(self, of: str | None = None) -> None:
-        self.of = of
+    of = cast("str | None", None)
 
     def apply(self, tree: Tree) -> None:
         """Make the change.

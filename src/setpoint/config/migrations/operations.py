@@ -22,13 +22,10 @@ class Renamed(Operation):
             one; a reference stays as it is.
     """
 
-    def __init__(
-        self, old: str, new: str, of: str | None = None, convert: Callable[[Any], Any] | None = None
-    ) -> None:
-        super().__init__(of)
-        self.old = old
-        self.new = new
-        self.convert = convert
+    old: str
+    new: str
+    of: str | None = None
+    convert: Callable[[Any], Any] | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
@@ -74,17 +71,10 @@ class Split(Operation):
             `new` are the new places of its fields, each with the name that it had.
     """
 
-    def __init__(
-        self,
-        old: str,
-        new: Sequence[str],
-        divide: Callable[[Any], Sequence[Any]] | None = None,
-        of: str | None = None,
-    ) -> None:
-        super().__init__(of)
-        self.old = old
-        self.new = tuple(new)
-        self.divide = divide
+    old: str
+    new: Sequence[str]
+    divide: Callable[[Any], Sequence[Any]] | None = None
+    of: str | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
@@ -138,19 +128,11 @@ class Merged(Operation):
         defaults: what the old fields were where a file leaves them out.
     """
 
-    def __init__(
-        self,
-        old: Sequence[str],
-        new: str,
-        combine: Callable[..., Any],
-        defaults: Sequence[Any],
-        of: str | None = None,
-    ) -> None:
-        super().__init__(of)
-        self.old = tuple(old)
-        self.new = new
-        self.combine = combine
-        self.defaults = tuple(defaults)
+    old: Sequence[str]
+    new: str
+    combine: Callable[..., Any]
+    defaults: Sequence[Any]
+    of: str | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
@@ -211,13 +193,10 @@ class Retired(Operation):
         neutral: the value with which nothing is lost; any other one is reported.
     """
 
-    def __init__(
-        self, old: str, advice: str, neutral: object = MISSING, of: str | None = None
-    ) -> None:
-        super().__init__(of)
-        self.old = old
-        self.advice = advice
-        self.neutral = neutral
+    old: str
+    advice: str
+    neutral: object = MISSING
+    of: str | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
@@ -247,13 +226,10 @@ class Converted(Operation):
             empty where it is the same value, written in another way.
     """
 
-    def __init__(
-        self, path: str, convert: Callable[[Any], Any], what: str, of: str | None = None
-    ) -> None:
-        super().__init__(of)
-        self.path = path
-        self.convert = convert
-        self.what = what
+    path: str
+    convert: Callable[[Any], Any]
+    what: str
+    of: str | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
@@ -286,22 +262,12 @@ class Added(Operation):
             where that default is another value than the one that runs had before.
     """
 
-    def __init__(
-        self,
-        path: str,
-        value: Any,
-        *,
-        derived: bool = False,
-        role: Role = IDENTITY,
-        what: str = "",
-        of: str | None = None,
-    ) -> None:
-        super().__init__(of)
-        self.what = what
-        self.path = path
-        self.value = value
-        self.derived = derived
-        self.role = role
+    path: str
+    value: Any
+    derived: bool = False
+    role: Role = IDENTITY
+    what: str = ""
+    of: str | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
@@ -342,12 +308,9 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 class Kept(Operation):
     """A derived value would be another one today; a record keeps the one that its run had."""
 
-    def __init__(
-        self, path: str, when: Callable[[dict[str, Any]], bool], of: str | None = None
-    ) -> None:
-        super().__init__(of)
-        self.path = path
-        self.when = when
+    path: str
+    when: Callable[[dict[str, Any]], bool]
+    of: str | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""
@@ -369,13 +332,10 @@ class Meant(Operation):
         what: what has changed, as a sentence; shown whenever an older record or file is loaded.
     """
 
-    def __init__(
-        self, path: str, what: str, when: Callable[[Any], bool] | None = None, of: str | None = None
-    ) -> None:
-        super().__init__(of)
-        self.path = path
-        self.what = what
-        self.when = when
+    path: str
+    what: str
+    when: Callable[[Any], bool] | None = None
+    of: str | None = None
 
     def apply(self, tree: Tree) -> None:
         """See `Operation.apply`."""

@@ -18,6 +18,7 @@ from ..values.containers import CheckedDict, CheckedList
 from ..values.free import Free
 from ..values.node import Node, chain_of, is_frozen, is_invalid, state_of, value_or_missing
 from ..values.origin import short_name
+from ..values.scalar import Struct
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, did_you_mean, dotted
@@ -271,19 +272,16 @@ def _kind(value: object) -> str:
     return f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"
 
 
-class Skipped:
+class Skipped(Struct):
     """A check that was not run.
 
     Arguments:
         path: the section it belongs to, dotted; empty for the root.
     """
 
-    __slots__ = ("needs", "path", "what")
-
-    def __init__(self, path: str, what: str, needs: tuple[Need, ...]) -> None:
-        self.path = path
-        self.what = what
-        self.needs = needs
+    path: str
+    what: str
+    needs: tuple[Need, ...]
 
     def __str__(self) -> str:
         place = f"{self.path}: " if self.path else ""
@@ -293,21 +291,16 @@ class Skipped:
         return f"Skipped({str(self)!r})"
 
 
-class Verification:
+class Verification(Struct):
     """What the checks found that need more than the values.
 
     Arguments:
         cautions: what is legal but suspicious and not silenced, that of `resolve` included.
     """
 
-    __slots__ = ("cautions", "problems", "skipped")
-
-    def __init__(
-        self, problems: list[Problem], cautions: list[Caution], skipped: list[Skipped]
-    ) -> None:
-        self.problems = problems
-        self.cautions = cautions
-        self.skipped = skipped
+    problems: list[Problem]
+    cautions: list[Caution]
+    skipped: list[Skipped]
 
     def __str__(self) -> str:
         parts = [*map(str, self.problems)]

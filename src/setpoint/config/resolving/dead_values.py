@@ -11,6 +11,7 @@ from ..schema.declare import DEAD
 from ..types.base import replace_in_item
 from ..values.node import Chain, Node, chain_of, layers_of, set_chain, state_of, value_or_missing
 from ..values.origin import DEFAULT, DERIVED, RECORD, REFERENCE, Origin
+from ..values.scalar import Struct
 from ..words.errors import Problem
 from ..words.names import Path
 from ..words.shown import same
@@ -20,15 +21,12 @@ from .computed import Computation
 Placed = list[tuple[Path, Node]]
 
 
-class DroppedValue:
+class DroppedValue(Struct):
     """A value that an earlier layer gave, and that has no effect since a later one."""
 
-    __slots__ = ("name", "path", "reason")
-
-    def __init__(self, path: Path, name: str, reason: str) -> None:
-        self.path = path
-        self.name = name
-        self.reason = reason
+    path: Path
+    name: str
+    reason: str
 
     def apply(self, section: Node) -> None:
         """Take the value out of a section, so that all follows as if it had never been given."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, overload
 
+from ..values.scalar import Struct
 from ..words.errors import DeclarationError, Problem
 from ..words.shown import MISSING
 from .bounds import Bounds, Role
@@ -194,7 +195,7 @@ def derive(path: str) -> Callable[[F], F]:
     return mark
 
 
-class CheckMark:
+class CheckMark(Struct):
     """What a check says about itself.
 
     Arguments:
@@ -203,17 +204,9 @@ class CheckMark:
         when: whether there is anything to look at in a config; None: always.
     """
 
-    __slots__ = ("cautions", "needs", "when")
-
-    def __init__(
-        self,
-        needs: tuple[Need, ...],
-        cautions: Mapping[str, str],
-        when: Callable[[Any], bool] | None = None,
-    ) -> None:
-        self.needs = needs
-        self.cautions = cautions
-        self.when = when
+    needs: tuple[Need, ...]
+    cautions: Mapping[str, str]
+    when: Callable[[Any], bool] | None = None
 
 
 @overload

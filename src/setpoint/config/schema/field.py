@@ -27,7 +27,6 @@ from .bounds import Bounds, Role
 
 if TYPE_CHECKING:
     from ..types.base import FieldType
-    from ..values.origin import Origin
 
 Formerly = Callable[[Any], Mapping[str, object] | None]
 # The annotations whose values need no reading if they are of exactly this type.

@@ -14,7 +14,6 @@ from ..words.texts import PlainScalar, is_text, parse_flow, parse_list, refuse_c
 from .base import FieldType, dump_item, read_item, replace_in_item
 
 if TYPE_CHECKING:
-    from ..values.origin import Origin
     from ..words.names import Path
 
 K = TypeVar("K", int, str)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol, SupportsIndex, cast
 
-from ..words.errors import ConfigError, Invalid, Problem, SetpointError
-from ..words.shown import children, shown_part
+from ..words.errors import ConfigError, Invalid, SetpointError
+from ..words.shown import children, problem_of
 from .origin import Origin, outside_origin
 
 
@@ -159,19 +159,8 @@ def _checked(kind: ItemType, value: object, origin: Origin, place: str) -> Any:
 
 def _refused(error: Invalid, value: object, origin: Origin, place: str) -> ConfigError:
     """The report for one item, which is named by the class and the field that hold it."""
-    return ConfigError(
-        [
-            Problem(
-                ".".join(map(str, (place, *part.at))),
-                part.message,
-                valid=part.valid,
-                hint=part.hint,
-                value=shown_part(value, part),
-                origin=origin.describe(()),
-            )
-            for part in error.parts
-        ]
-    )
+    where = origin.describe(())
+    return ConfigError([problem_of(part, (place,), value, where) for part in error.parts])
 
 
 def title_of(value: CheckedList | CheckedDict | FrozenList | FrozenDict) -> str:

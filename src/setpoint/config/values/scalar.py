@@ -1,14 +1,37 @@
-"""`Scalar`: the base of value classes that can be a field's type; and `Secret`, one of them.
+"""Bases of classes of values: `Struct`, and `Scalar` for fields; and `Secret`, a scalar.
 
 A secret must never be written down: a `Secret` is a reference to one, not the secret itself.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self, SupportsIndex, cast
+from typing import Any, ClassVar, Self, SupportsIndex, cast, dataclass_transform
 
 from ..words.credentials import HIDDEN
 from ..words.errors import Invalid, SetpointError
+
+
+@dataclass_transform(eq_default=False)
+class Struct:
+    """The constructor takes the annotated attributes, by name or in their order.
+
+    Importing `dataclasses` would take longer than most of what a command does.
+    """
+
+    _names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._names = tuple(dict.fromkeys((*cls._names, *cls.__annotations__)))
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        values = dict(zip(self._names, args, strict=False)) | options
+        wrong = [name for name in self._names if name not in values and not hasattr(self, name)]
+        wrong += [name for name in options if name not in self._names]
+        if wrong or len(values) != len(args) + len(options):
+            takes, about = ", ".join(self._names), f": see {', '.join(wrong)}" if wrong else ""
+            raise TypeError(f"{type(self).__name__} takes {takes}{about}")
+        vars(self).update(values)
 
 
 class Scalar:

@@ -6,58 +6,24 @@ belong: a password inside a URL, a key among its parameters, a token as a plain 
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
 
-HIDDEN = "***"
-_MARKS = (
-    "hf_",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "AKIA",
-    "xox",
-    "sk-",
-)
-"""What stands where a secret was."""
-
-
-class _Pattern:
-    """A pattern that is compiled when a text first looks suspicious, which few ever do."""
-
-    def __init__(self, text: str, ignore_case: bool = False) -> None:
-        self._text = text
-        self._flags = re.IGNORECASE if ignore_case else 0
-
-    @functools.cached_property
-    def compiled(self) -> re.Pattern[str]:
-        return re.compile(self._text, self._flags)
-
-    def search(self, text: str) -> re.Match[str] | None:
-        return self.compiled.search(text)
-
-    def sub(self, replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
-        return self.compiled.sub(replacement, text)
-
-
+HIDDEN = "***"  # what stands where a secret was
+# A text without any of these holds none of the keys below.
+_MARKS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_",
+          "glpat-", "AKIA", "xox", "sk-")  # fmt: skip
 # A login before the host. Neither `user@host:path` of ssh nor a lone user name holds a password.
-_LOGIN = _Pattern(r"(?<=://)[^/\s?#@'\"]*:(?!\*\*\*@)[^/\s?#@'\"]+(?=@)")
-_USER = _Pattern(r"(?<=://)[^/\s?#@'\"]+(?=@)")
+_LOGIN = r"(?<=://)[^/\s?#@'\"]*:(?!\*\*\*@)[^/\s?#@'\"]+(?=@)"
+_USER = r"(?<=://)[^/\s?#@'\"]+(?=@)"
 # A parameter's whole name decides: `token=` is one, `tokenizer=` is not.
-_PARAMETER = _Pattern(
-    r"(?<=[?&;])((?:(?:access|auth|refresh|id|private|session|security|bearer)[_-]?)?token"
+_PARAMETER = (
+    r"(?i)(?<=[?&;])((?:(?:access|auth|refresh|id|private|session|security|bearer)[_-]?)?token"
     r"|(?:x-)?api[_-]?key|(?:access|secret|private|shared)[_-]?(?:access[_-]?)?key"
     r"|password|passwd|pwd|(?:client[_-]?)?secret|sig|signature|auth|authorization|credentials?"
-    r"|x-(?:amz|goog)-(?:signature|credential|security-token))=(?!\*\*\*)[^&#\s'\"]+",
-    ignore_case=True,
+    r"|x-(?:amz|goog)-(?:signature|credential|security-token))=(?!\*\*\*)[^&#\s'\"]+"
 )
 # What well-known services put in front of their keys; such a text is a secret under any name.
-_KEY = _Pattern(
+_KEY = (
     r"(?<![A-Za-z0-9_])(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"
     r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|sk-(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Z]|[a-z0-9]{32})"
@@ -82,12 +48,12 @@ def credential_in(text: str) -> str | None:
     """
     if not suspicious(text):
         return None
-    if _LOGIN.search(text):
+    if re.search(_LOGIN, text):
         return "a password inside a URL"
-    found = _PARAMETER.search(text)
+    found = re.search(_PARAMETER, text)
     if found:
         return f"a secret as the parameter {found[1]!r} of a URL"
-    if _KEY.search(text):
+    if re.search(_KEY, text):
         return "what has the form of an access token"
     return None
 
@@ -100,6 +66,6 @@ def hide_secrets(text: str) -> str:
     """
     if not suspicious(text):
         return text
-    text = _USER.sub(HIDDEN, text)
-    text = _PARAMETER.sub(lambda found: f"{found[1]}={HIDDEN}", text)
-    return _KEY.sub(HIDDEN, text)
+    text = re.sub(_USER, HIDDEN, text)
+    text = re.sub(_PARAMETER, lambda found: f"{found[1]}={HIDDEN}", text)
+    return re.sub(_KEY, HIDDEN, text)

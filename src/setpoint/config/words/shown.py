@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any, cast
 
 from .credentials import hide_secrets
-from .errors import Invalid
-from .names import Path
+from .errors import Invalid, Problem
+from .names import Path, dotted
 from .texts import PlainScalar, parse_flow, parse_list
 
 # Longer whole numbers cannot be written out in digits; Python refuses 4301 of them.
@@ -44,6 +44,18 @@ def shown_part(value: object, error: Invalid) -> str:
         else:  # the path goes on where the value does not, as for the tag of a variant
             return shown(whole)
     return shown(cast(object, value))
+
+
+def problem_of(part: Invalid, path: Path, value: object, origin: str) -> Problem:
+    """The finding about one part of a value that stands at a path."""
+    return Problem(
+        dotted((*path, *part.at)),
+        part.message,
+        valid=part.valid,
+        hint=part.hint,
+        value=shown_part(value, part),
+        origin=origin,
+    )
 
 
 def parsed(text: PlainScalar) -> object:
