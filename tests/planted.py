@@ -132,12 +132,12 @@ BREAKS = [
     ),
     Break(
         "data/feed.py",
-        "self._position += self.micro_size * self.data_size",
-        "self._position += self.micro_size",
+        "self.sampler.take(self.micro_size * self.data_size)",
+        "self.sampler.take(self.micro_size)",
         "data",
     ),
     Break(
-        "data/feed.py",
+        "data/sampler.py",
         "self._position = epoch * size + index",
         "self._position = index",
         "data train/test_killed_anywhere.py",

@@ -14,6 +14,7 @@ from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.feed import Feed
+from setpoint.data.sampler import ShuffledSampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import training_windows
 from setpoint.shapes.batch import Batch, Count
@@ -29,8 +30,9 @@ def count(batch: Batch) -> Count:
     return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
 
 
-def feed_of(corpus: Corpus, *, sequence_length: int, **options: int) -> Feed:
-    return Feed(training_windows(corpus, sequence_length), count, **options)
+def feed_of(corpus: Corpus, *, sequence_length: int, seed: int, **options: int) -> Feed:
+    windows = training_windows(corpus, sequence_length)
+    return Feed(windows, ShuffledSampler(windows, seed), count, **options)
 
 
 def batches_of(feed: Feed) -> Iterator[Batch]:
@@ -208,7 +210,8 @@ def test_a_step_is_taken_whole_and_counted() -> None:
         assert torch.equal(batch.inputs, each.batches[0].inputs)
     assert list(step.counts) == [each.whole for each in one_by_one]
     assert step.whole == (54, 54, 54.0, None)
-    assert whole.position == single.position == 6
+    assert whole.state_dict() == single.state_dict()
+    assert whole.state_dict()["index"] == 6
     assert whole.state_dict() == single.state_dict()
 
 
@@ -218,7 +221,8 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
         return Count(number, number, float(number))
 
     sequences = training_windows(counting_corpus(300), 9)
-    step = Feed(sequences, first_tokens, micro_size=1, accumulation=3, seed=4).take()
+    sampler = ShuffledSampler(sequences, 4)
+    step = Feed(sequences, sampler, first_tokens, micro_size=1, accumulation=3).take()
     expected = [first_tokens(batch) for batch in step.batches]
     assert len(set(expected)) == 3 and list(step.counts) == expected
     assert step.whole.tokens == sum(each.tokens for each in expected)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Protocol
 
 from setpoint.data.document import FileRecord
 from setpoint.shapes.batch import Batch
@@ -31,8 +28,13 @@ class DataIdentity:
     files: Sequence[FileRecord]
 
 
+Rows = Any
+"""Which rows, as their sequences understand it: an array of numbers, a list of documents to pack;
+something that has a length and can be sliced."""
+
+
 class Sequences(Protocol):
-    """Sequences of equal length, each by its number."""
+    """Rows of equal length, made when they are named."""
 
     @property
     def sequence_length(self) -> int:
@@ -49,8 +51,10 @@ class Sequences(Protocol):
         """Names of the sources, which `Batch.source` counts from 0."""
         ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Rows of an epoch."""
+        ...
 
-    def rows(self, indices: npt.NDArray[np.int64]) -> Batch:
-        """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
+    def rows(self, rows: Rows) -> Batch:
+        """Some of them as a batch."""
         ...

@@ -51,9 +51,9 @@ class Windows:
     def __len__(self) -> int:
         return self.count
 
-    def rows(self, indices: npt.NDArray[np.int64]) -> Batch:
-        """Some of them, (B,) numbers, as a batch."""
-        return cut(self.corpus, indices * self.stride, self.sequence_length)
+    def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
+        """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
+        return cut(self.corpus, rows * self.stride, self.sequence_length)
 
 
 def training_windows(corpus: Corpus, sequence_length: int) -> Windows:

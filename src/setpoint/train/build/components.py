@@ -12,6 +12,7 @@ from torch import nn
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled
 from setpoint.data.feed import Feed
+from setpoint.data.sampler import ShuffledSampler
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window, training_windows
 from setpoint.memory.apply import save_activations, save_state
@@ -147,8 +148,8 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
     objective = Objective(model, job.loss.build())
     feed = Feed(
         train,
+        ShuffledSampler(train, job.seed),
         objective.count,
-        seed=job.seed,
         micro_size=job.batch.micro_size,
         accumulation=job.batch.accumulation,
         data_rank=world.data_rank,

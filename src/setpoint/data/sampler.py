@@ -1,0 +1,155 @@
+"""Which rows come next: planned in one place, the same on all ranks, before any of them is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.config import SetpointError
+from setpoint.data.order import FEISTEL, Order
+from setpoint.data.sequences import Rows, Sequences
+
+
+class Sampler(Protocol):
+    """The endless stream of the rows of all ranks, by what `Sequences.rows` makes them of.
+
+    It depends on the data, the seed and how many rows were taken, and on nothing else: not on how
+    many ranks, workers or rows of a micro-batch there are.
+    """
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the data that were taken, with the fraction of the current one."""
+        ...
+
+    def take(self, count: int) -> Rows:
+        """The next rows, and move past them."""
+        ...
+
+    def forget(self) -> None:
+        """Drop what was kept to be faster."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where in the stream it is; JSON-able, small."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
+        """Go on where `state` was taken.
+
+        Arguments:
+            state: from `state_dict`, perhaps through JSON.
+            other_data: whether the data may be another; the place is then the nearest there is.
+
+        Raises:
+            SetpointError: the state is one of other data, or of none. Nothing is changed then.
+        """
+        ...
+
+
+class ShuffledSampler:
+    """Every sequence once per epoch, in a new order each epoch.
+
+    Sequences of all epochs form one stream, and a batch may cross from one epoch into the next, so
+    nothing is dropped. The position in that stream is the whole state.
+    """
+
+    def __init__(self, sequences: Sequences, seed: int) -> None:
+        self.sequences = sequences
+        self.order = Order(seed, len(sequences))
+        self._position = 0
+
+    @property
+    def position(self) -> int:
+        """Sequences that were taken, over all epochs."""
+        return self._position
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the sequences that were taken, with the fraction of the current one."""
+        return self._position / self.order.size
+
+    def take(self, count: int) -> npt.NDArray[np.int64]:
+        """The next sequences, (count,), and move past them."""
+        first = self._position
+        self._position += count
+        return self.order.at(np.arange(first, first + count))
+
+    def forget(self) -> None:
+        """Drop the parts of the order that are kept."""
+        self.order.forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of what was taken and what it is one in; JSON-able, of constant size.
+
+        Returns:
+            `epoch` (whole passes) and `index` (sequences into the current one) over all ranks;
+            `sequence_length`, `seed`, `tokens` and `digest` to recognise the stream; `order` is
+            that of its epoch.
+        """
+        epoch, index = divmod(self._position, self.order.size)
+        name = self.order.name(epoch)
+        order = {} if name is None else {"order": name}
+        return {"epoch": epoch, "index": index, **order, **self._stream()}
+
+    def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
+        """Continue where `state` was taken; the next rows are those that would have come then.
+
+        Arguments:
+            state: from `state_dict`, perhaps through JSON.
+            other_data: whether the text may be another one: the position is then the same number
+                of sequences into the same pass over it, or the start of the next one.
+
+        Raises:
+            SetpointError: the state belongs to another text, sequence length or seed, or is not a
+                state of the data. Nothing is changed then.
+        """
+        stream = self._stream()
+        expected = {"epoch", "index", "order", *stream}
+        # States of before orders had names have none.
+        if {"order", *state} != expected or state.get("order", FEISTEL) != FEISTEL:
+            raise SetpointError(
+                f"data loader state: has the keys {sorted(state)}.\n"
+                f"Valid: {sorted(expected)}, as written into checkpoints."
+            )
+        for key, (field, what) in _FIELDS.items():
+            mine, theirs = stream[key], state[key]
+            if mine != theirs and not (other_data and key in ("tokens", "digest")):
+                raise SetpointError(
+                    f"{field}: the data position was recorded with {what} {theirs}, and now it is "
+                    f"{mine}, so it does not point at the same windows.\n"
+                    f"Valid: {what} {theirs}, or a new run."
+                )
+        epoch, index = state["epoch"], state["index"]
+        size = self.order.size
+        if other_data and isinstance(index, int) and index >= size:
+            epoch, index = epoch + 1, 0
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (epoch, index))
+        if not whole or epoch < 0 or not 0 <= index < size:
+            raise SetpointError(
+                f"data loader state: epoch {epoch!r}, index {index!r} is not a position.\n"
+                f"Valid: epoch 0 or more, index 0 to {size - 1}."
+            )
+        self._position = epoch * size + index
+        self.order = Order(self.order.seed, size, None if "order" in state else epoch)
+
+    def _stream(self) -> dict[str, Any]:
+        identity = self.sequences.identity
+        return {
+            "sequence_length": self.sequences.sequence_length,
+            "seed": self.order.seed,
+            "tokens": identity.tokens,
+            "digest": identity.digest,
+        }
+
+
+# What a state is recognised by -> (the field to blame, how to call it)
+_FIELDS = {
+    "sequence_length": ("batch.sequence_length", "sequence length"),
+    "seed": ("seed", "seed"),
+    "tokens": ("data.sources", "a corpus of tokens"),
+    "digest": ("data.sources", "corpus digest"),
+}
