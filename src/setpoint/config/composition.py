@@ -21,7 +21,6 @@ from .layers.flags import apply_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .migrations.chain import migrated
 from .resolving.resolve import resolve
-from .schema.class_info import ConfigMeta
 from .schema.declaration_errors import refuse_root_word
 from .values.node import Node, state_of
 from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded, short_name
@@ -119,11 +118,7 @@ def compose(
     """
     if isinstance(source, os.PathLike):
         source = os.fspath(source)
-    usual = all(isinstance(each, list | tuple) for each in (modifiers, files, flags))
-    usual = usual and isinstance(cast(object, program), Mapping | None)
-    usual = usual and isinstance(cast(object, root), ConfigMeta)
-    if not (usual and isinstance(cast(object, source), str | Config | None)):
-        need_compose(root, source, modifiers, files, flags, program)
+    need_compose(root, source, modifiers, files, flags, program)
     import_presets(root)
     merge = partial(_merge, root, source, modifiers, files, environ, flags, program or {})
     broken: list[SetpointError] = []

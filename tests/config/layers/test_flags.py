@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import Config, SetpointError, field
 from setpoint.config.composition import compose
-from setpoint.config.layers.flags import Flag, in_order, parse_flags
+from setpoint.config.layers.flags import Flag, in_order, read_flags
 
 from ..helpers import flag_problems, resolved
 from ..sample import AdamW, Experts, Job, Recurrent, Sgd, Transformer
@@ -152,7 +152,7 @@ def test_no_flag_whatever_it_holds_raises_anything_else(pairs: list[tuple[str, s
 @given(st.lists(st.text(max_size=12), max_size=3))
 def test_no_arguments_raise_anything_else(tokens: list[str]) -> None:
     try:
-        parse_flags(tokens, lambda path: len(path) == 1)
+        read_flags(Job, tokens)
     except SetpointError as error:
         str(error).encode()
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 from ..draft.config import Config
 from ..types.base import FieldType
 from ..types.compiler import compile_annotation
-from ..values.free import listed
 from ..values.import_path import ImportPath
 from ..values.node import Node, chain_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
 from ..values.user_code import error_in_words as error_in_words
 from ..words.errors import Invalid, Problem, SetpointError
 from ..words.names import did_you_mean
-from ..words.shown import MISSING, rebuild, shown_plain
+from ..words.shown import MISSING, listed, rebuild, shown_plain
 from .arguments import arguments_of, components_in, shared_fields
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import reduce
 from typing import Any, cast
@@ -22,7 +22,7 @@ from ..values.node import (
 from ..values.reference import Reference, from_environment, may_refer
 from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, children, nested, rebuild, same
+from ..words.shown import MISSING, children, item_at, nested, rebuild, same
 from ..words.texts import LiteralText, escaped
 from .unknown_keys import place_of
 from .walk import PLAIN, UNTOUCHED, Leaf, leaves, sections
@@ -37,12 +37,7 @@ def value_at(node: Any, part: str | int) -> Any:
         return value_or_missing(node, str(part)) if known else MISSING
     if isinstance(node, Free):
         return cast(dict[str | int, Any], dict(node.items())).get(part, MISSING)
-    if isinstance(node, dict):
-        return cast(dict[str | int, Any], node).get(part, MISSING)
-    if isinstance(node, tuple | list) and isinstance(part, int):
-        items = cast(Sequence[Any], node)
-        return items[part] if 0 <= part < len(items) else MISSING
-    return MISSING
+    return item_at(node, part)
 
 
 def missing_place(root: Node, path: Path) -> Invalid:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..words.errors import SetpointError
-from ..words.shown import rebuild
+from ..words.shown import listed
 from ..words.texts import (
     HALF_PAIR,
     MAX_DEPTH,
@@ -236,15 +236,10 @@ class _Builder:
         self._count(anchored.nodes - 1, event)
         if len(self._open) + anchored.height > MAX_DEPTH:
             raise self._error(offset, TOO_DEEP)
-        place = self._put(_copy(anchored.value), event)
+        place = self._put(listed(anchored.value), event)  # each alias has a copy of its own
         place.children = anchored.place.children
         if self._open:
             self._open[-1].height = max(self._open[-1].height, anchored.height + 1)
-
-
-def _copy(value: object) -> object:
-    """A value of its own for each alias, so that a later change of one leaves the others."""
-    return rebuild(value, _copy)
 
 
 class Mark(Protocol):

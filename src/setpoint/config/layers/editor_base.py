@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from functools import reduce
+from typing import Any
 
 from ..draft.unknown_keys import former, name_here, place_of
 from ..schema.field import FieldInfo
@@ -15,7 +16,7 @@ from ..values.origin import FILE, Origin
 from ..values.scalar import Struct
 from ..words.errors import MOST, ConfigError, Invalid, Problem
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, problem_of
+from ..words.shown import MISSING, item_at, problem_of
 from ..words.texts import PlainScalar, parse_flow
 
 EXTENDS = "extends"
@@ -147,14 +148,7 @@ class EditorBase(ABC):
 
 def _inside(value: object, path: Path) -> object:
     """A part of a value as a layer gives it; MISSING where the path leads nowhere."""
-    for part in path:
-        if isinstance(value, Mapping) and part in value:
-            value = cast(Mapping[object, object], value)[part]
-        elif isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):  # pyright: ignore[reportUnknownArgumentType]
-            value = cast(Sequence[object], value)[part]
-        else:
-            return MISSING
-    return value
+    return reduce(item_at, path, value)
 
 
 def _typed(value: object, path: Path) -> object:

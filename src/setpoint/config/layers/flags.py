@@ -83,22 +83,13 @@ class Flag:
         return tuple(name.replace("-", "_") for name in names)
 
 
-def parse_flags(
-    tokens: Sequence[str],
-    is_switch: Callable[[tuple[str, ...]], bool],
-    gone: Callable[[tuple[str, ...]], str] = lambda path: "",
-    is_foreign: Callable[[tuple[str, ...]], bool] = lambda path: False,
-    switches: Callable[[tuple[str, ...]], str] = lambda path: "",
-) -> list[Flag]:
-    """Read overrides.
-
-    Arguments:
-        gone: what became of a path that older schemas had, or the empty text.
-        switches: how a section that may be null is switched, or the empty text.
+def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
+    """Read overrides for a root class, which knows what is a switch.
 
     Raises:
         SetpointError: for an argument that is no override, or lacks its value.
     """
+    fields = cls.__setpoint__.fields
     flags: list[Flag] = []
     at = 0
     while at < len(tokens):
@@ -117,11 +108,11 @@ def parse_flags(
         path = _path(name[2:])
         if equals:
             flags.append(Flag(path, text, label))
-        elif is_switch(path):
+        elif _is_switch(cls, path):
             # A word that is no further override can only be meant as the value.
             flags.append(Flag(path, "true" if word is None else word, label))
             at += word is not None
-        elif name.startswith("--no-") and is_switch(_path(name[5:])):
+        elif name.startswith("--no-") and _is_switch(cls, _path(name[5:])):
             if word is not None:
                 raise SetpointError(
                     f"{name} takes no value, got {word!r}; write --{name[5:]} true or "
@@ -131,16 +122,17 @@ def parse_flags(
         elif following is not None:
             flags.append(Flag(path, following, label))
             at += 1
-        elif said := gone(path):
+        elif said := former(cls, ".".join(path)):  # a switch that was retired has no value
             raise SetpointError(f"{name}: {said}")
-        elif is_foreign(path):
-            flags.append(Flag(path, "true", label))  # answered beside whatever else is wrong
+        elif known_elsewhere(cls, path[-1]) or (path[1:] == () and path[0] not in fields):
+            # What names no field is answered as such, together with whatever else is wrong.
+            flags.append(Flag(path, "true", label))
         else:
             head, _, last = name[2:].rpartition(".")
             switch = f"{head}.{last[3:]}"
-            if last[:3] in ("no-", "no_") and is_switch(_path(switch)):
+            if last[:3] in ("no-", "no_") and _is_switch(cls, _path(switch)):
                 raise SetpointError(f"{name} is unknown. Did you mean --no-{switch}?")
-            how = switches(path)
+            how = _switches(cls, path)
             raise SetpointError(
                 f"{name} needs a value. {how}"
                 if how
@@ -195,23 +187,6 @@ def apply_flags(editor: Editor, tokens: Sequence[str]) -> None:
     put_flags(editor, read_flags(type(editor.root), tokens))
 
 
-def read_flags(cls: type[Node], tokens: Sequence[str]) -> list[Flag]:
-    """Read overrides for a root class, which knows what is a switch.
-
-    Raises:
-        SetpointError: for an argument that is no override.
-    """
-    return parse_flags(
-        tokens,
-        lambda path: _is_switch(cls, path),
-        # A switch that was retired has no value to be read.
-        lambda path: former(cls, ".".join(path)),
-        # What names no field is answered as such, together with whatever else is wrong.
-        lambda path: known_elsewhere(cls, path[-1]) or _is_unknown(cls, path),
-        lambda path: _switches(cls, path),
-    )
-
-
 def _switches(cls: type[Node], path: tuple[str, ...]) -> str:
     for kind in _kinds(cls, path):
         inner = unwrapped(kind)
@@ -233,10 +208,6 @@ def one_word(cls: type[Node], flag: str, words: Sequence[str]) -> str:
         if _reads(these, text):
             return f"--{'.'.join(path)} {in_shell(text)}"
     return ""
-
-
-def _is_unknown(cls: type[Node], path: tuple[str, ...]) -> bool:
-    return len(path) == 1 and path[0] not in cls.__setpoint__.fields
 
 
 def put_flags(editor: Editor, flags: Sequence[Flag]) -> None:

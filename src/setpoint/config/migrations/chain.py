@@ -12,7 +12,7 @@ from ..values.node import Node
 from ..values.scalar import Struct
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted, within
-from ..words.shown import children, nested, rebuild
+from ..words.shown import MISSING, children, item_at, nested, rebuild
 from ..words.texts import PlainScalar, guess
 
 Entry = dict[str, Any]
@@ -336,12 +336,8 @@ def _find(node: Any, pattern: tuple[str, ...], path: Path) -> Iterator[Path]:
 
 
 def _child(node: Any, part: str | int) -> Any:
-    if isinstance(node, dict):
-        return cast(dict[Any, Any], node).get(part)
-    if isinstance(node, list) and isinstance(part, int):
-        items = cast(list[Any], node)
-        return items[part] if part < len(items) else None
-    return None
+    found = item_at(node, part)
+    return None if found is MISSING else found
 
 
 F = TypeVar("F", bound=Callable[[], Iterable[Operation]])

@@ -282,8 +282,7 @@ def fingerprint(config: Node) -> str:
     Raises:
         SetpointError: for a draft, whose values are not determined yet.
     """
-    if not isinstance(config, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
-        need_config(config, "fingerprint")
+    need_config(config, "fingerprint")
     if not is_frozen(config):
         raise SetpointError("only a resolved configuration has a fingerprint; resolve the draft")
     return sha256(canonical(config).encode("ascii"))

@@ -142,7 +142,7 @@ def _merged(root: type[Node], record: Record, folder: str) -> Editor:
     layers = {key: entry["layers"][-1]["layer"] for key, entry in record.origins.items()}
     derived = {key for key, layer in layers.items() if layer == DERIVED}
     editor = Editor(root(), replace_mappings=True)
-    editor.merge(_without(record.values, derived, ""), Origin(RECORD, folder, record.find))
+    editor.merge(_without(record.values, derived), Origin(RECORD, folder, record.find))
     return editor
 
 
@@ -196,24 +196,16 @@ def _chain(layers: Sequence[Mapping[str, Any]], value: object, info: FieldInfo |
     return chain
 
 
-def _without(values: Mapping[str, Any], derived: set[str], prefix: str) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        if path in derived:
-            continue
-        if isinstance(value, dict):
-            value = _without(cast(dict[str, Any], value), derived, f"{path}.")
-        elif isinstance(value, list):
-            items = cast(list[Any], value)
-            value = [
-                _without(cast(dict[str, Any], item), derived, f"{path}.{index}.")
-                if isinstance(item, dict)
-                else item
-                for index, item in enumerate(items)
-            ]
-        result[key] = value
-    return result
+def _without(value: Any, derived: set[str], prefix: str = "") -> Any:
+    """Plain data without the values at some dotted paths."""
+    if not isinstance(value, dict | list):
+        return value
+    inner = {
+        key: _without(item, derived, f"{prefix}{key}.")
+        for key, item in children(cast(object, value))
+        if f"{prefix}{key}" not in derived
+    }
+    return inner if isinstance(value, dict) else list(inner.values())
 
 
 def is_record(path: str) -> bool:

@@ -22,7 +22,7 @@ from ..values.scalar import Struct
 from ..values.user_code import error_in_words, traceback_of
 from ..words.errors import Caution, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, did_you_mean, dotted
-from ..words.shown import MISSING, shown_plain
+from ..words.shown import MISSING, named, shown_plain
 
 WANTED = "it must yield a Problem for each finding, and nothing where all is well"
 
@@ -266,10 +266,7 @@ def title(method: Any) -> str:
 
 
 def _kind(value: object) -> str:
-    if value is None:
-        return "None"
-    kind = type(value).__name__
-    return f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"
+    return "None" if value is None else named(type(value).__name__)
 
 
 class Skipped(Struct):

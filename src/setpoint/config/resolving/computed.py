@@ -16,7 +16,7 @@ from ..values.origin import DERIVED, REFERENCE, Origin
 from ..values.reference import Reference, may_refer
 from ..words.errors import DeclarationError, Invalid, Problem, SetpointError, UnresolvedError
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, count_values, rebuild, shown_part
+from ..words.shown import MISSING, count_values, listed, rebuild, shown_part
 from ..words.texts import MAX_COPIED
 from .checks import failure
 
@@ -115,7 +115,7 @@ class Computation:
         found = [name for name, value in held.items() if may_refer(value)]
         for name in sorted(found, key=order.__getitem__):
             sources: dict[Path, Source] = dict(references(held[name]))
-            self._add(Pending(section, name, (*path, name), sources, _opened(held[name])))
+            self._add(Pending(section, name, (*path, name), sources, listed(held[name])))
 
     def _collect_derived(self, path: Path, section: Node) -> None:
         cls = type(section)
@@ -359,11 +359,6 @@ class Computation:
         kind = kind_at(pending.info.type, inside)
         wanted = "what belongs here" if kind is None else kind.describe()
         return f"refers to {path}, which is {held}, not {wanted}"
-
-
-def _opened(value: Any) -> Any:
-    """A copy of lists and mappings, in which items can be replaced."""
-    return rebuild(value, _opened)
 
 
 def _in_words(by: Source, error: Exception) -> Invalid:

@@ -36,8 +36,7 @@ def resolve(
     Raises:
         ConfigError: with every problem at once.
     """
-    if not isinstance(draft, Node):  # pyright: ignore[reportUnnecessaryIsInstance]
-        need_config(draft, "resolve")
+    need_config(draft, "resolve")
     if is_frozen(draft):
         draft = draft_of(draft)
     drops: list[DroppedValue] = []

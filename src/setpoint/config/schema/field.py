@@ -164,7 +164,8 @@ class FieldInfo:
         # What the factory sets is a default, whoever asks for it first; and it may hand out the
         # same object each time, so that a copy is taken.
         with running(DEFAULT, ""):
-            value = made(self, self._call_factory(self.factory))
+            value = read_default(self, self._call_factory(self.factory))
+            self.settled = True
         return self.type.replace_sections(
             value, lambda section: section.__setpoint_draft__(), False
         )
@@ -544,17 +545,6 @@ def settle(info: FieldInfo) -> None:
         )
     info.written = value
     info.settled = True
-
-
-def made(info: FieldInfo, value: object) -> Any:
-    """Read what a factory has made.
-
-    Raises:
-        DeclarationError: if the field cannot take it.
-    """
-    result = read_default(info, value)
-    info.settled = True
-    return result
 
 
 def read_default(info: FieldInfo, value: object) -> Any:

@@ -6,11 +6,11 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from ..values.free import Free, listed, plain_value
+from ..values.free import Free, plain_value
 from ..values.import_path import ImportPath
 from ..values.scalar import Scalar
 from ..words.errors import Invalid
-from ..words.shown import shown
+from ..words.shown import listed, shown
 from ..words.texts import escaped, is_text, literal
 from .base import FieldType
 from .scalars import NOT_TEXT

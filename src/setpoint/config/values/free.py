@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from ..words.errors import Invalid, SetpointError
-from ..words.shown import MAX_BITS, children, plain_number, rebuild, same, shown
+from ..words.shown import MAX_BITS, children, listed, plain_number, same, shown
 from ..words.texts import (
     MAX_DEPTH,
     TOO_DEEP,
@@ -81,15 +81,19 @@ class Free:
             inner = self._values.get(key)
             if not isinstance(inner, Free):
                 inner = self._values[key] = Free()
-            for name, item in cast(Mapping[object, object], value).items():
-                try:
-                    inner.put(str(name), item, origin)
-                except Invalid as error:
-                    raise error.inside(str(name)) from None
+            inner.put_all(cast(Mapping[object, object], value), origin)
             return
         stored = plain_value(value)
         self._values[key] = stored
         self._origins.setdefault(key, []).append((origin, stored))
+
+    def put_all(self, values: Mapping[object, object], origin: Origin) -> None:
+        """Set several keys; see `put`."""
+        for key, item in values.items():
+            try:
+                self.put(str(key), item, origin)
+            except Invalid as error:
+                raise error.inside(str(key)) from None
 
     def is_frozen(self) -> bool:
         """Whether the area is part of a resolved config."""
@@ -118,11 +122,7 @@ class Free:
             value = parse_flow(value)
         if not isinstance(value, Mapping):
             raise Invalid(f"is not a mapping of keys to values: got {shown(value)}")
-        for key, item in cast(Mapping[object, object], value).items():
-            try:
-                area.put(str(key), item, origin)
-            except Invalid as error:
-                raise error.inside(str(key)) from None
+        area.put_all(cast(Mapping[object, object], value), origin)
         return area
 
     def chain(self, key: str) -> list[tuple[Origin, object]]:
@@ -243,11 +243,6 @@ def _plain(value: object) -> Any:
     if number is not value:
         return _plain(number)
     raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
-
-
-def listed(value: Any) -> Any:
-    """Stored plain data as a file has it, with lists for tuples."""
-    return rebuild(value, listed)
 
 
 def _check_key(key: str) -> None:

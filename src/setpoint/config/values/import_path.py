@@ -96,10 +96,27 @@ class ImportPath(Scalar):
     def load(self) -> Any:
         """Import what the path names.
 
+        The object must come from an allowed module, too: `torch.optim` being allowed does not open
+        what its modules happen to have imported.
+
         Raises:
             SetpointError: if it may not be imported, is not there, or cannot be called.
         """
-        return load(self)
+        refused = self.refusal()
+        if refused:
+            raise SetpointError(refused)
+        module, colon, name = self.text.partition(":")
+        found = _inside(_module(module, self), name.split("."), self) if colon else _dotted(self)
+        home = getattr(found, "__module__", None)
+        if isinstance(home, str) and not _is_home(home, self.allowed()):
+            raise SetpointError(f"{self}: {not_allowed(home, self.allowed())}")
+        if not callable(found):
+            name = type(found).__name__
+            kind = "a module" if isinstance(found, ModuleType) else f"an object of type {name}"
+            raise SetpointError(f"{self} is {kind}, which cannot be called")
+        if self.base is not None and not (isinstance(found, type) and issubclass(found, self.base)):
+            raise SetpointError(f"{self} is not a class that is a {self.base.__name__}")
+        return found
 
     def loaded(self) -> Any:
         """What the path names, if its module has been imported by somebody and it may be."""
@@ -171,32 +188,6 @@ def _form(text: str) -> str:
         hint = "Say the module as well, in which it is found." if right else ""
         raise Invalid(f"is not an import path: got {shown(text)}", EXAMPLES, hint=hint)
     return f"{module}:{name}" if colon and "." in name else ".".join(parts)
-
-
-def load(path: ImportPath) -> Any:
-    """Import what a path names.
-
-    The object must come from an allowed module, too: `torch.optim` being allowed does not open what
-    its modules happen to have imported.
-
-    Raises:
-        SetpointError: if it may not be imported, is not there, or cannot be called.
-    """
-    refused = path.refusal()
-    if refused:
-        raise SetpointError(refused)
-    module, colon, name = path.text.partition(":")
-    found = _inside(_module(module, path), name.split("."), path) if colon else _dotted(path)
-    home = getattr(found, "__module__", None)
-    if isinstance(home, str) and not _is_home(home, path.allowed()):
-        raise SetpointError(f"{path}: {not_allowed(home, path.allowed())}")
-    if not callable(found):
-        name = type(found).__name__
-        kind = "a module" if isinstance(found, ModuleType) else f"an object of type {name}"
-        raise SetpointError(f"{path} is {kind}, which cannot be called")
-    if path.base is not None and not (isinstance(found, type) and issubclass(found, path.base)):
-        raise SetpointError(f"{path} is not a class that is a {path.base.__name__}")
-    return found
 
 
 def _is_home(module: str, allowed: tuple[str, ...]) -> bool:

@@ -119,6 +119,8 @@ class Template(Reference):
 
     def evaluate(self, look_up: Callable[[Path], object]) -> object:
         """See `Reference.evaluate`; the text, with each value written as it is shown."""
+        import ast
+
         texts: list[str] = []
         for part in self._parts:
             if isinstance(part, str):
@@ -128,8 +130,8 @@ class Template(Reference):
             text = _text_of(value)
             if text is None:
                 raise Invalid(
-                    f"cannot be put together: {unparse(part)} is {_kind_of(value)}; a text takes "
-                    f"texts, numbers, truth values and paths"
+                    f"cannot be put together: {ast.unparse(part)} is {_kind_of(value)}; a text "
+                    f"takes texts, numbers, truth values and paths"
                 )
             texts.append(text)
         return literal("".join(texts))
@@ -374,7 +376,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp):
-        operand = _number(node.operand, look_up)
+        operand = _operand(node.operand, look_up, combines=False)
         return -operand if isinstance(node.op, ast.USub) else operand
     assert isinstance(node, ast.BinOp)
     left, right = _operand(node.left, look_up), _operand(node.right, look_up)
@@ -392,26 +394,13 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     return result
 
 
-def unparse(node: ast.expr) -> str:
-    """An expression as it is written."""
-    import ast
-
-    return ast.unparse(node)
-
-
-def _operand(node: ast.expr, look_up: Callable[[Path], object]) -> Any:
+def _operand(node: ast.expr, look_up: Callable[[Path], object], combines: bool = True) -> Any:
     """A number, or a value of a class that computes with numbers by `__setpoint_combine__`."""
-    value = evaluate(node, look_up)
-    return value if hasattr(value, "__setpoint_combine__") else _checked(node, value)
-
-
-def _number(node: ast.expr, look_up: Callable[[Path], object]) -> float:
-    return _checked(node, evaluate(node, look_up))
-
-
-def _checked(node: ast.expr, value: object) -> float:
     import ast
 
+    value = evaluate(node, look_up)
+    if combines and hasattr(value, "__setpoint_combine__"):
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid(f"cannot be computed: {ast.unparse(node)} is not a number")
     return value

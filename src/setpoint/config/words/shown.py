@@ -36,14 +36,11 @@ def shown_part(value: object, error: Invalid) -> str:
     if error.at and isinstance(value, PlainScalar):
         value = parsed(value)
     for key in error.at:
-        if isinstance(value, Mapping):
-            value = cast(Mapping[Any, object], value).get(key)
-        elif isinstance(value, list | tuple) and isinstance(key, int):
-            items = cast(Sequence[object], value)
-            value = items[key] if key < len(items) else None
-        else:  # the path goes on where the value does not, as for the tag of a variant
-            return shown(whole)
-    return shown(cast(object, value))
+        listed_here = isinstance(value, list | tuple) and isinstance(key, int)
+        if not listed_here and not isinstance(value, Mapping):
+            return shown(whole)  # the path goes on where the value does not, as for a tag
+        value = item_at(cast(object, value), key)
+    return shown(None if value is MISSING else value)
 
 
 def problem_of(part: Invalid, path: Path, value: object, origin: str) -> Problem:
@@ -223,6 +220,21 @@ def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, list | tuple):
         return [function(item) for item in cast(Sequence[Any], value)]
     return value
+
+
+def listed(value: Any) -> Any:
+    """A copy of lists, tuples and mappings inside one another, as plain lists and dicts."""
+    return rebuild(value, listed)
+
+
+def item_at(value: Any, key: object) -> Any:
+    """The item of a list, tuple or mapping; MISSING where there is none."""
+    if isinstance(value, Mapping):
+        return cast(Mapping[object, Any], value).get(key, MISSING)
+    if isinstance(value, list | tuple) and isinstance(key, int):
+        items = cast(Sequence[Any], value)
+        return items[key] if 0 <= key < len(items) else MISSING
+    return MISSING
 
 
 def count_values(value: object, most: int) -> int:
