@@ -178,3 +178,32 @@ def test_what_is_looked_into_when_makes_no_difference(
     before = [(leaf.key, leaf.value) for leaf in leaves(config)], shared_places(config)
     assert outcome(config, second, draft_of) == outcome(config, second, copied_at_once)
     assert ([(leaf.key, leaf.value) for leaf in leaves(config)], shared_places(config)) == before
+
+
+class Above(Config):
+    below: Leaf = field(factory=Leaf)
+    beside: Leaf = field(factory=Leaf)
+
+    @check(cautions={"odd": "the leaf below is odd"})
+    def _check_below(self) -> Iterator[Problem]:
+        if self.below.size % 2:
+            yield Caution("odd", "below.size", "is odd")
+
+
+class Outer(Config):
+    first: Above = field(factory=Above)
+    size: int = 1
+
+
+def test_what_a_section_says_of_one_inside_is_said_once() -> None:
+    draft = Outer()
+    draft.first.beside.size = 5
+    config = resolve(draft)
+    paths = [caution.path for caution in cautions_of(config)]
+    assert paths == ["first.below.size", "first.beside.size"]
+    fork = config.evolve()
+    fork.first.beside.sizes = [3]
+    assert [caution.path for caution in cautions_of(resolve(fork))] == paths
+    fork.first.beside.size = 2
+    assert [caution.path for caution in cautions_of(resolve(fork))] == paths[:1]
+    assert [caution.path for caution in cautions_of(resolve(config.evolve(size=2)))] == paths

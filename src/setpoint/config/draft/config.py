@@ -134,19 +134,21 @@ class Config(Node, metaclass=ConfigMeta):
 
             Derived values are left to be derived again from the changed ones.
             """
-            return self._changed(changes, python_origin(1))
+            return self._changed(changes, 1)
 
         def __replace__(self, **changes: Any) -> Self:
-            return self._changed(changes, python_origin(2))  # called by `copy.replace`
+            return self._changed(changes, 2)  # called by `copy.replace`
 
-    def _changed(self, changes: dict[str, Any], origin: Origin) -> Self:
+    def _changed(self, changes: dict[str, Any], depth: int) -> Self:
         draft, copies = copied_draft(self)
+        if not changes:
+            return draft
         # A section of this very draft, put into a second place, is one object in the other, too.
         own = {
             name: value if value is self else copies.get(id(value), value)
             for name, value in changes.items()
         }
-        draft._set_fields(own, origin)
+        draft._set_fields(own, python_origin(depth + 1))
         return draft
 
     def to_dict(self, *, flat: bool = False) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _weakref import ref  # `weakref` itself is not free to import
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from ..values.containers import (
     CheckedDict,
@@ -42,8 +42,10 @@ from ..values.origin import (
 )
 from ..values.reference import Reference, may_refer
 from ..words.errors import Caution, Invalid
+from ..words.names import Path
 from ..words.shown import children, rebuild
-from .walk import PLAIN, UNTOUCHED, sections
+from ..words.texts import MAX_DEPTH
+from .walk import PLAIN, UNTOUCHED, inside_itself, sections, too_deep
 
 C = TypeVar("C", bound=Node)
 Dropped = tuple[tuple[str, Any, Origin, str], ...]
@@ -86,17 +88,14 @@ class Fork:
         found = self.opened(section)
         if found is not None:
             return found
-        before, state = state_of(section), State()
-        values: dict[str, Any] = vars(section).copy()
-        state.closed = dict(before.closed or ())
-        for name in state.closed:
-            del values[name]
-        state.layers, state.dropped, state.fork = before.layers.copy(), before.dropped, self
+        before, state, values = state_of(section), State(), dict[str, Any]()
+        closed = state.closed = vars(section).copy()
+        state.base, state.fork = section, self
+        state.layers, state.dropped = before.layers.copy(), before.dropped
         draft = _made(section, values, state)
         self.put(id(section), draft)
-        for name in _forget_computed(section, values, state):
-            state.closed.pop(name, None)
-            values[name] = self.opened_value(section, name, values[name])
+        for name in _forget_computed(closed, state):
+            values[name] = self.opened_value(section, name, closed.pop(name))
         return draft
 
     def opened(self, section: Node) -> Node | None:
@@ -157,8 +156,8 @@ def _made(like: C, values: dict[str, Any], state: State) -> C:
     return made
 
 
-def _forget_computed(section: Node, values: dict[str, Any], state: State) -> list[str]:
-    """Forget what resolve has computed in a section, so that it is computed anew.
+def _forget_computed(values: dict[str, Any], state: State) -> list[str]:
+    """Forget what resolve has computed of the values of a section, so that it is computed anew.
 
     Returns:
         the fields that then have the value again which they were computed from.
@@ -185,8 +184,6 @@ def _forget_computed(section: Node, values: dict[str, Any], state: State) -> lis
             back.append(name)
         else:
             values.pop(name, None)
-            if state.closed:
-                state.closed.pop(name, None)
     return back
 
 
@@ -203,32 +200,29 @@ def copied_draft(config: C) -> tuple[C, Mapping[int, Node]]:
     """A mutable copy, and the copies of a draft's sections by the identity of these."""
     if is_frozen(config):
         return cast(C, Fork(config).open(config)), {}
-    copier = _Copier(working=False)
-    copy = copier.section(config, False)
-    return copy, copier.finish()
+    copies = Copies(config)
+    for old, new in copies.forks.values():
+        for identity, draft in old.drafts():
+            if id(draft) in copies.of:
+                new.put(identity, copies.of[id(draft)])
+    return copies.root, copies.of
 
 
-def working_copy(draft: C, reuse: bool) -> tuple[C, bool]:
-    """The copy that `resolve` works on: its sections are drafts, or resolved and taken over.
+def working_copies(draft: Node, reuse: bool) -> Copies[Any]:
+    """The copies that `resolve` works on: nothing in them is closed, and no default is missing.
 
     Arguments:
         draft: the draft; it is not changed.
         reuse: whether resolved sections that nobody has opened may be taken over. Only those are
             that stand where they stood when they were resolved, and are self-contained.
-
-    Returns:
-        the copy, and whether there are references in it.
     """
     state = draft._state  # pyright: ignore[reportPrivateUsage]
     fork: Fork | None = state.fork if state is not None else None
     if not reuse or fork is None or fork.moved or not _is_root(draft, fork):
         fork = None
-    copier = _Copier(working=True, fork=fork)
-    copy = copier.section(draft, fork is not None)
-    if copier.foreign and fork is not None:
-        # What somebody has put there may be part of what was taken over, and must stay one object.
-        return working_copy(draft, reuse=False)
-    return copy, copier.refers
+    copies = Copies(draft, working=True, fork=fork)
+    # What somebody has put there may be part of what was taken over, and must stay one object.
+    return working_copies(draft, reuse=False) if copies.foreign and fork is not None else copies
 
 
 def _is_root(draft: Node, fork: Fork) -> bool:
@@ -237,68 +231,69 @@ def _is_root(draft: Node, fork: Fork) -> bool:
     return known is not None and fork.opened(fork.original) is draft
 
 
-class _Copier:
-    """Copies the sections of one draft; each is copied once, wherever it stands.
+class Copies(Generic[C]):
+    """Copies of the sections of one draft; each is copied once, wherever it stands.
 
     Arguments:
-        working: whether nothing may stay closed.
+        working: whether they are what `resolve` works on; see `working_copies`.
         fork: the fork whose closed sections may be taken over.
+
+    Attributes:
+        of: the copies by the identity of what they are copies of.
+        placed: the copies with their paths, the root first; of what was taken over there is none.
+        again: the further places of those that stand in several.
+        reuses: whether something was taken over.
+        foreign: whether the draft holds a resolved section that somebody has put there.
+        refers: whether there are references in it.
     """
 
-    def __init__(self, working: bool, fork: Fork | None = None) -> None:
+    def __init__(self, config: C, working: bool = False, fork: Fork | None = None) -> None:
         self.working = working
-        self.fork = fork
-        self.copies: dict[int, Node] = {}
+        self.of: dict[int, Node] = {}
+        self.placed: list[tuple[Path, Node]] = []
+        self.again: list[tuple[Path, Node]] = []
+        self.reuses = self.foreign = self.refers = False
+        # By identity, the forks whose drafts are copied, and those that the copies belong to.
         self.forks: dict[int, tuple[Fork, Fork]] = {}
-        self.opened: dict[int, Node] = {}
-        # Whether the draft holds a resolved section that somebody has put there.
-        self.foreign = False
-        self.refers = False
+        self._opened: dict[int, Node] = {}
+        self._open: dict[int, bool] = {}
+        self.root: C = self._copy(config, False)
+        self._fill(self.root, (), fork is not None)
 
-    def finish(self) -> Mapping[int, Node]:
-        """Let the copies of forks know the copies of what had been opened."""
-        for old, new in self.forks.values():
-            for identity, draft in old.drafts():
-                if id(draft) in self.copies:
-                    new.put(identity, self.copies[id(draft)])
-        return self.copies
-
-    def section(self, config: Node, reuse: bool) -> Any:
-        """The copy of one section with all that is below it.
+    def _copy(self, config: Node, own: bool) -> Any:
+        """The copy of one section, with the values of the original still in it.
 
         Arguments:
-            reuse: whether it stands where it stood when its fork was made.
+            own: whether it is a section of the resolved config that the draft is a fork of, in its
+                place there, so that what was opened of it counts.
         """
-        found = self.copies.get(id(config))
+        found = self.of.get(id(config))
         if found is not None:
             return found
-        before = config._state or State()  # pyright: ignore[reportPrivateUsage]
-        if before.frozen and id(config) in self.opened:
-            return self.section(self.opened[id(config)], False)
+        before, state = config._state or State(), State()  # pyright: ignore[reportPrivateUsage]
+        if own and before.frozen and id(config) in self._opened:
+            return self._copy(self._opened[id(config)], False)
         values: dict[str, Any] = vars(config).copy()
-        state, fork = State(), cast("Fork | None", before.fork)
-        copy = self.copies[id(config)] = _made(config, values, state)
+        copy = self.of[id(config)] = _made(config, values, state)
         state.layers, state.dropped = before.layers.copy(), before.dropped
-        _forget_computed(config, values, state)
-        self.replace(copy, values, before.frozen, reuse)
+        _forget_computed(values, state)  # which a record gives, too
+        fork, closed = cast("Fork | None", before.fork), before.closed or {}
+        state.base = config if own and before.frozen else before.base
         if fork is None:
             return copy
-        closed = before.closed or {}
         if not self.working:
-            state.closed, state.fork = closed.copy(), self.copied_fork(fork)
+            state.closed, state.fork = closed.copy(), self._copied_fork(fork)
         elif closed:
             if id(fork) not in self.forks:
                 self.forks[id(fork)] = fork, fork
-                self.opened.update(fork.drafts())
-            stays = reuse and fork is self.fork
-            inside = {n: v for n, v in closed.items() if not (stays and _is_reusable(v))}
+                self._opened.update(fork.drafts())
             values.update(closed)
-            if inside:
-                self.replace(copy, inside, True, False)
-                values.update(inside)
+            held = state_of(cast(Node, state.base)).holding or ()
+            state.holding = [n for n, v in vars(config).items() if v.__class__ not in PLAIN]
+            state.holding += [name for name in held if name in closed]
         return copy
 
-    def copied_fork(self, fork: Fork) -> Fork:
+    def _copied_fork(self, fork: Fork) -> Fork:
         """The fork of a copied draft."""
         known = self.forks.get(id(fork))
         if known is None:
@@ -306,40 +301,76 @@ class _Copier:
             known[1].moved = fork.moved
         return known[1]
 
-    def replace(self, copy: Node, values: dict[str, Any], frozen: bool, reuse: bool) -> None:
-        """Replace the values that must not be shared by copies."""
+    def _fill(self, copy: Node, path: Path, reuse: bool) -> None:
+        """Copy in turn what a copy holds and must not have in common with its original.
+
+        Arguments:
+            reuse: whether the section stands where it stood when its fork was made.
+        """
+        place = self._open.get(id(copy))
+        if place is not None:
+            if place:
+                raise inside_itself(copy, path)
+            self.again.append((path, copy))
+            return
+        if len(path) >= MAX_DEPTH:
+            raise too_deep(copy, path)
+        self.placed.append((path, copy))
+        self._open[id(copy)] = True
+        state, values, known = state_of(copy), vars(copy), type(copy).__setpoint__
+        base: dict[str, Any] = {} if state.base is None else vars(state.base)
+        names = state.holding
+        if names is None:
+            names = [name for name, value in values.items() if value.__class__ not in PLAIN]
+        for name in known.plan.factories if self.working else ():
+            if name not in values:
+                made = value_or_missing(copy, name)
+                self.of[id(made)] = made  # nobody else has it
+                names.append(name)
+        if len(names) > 1:
+            names.sort(key=known.plan.order.__getitem__)
+        state.holding = names if self.working else None
         fresh: dict[str, Any] = {}
-        layers = state_of(copy).layers
-        for name, value in [(n, v) for n, v in values.items() if v.__class__ not in PLAIN]:
-            if isinstance(value, Node):
-                self.foreign = self.foreign or (is_frozen(value) and not frozen)
-                fresh[name] = self.section(value, reuse)
-                continue
-            if isinstance(value, Reference):
+        for name in names:
+            value: Any = values[name]
+            stays = base.get(name) is value
+            if reuse and stays and _is_reusable(value):
+                self.reuses = True
+            elif isinstance(value, Node):
+                self.foreign = self.foreign or (not stays and is_frozen(value))
+                values[name] = fresh[name] = section = self._copy(value, stays)
+                was = section._state.base if reuse and section._state is not None else None
+                self._fill(section, (*path, name), was is not None and base.get(name) is was)
+            elif _holds(value):
+                self._fill_container(copy, name, value, stays, path, fresh)
+            elif isinstance(value, Reference):
                 self.refers = True
-            if not _holds(value):
-                continue
-            self.refers = self.refers or (self.working and may_refer(value))
-            kind = type(copy).__setpoint__.fields[name].type
+        if fresh and state.layers:
+            replace_given(state.layers, fresh)
+        self._open[id(copy)] = False
 
-            def item(section: Any) -> Any:
-                # Its place in a list may have changed, so that nothing below it is taken over.
-                self.foreign = self.foreign or (is_frozen(section) and not frozen)
-                return self.section(section, False)
+    def _fill_container(
+        self, copy: Node, name: str, value: Any, stays: bool, path: Path, fresh: dict[str, Any]
+    ) -> None:
+        """Copy a list, a mapping or an area with the sections in it."""
 
-            now = kind.replace_sections(value, item, False)
-            changed = last_change(cast(object, value))
-            if changed is None:
-                fresh[name] = now
-                continue
-            values[name] = now
+        def item(section: Any) -> Any:
+            self.foreign = self.foreign or (not stays and is_frozen(section))
+            return self._copy(section, stays)
+
+        self.refers = self.refers or (self.working and may_refer(value))
+        kind, layers = type(copy).__setpoint__.fields[name].type, state_of(copy).layers
+        now = vars(copy)[name] = kind.replace_sections(value, item, False)
+        changed = last_change(cast(object, value))
+        if changed is None:
+            fresh[name] = now
+        else:
             if isinstance(value, CheckedDict) and value.before is not None:
                 replace_given(layers, {name: value.before})
             layers.append((changed, {name: now}))
-        if fresh:
-            values.update(fresh)
-            if layers:
-                replace_given(layers, fresh)
+        for inside, section in kind.sections(now) if kind.nested else ():
+            # Its place in a list may have changed, so that nothing below it is taken over.
+            self._fill(section, (*path, name, *inside), False)
 
 
 def take(draft: Node, name: str) -> Any:
@@ -352,7 +383,8 @@ def take(draft: Node, name: str) -> Any:
     held = state.closed.pop(name) if state.closed else None
     value = state.fork.opened_value(draft, name, held)
     object.__setattr__(draft, name, value)
-    replace_given(state.layers, {name: value})
+    if value is not held:
+        replace_given(state.layers, {name: value})
     return value
 
 
@@ -391,26 +423,25 @@ def _is_reusable(value: Any) -> bool:
 
 def freeze(section: Node) -> None:
     """Make a section immutable, with every value in its place."""
-    state, cls = state_of(section), type(section).__setpoint__
+    state, plan = state_of(section), type(section).__setpoint__.plan
     # Filled slots also make later reads plain attribute reads.
-    held, plan = vars(section), cls.plan
-    invalid = state.invalid or ()
+    values, invalid = vars(section), state.invalid or ()
     for name in plan.factories:
-        if name not in held and name not in invalid:
+        if name not in values and name not in invalid:
             value_or_missing(section, name)
-    values = plan.constants | held
-    for name in invalid:
-        values.pop(name, None)  # known to be wrong, and so unreadable
-    holding = [n for n, v in held.items() if v.__class__ not in PLAIN and _holds(v)]
-    if len(holding) > 1:
-        holding.sort(key=plan.order.__getitem__)  # in which sections are walked
-    state.closed = {}
-    for name in holding:
-        values[name] = state.closed[name] = frozen_value(values[name])
-    object.__setattr__(section, "__dict__", values)
+    if state.holding is None:
+        state.holding = [n for n in plan.order if values.get(n).__class__ not in PLAIN]
+    if len(values) < len(plan.order):
+        values = plan.constants | values
+        for name in invalid:
+            values.pop(name, None)  # known to be wrong, and so unreadable
+        object.__setattr__(section, "__dict__", values)
+    state.holding = [name for name in state.holding if name in values and _holds(values[name])]
+    for name in state.holding:
+        values[name] = frozen_value(values[name])
     state.frozen = True
     # What the copy was made of is of no more use, and would be kept alive.
-    state.fork = None
+    state.base = None
 
 
 def pack(config: Node) -> Packed:
@@ -442,18 +473,18 @@ def unpack(config: Node, packed: Packed) -> None:
     frozen, values, chains, dropped, cautions = packed
     fields = type(config).__setpoint__.fields
     object.__setattr__(config, "_state", None)
-    closed: dict[str, Any] = {}
+    holding: list[str] = []
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
             value = fields[name].type.replace_sections(value, _same, False)
         elif frozen and _holds(value):
-            closed[name] = value
+            holding.append(name)
         object.__setattr__(config, name, value)
     state = state_of(config)
     for name, chain in chains.items():
         state.layers.extend((origin, {name: value}) for origin, value in chain)
     state.frozen, state.dropped, state.cautions = frozen, tuple(dropped), cautions
-    state.closed = closed if frozen else None
+    state.holding = holding if frozen else None
 
 
 def frozen_value(value: Any) -> Any:

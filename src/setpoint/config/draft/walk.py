@@ -10,7 +10,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import section_classes
 from ..types.base import FieldType
 from ..values.free import Free
-from ..values.node import Chain, Node, State, chains_of, is_frozen, state_of, value_or_missing
+from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
 from ..values.reference import Reference, reference_to
 from ..words.errors import SetpointError
@@ -71,12 +71,8 @@ def sections(
     config: Node,
     path: Path = (),
     again: list[tuple[Path, Node]] | None = None,
-    into_frozen: bool = True,
 ) -> Iterator[tuple[Path, Node]]:
     """Every section of a tree, the root first.
-
-    Arguments:
-        into_frozen: whether what is inside of a resolved section counts as well.
 
     Returns:
         pairs of path and section; a section that stands in several places comes once, at the
@@ -86,7 +82,7 @@ def sections(
         SetpointError: if a section contains itself.
     """
     found: list[tuple[Path, Node]] = []
-    _walk(config, path, {}, found, [] if again is None else again, into_frozen)
+    _walk(config, path, {}, found, [] if again is None else again)
     return iter(found)
 
 
@@ -96,19 +92,15 @@ def _walk(
     open_: dict[int, bool],
     all_: list[tuple[Path, Node]],
     again: list[tuple[Path, Node]],
-    into_frozen: bool,
 ) -> None:
     if len(path) >= MAX_DEPTH:
-        raise SetpointError(
-            f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} holds sections without "
-            f"end, or with too many inside one another"
-        )
+        raise too_deep(config, path)
     all_.append((path, config))
     state = config._state  # pyright: ignore[reportPrivateUsage]
     frozen = state is not None and state.frozen
     open_[id(config)] = True
     held = vars(config)
-    for name in (state.closed or ()) if state and frozen else _holding(config, state):
+    for name in (state.holding or ()) if state and frozen else _holding(config, state):
         value: Any = held[name]
         if isinstance(value, Node):
             found: Iterable[tuple[Path, Node]] = (((), value),)
@@ -122,26 +114,35 @@ def _walk(
         for inside, section in found:
             here = (*path, name, *inside)
             if id(section) not in open_:
-                if not into_frozen and is_frozen(section):
-                    open_[id(section)] = False
-                    all_.append((here, section))
-                    continue
-                _walk(section, here, open_, all_, again, into_frozen)
+                _walk(section, here, open_, all_, again)
             elif open_[id(section)]:
-                raise SetpointError(
-                    f"{type(section).__name__} contains itself: it stands in its own {dotted(here)}"
-                )
+                raise inside_itself(section, here)
             else:
                 again.append((here, section))
     open_[id(config)] = False
 
 
+def too_deep(config: Node, path: Path) -> SetpointError:
+    """The error for a section that lies too deep, as one does that holds its own kind."""
+    return SetpointError(
+        f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} holds sections without "
+        f"end, or with too many inside one another"
+    )
+
+
+def inside_itself(section: Node, path: Path) -> SetpointError:
+    """The error for a section that stands inside of itself."""
+    return SetpointError(
+        f"{type(section).__name__} contains itself: it stands in its own {dotted(path)}"
+    )
+
+
 def _holding(config: Node, state: State | None) -> list[str]:
     """The fields of a draft that may hold sections, in order of declaration."""
     held, plan = vars(config), type(config).__setpoint__.plan
-    if state is not None and state.closed:
-        for name in list(state.closed):
-            getattr(config, name)
+    if state is not None and state.base is not None:
+        for name in state_of(state.base).holding or ():
+            value_or_missing(config, name)
     for name in plan.factories:
         if name not in held:
             value_or_missing(config, name)

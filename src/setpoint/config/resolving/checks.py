@@ -16,7 +16,7 @@ from ..schema.field import FieldInfo
 from ..schema.tree import classes_below
 from ..values.containers import CheckedDict, CheckedList
 from ..values.free import Free
-from ..values.node import Node, chain_of, is_frozen, is_invalid, state_of, value_or_missing
+from ..values.node import Node, chain_of, is_invalid, state_of, value_or_missing
 from ..values.origin import short_name
 from ..values.scalar import Struct
 from ..values.user_code import error_in_words, traceback_of
@@ -28,25 +28,16 @@ WANTED = "it must yield a Problem for each finding, and nothing where all is wel
 
 
 class Checker:
-    """Looks for what is wrong with a tree whose values are all known.
+    """Looks for what is wrong with sections whose values are all known."""
 
-    Arguments:
-        known: the cautions of the config of which resolved sections were taken over.
-    """
-
-    def __init__(self, placed: list[tuple[Path, Node]], known: Sequence[Caution] = ()) -> None:
+    def __init__(self, placed: list[tuple[Path, Node]]) -> None:
         self.placed = placed
-        self.known = known
         self.problems: list[Problem] = []
         self.cautions: list[Caution] = []
-        # A section that was taken over as it is has passed; what was said of it still holds.
-        self.passed = {id(section) for _, section in placed if is_frozen(section)}
 
     def required(self) -> None:
         """Report every field that must have a value and has none."""
         for path, section in self.placed:
-            if is_frozen(section):
-                continue
             held, known = vars(section), type(section).__setpoint__
             for name in known.plan.lacking:
                 info = known.fields[name]
@@ -63,14 +54,13 @@ class Checker:
     def items(self) -> None:
         """Check the ranges of items, since a list may have been changed in place."""
         for path, section in self.placed:
-            if is_frozen(section):
-                continue
-            held = vars(section)
-            for name, info in type(section).__setpoint__.plan.item_bounded:
-                if not isinstance(held.get(name), CheckedList | CheckedDict):
+            names, fields = state_of(section).holding, type(section).__setpoint__.fields
+            for name in fields if names is None else names:
+                info, value = fields[name], vars(section).get(name)
+                if info.item_bounds is None or not isinstance(value, CheckedList | CheckedDict):
                     continue  # it cannot be changed, and was checked when it was set
                 try:
-                    info.check(held[name])
+                    info.check(value)
                 except Invalid as error:
                     for part in error.parts:
                         relative = dotted((name, *part.at))
@@ -85,14 +75,6 @@ class Checker:
                 else those that need something.
         """
         for path, section in self.placed:
-            if id(section) in self.passed and not able:
-                inside = dotted(path)
-                self.cautions.extend(
-                    caution
-                    for caution in self.known
-                    if caution.path == inside or caution.path.startswith(f"{inside}.")
-                )
-                continue
             for name in type(section).__setpoint__.checks:
                 mark = mark_of(section, name)
                 if bool(mark.needs) != bool(able) or not set(mark.needs) <= set(able):
@@ -105,6 +87,7 @@ class Checker:
         for found in findings_of(section, name, mark_of(section, name)):
             problem = whole_problem(path, section, found)
             if isinstance(problem, Caution):
+                problem.section = path
                 self.cautions.append(problem)
             else:
                 self.problems.append(problem)

@@ -104,11 +104,9 @@ class Computation:
         self._stack: list[tuple[Pending, Path]] = []
         self._reads: list[dict[str, None]] = []
         for path, section in placed:
-            state = section._state  # pyright: ignore[reportPrivateUsage]
-            if state is None or not state.frozen:  # else all of it is known already
-                if refers:
-                    self._collect_references(path, section)
-                self._collect_derived(path, section)
+            if refers:
+                self._collect_references(path, section)
+            self._collect_derived(path, section)
 
     def _collect_references(self, path: Path, section: Node) -> None:
         order, held = type(section).__setpoint__.plan.order, vars(section)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, TypeVar, cast
 
 from ..draft.argument_errors import need_config
-from ..draft.copying import draft_of, freeze, working_copy
+from ..draft.copying import draft_of, freeze, working_copies
 from ..draft.shared_sections import bind, check_size, value_at
 from ..draft.walk import sections
 from ..values.node import Node, is_frozen, mark_invalid, state_of, value_or_missing
 from ..values.origin import Origin
-from ..words.errors import Caution, ConfigError, Problem, SetpointError
+from ..words.errors import Caution, ConfigError, Problem
 from ..words.names import Path
-from ..words.texts import TOO_DEEP
 from .checks import Checker, silenced_codes, unknown_codes
 from .computed import Computation
 from .dead_values import DroppedValue, find_dead, undo
@@ -57,11 +57,10 @@ def resolve(
         # All follows anew without them; each round drops a value more, so that it comes to an end.
         drops.extend(overtaken)
     found = [*problems, *computation.problems, *found]
-    checker = Checker(placed, _known_cautions(draft))
+    checker = Checker(placed)
     checker.required()
     checker.items()
-    fresh = [section for _, section in placed if not is_frozen(section)]
-    for section in fresh:
+    for _, section in placed:
         freeze(section)  # so that no check can change what it looks at
     checker.run()
     found.extend(checker.problems)
@@ -71,19 +70,28 @@ def resolve(
     if found:
         raise ConfigError(found)
     tied = _tied(placed, computation.tied)
-    for section in fresh:
+    for _, section in placed:
         state = state_of(section)
         state.has_shared = bool(again)
         # A section in two places ties these together.
         state.self_contained = not again and id(section) not in tied
-    state_of(root).cautions = tuple(checker.cautions)
+    state_of(root).cautions = _cautions(draft, root, checker.cautions)
     return root
 
 
-def _known_cautions(draft: Node) -> Sequence[Caution]:
-    """The cautions of the config that a draft was made of."""
+def _cautions(draft: Node, root: Node, found: list[Caution]) -> tuple[Caution, ...]:
+    """What was found, and what is known of the sections that were taken over as they are."""
     fork = state_of(draft).fork
-    return (state_of(fork.original).cautions or ()) if fork is not None else ()
+    before: Node = root if fork is None else fork.original
+    kept = [
+        caution
+        for caution in state_of(before).cautions or ()
+        if reduce(value_at, caution.section, root) is reduce(value_at, caution.section, before)
+    ]
+    if kept:
+        order = {path: index for index, (path, _) in enumerate(sections(root))}
+        found = sorted([*kept, *found], key=lambda caution: order[caution.section])
+    return tuple(found)
 
 
 def _determined(
@@ -96,42 +104,43 @@ def _determined(
 ) -> tuple[C, Placed, Placed, Computation]:
     """A copy in which every value is computed; its sections, and their further places.
 
-    `last` is the last layer that counts, if not all of them do. Of sections that are taken over as
-    they were resolved, only the uppermost are among its sections.
+    `last` is the last layer that counts, if not all of them do. What is taken over as it was
+    resolved is not among its sections.
     """
-    try:
-        root, refers = working_copy(draft, reuse)
-    except RecursionError:
-        raise SetpointError(f"the sections of {type(draft).__name__} are {TOO_DEEP}") from None
+    copies = working_copies(draft, reuse)
+    root, placed, again, refers = copies.root, copies.placed, copies.again, copies.refers
     if last is not None:
         undo(root, last)
-    refers = refers or last is not None or bool(drops)
-    again: Placed = []
-    placed = list(sections(root, (), again, into_frozen=False))
-    if refers and bind(root, placed):
-        again = []
-        placed = list(sections(root, (), again, into_frozen=False))
+        placed, again = _walked(root)
+    moved = (refers or last is not None or bool(drops)) and bind(root, placed)
+    if copies.reuses and (moved or again):
+        return _determined(draft, problems, drops, last, reuse=False)
+    if moved:
+        placed, again = _walked(root)
     if again:
-        if any(is_frozen(section) for _, section in placed):
-            return _determined(draft, problems, drops, last, reuse=False)
         check_size(root)
     if drops:
         by_path = dict(placed)
         for drop in drops:
             if drop.path in by_path:
                 drop.apply(by_path[drop.path])
-        again = []
-        placed = list(sections(root, (), again))
+        placed, again = _walked(root)
     if problems:
         placed = _mark_invalid(root, placed, problems)
-    computation = Computation(root, placed, refers)
+    computation = Computation(root, placed, refers or last is not None or bool(drops))
     computation.run()
     if computation.shares:
-        again = []
-        placed = list(sections(root, (), again, into_frozen=False))
-        if again and any(is_frozen(section) for _, section in placed):
+        if copies.reuses:
             return _determined(draft, problems, drops, last, reuse=False)
+        placed, again = _walked(root)
     return root, placed, again, computation
+
+
+def _walked(root: Node) -> tuple[Placed, Placed]:
+    """The sections of a tree that are not resolved yet, and the further places of any."""
+    again: Placed = []
+    placed = [one for one in sections(root, (), again) if not is_frozen(one[1])]
+    return placed, again
 
 
 def determined(draft: C, problems: Sequence[Problem]) -> C:

@@ -39,7 +39,6 @@ class Plan:
         "factories",
         "fields",
         "identity",
-        "item_bounded",
         "lacking",
         "made",
         "order",
@@ -51,9 +50,6 @@ class Plan:
         self.made = FieldInfo.changes
         # The fields whose default each instance makes for itself.
         self.factories = tuple(name for name, info in fields.items() if info.factory is not None)
-        self.item_bounded = tuple(
-            (name, info) for name, info in fields.items() if info.item_bounds is not None
-        )
         # Those that have none: required, or derived.
         self.lacking = tuple(
             name for name, info in fields.items() if not info.constant and info.factory is None

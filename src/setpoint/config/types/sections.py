@@ -189,7 +189,7 @@ def fill(
 def _rest(section: Node, values: Mapping[str, object], origin: Origin) -> Mapping[str, object]:
     """Store the values that need no closer look; the others are returned."""
     state = state_of(section)
-    known = state.frozen or state.closed or any(layer is origin for layer, _ in state.layers)
+    known = state.frozen or any(layer is origin for layer, _ in state.layers)
     # What a layer sets a second time may be the same section in another place.
     if known or hasattr(section, "__setpoint_open__"):
         return values
@@ -197,6 +197,8 @@ def _rest(section: Node, values: Mapping[str, object], origin: Origin) -> Mappin
     if given:
         vars(section).update(given)
         state.layers.append((origin, given))
+        if state.closed:
+            state.closed = {k: held for k, held in state.closed.items() if k not in given}
     return rest
 
 

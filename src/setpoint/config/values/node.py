@@ -17,42 +17,34 @@ Layer = tuple[Origin, dict[str, Any]]
 class State:
     """What an instance remembers beside its values; made when the first value is set."""
 
-    __slots__ = (
-        "cautions",
-        "closed",
-        "dropped",
-        "fork",
-        "frozen",
-        "has_shared",
-        "invalid",
-        "layers",
-        "rows",
-        "self_contained",
-    )
+    frozen = False
+    # Fields whose value is known to be wrong, so that nothing may be concluded from it.
+    invalid: set[str] | None = None
+    # Values that a later layer has overtaken: (field, value, origin, reason).
+    dropped: tuple[tuple[str, Any, Origin, str], ...] = ()
+    # Of a draft that was made of a resolved section: that section, the values of it that nobody
+    # has asked for yet, and the draft of the whole; see `copying.Fork`.
+    base: Node | None = None
+    closed: dict[str, Any] | None = None
+    fork: Any = None
+    # Of a resolved section: the fields with a value that a draft of it must not have in common
+    # with it, in order of declaration. While it is being resolved: those that may be such.
+    holding: list[str] | None = None
+    # Of a resolved section: whether nothing in it follows from values outside of it, and no part
+    # of it stands anywhere else; so that any fork may take it over as it is.
+    self_contained = False
+    # Of a resolved section: whether some section of its tree stands in several places; None
+    # where it is not known, see `walk.has_shared`.
+    has_shared: bool | None = None
+    # Of such a section: its part of the canonical form, once a fingerprint has been taken.
+    rows: list[str] | None = None
+    # What resolve found legal but suspicious, on the root; None elsewhere.
+    cautions: tuple[Caution, ...] | None = None
 
     def __init__(self) -> None:
         # The layers that set something here, first to last. What stands in a layer is not changed,
         # only replaced, since copies of a section have its layers in common.
         self.layers: list[Layer] = []
-        self.frozen = False
-        # Fields whose value is known to be wrong, so that nothing may be concluded from it.
-        self.invalid: set[str] | None = None
-        # Values that a later layer has overtaken: (field, value, origin, reason).
-        self.dropped: tuple[tuple[str, Any, Origin, str], ...] = ()
-        # Of a resolved section: the values that a draft of it has to copy before it hands them
-        # out. Of such a draft: those of them that nobody has asked for yet; see `copying.Fork`.
-        self.closed: dict[str, Any] | None = None
-        self.fork: Any = None
-        # Of a resolved section: whether nothing in it follows from values outside of it, and no
-        # part of it stands anywhere else; so that any fork may take it over as it is.
-        self.self_contained = False
-        # Of a resolved section: whether some section of its tree stands in several places; None
-        # where it is not known, see `walk.has_shared`.
-        self.has_shared: bool | None = None
-        # Of such a section: its part of the canonical form, once a fingerprint has been taken.
-        self.rows: list[str] | None = None
-        # What resolve found legal but suspicious, on the root; None elsewhere.
-        self.cautions: tuple[Caution, ...] | None = None
 
 
 class Node:
@@ -83,6 +75,7 @@ class Node:
             object.__setattr__(self, "_state", state)
         elif state.closed:
             state.closed.pop(name, None)
+        state.holding = None
         layers = state.layers
         if layers and layers[-1][0] is origin and name not in layers[-1][1]:
             layers[-1] = (origin, {**layers[-1][1], name: value})

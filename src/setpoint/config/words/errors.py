@@ -226,7 +226,7 @@ class Caution(Problem):
         path, message, valid, also, hint: as for `Problem`.
     """
 
-    __slots__ = ("code",)
+    __slots__ = ("code", "section")
 
     def __init__(
         self,
@@ -244,6 +244,8 @@ class Caution(Problem):
             path, message, valid=valid, also=also, hint=hint, value=value, origin=origin
         )
         self.code = code
+        # The path of the section whose check has found it; filled in by the engine.
+        self.section: tuple[str | int, ...] = ()
 
     def render(self, valid: bool = True) -> str:
         """See `Problem.render`; the code is in the last line."""
