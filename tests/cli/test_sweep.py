@@ -272,7 +272,7 @@ def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine, forks: Forks) 
     assert status == 130, told
     answer = json.loads(output.read_text())
     assert [point["status"] for point in answer["points"]] == ["stopped", "stopped", "waiting"]
-    assert "seed=1 stopped" in told and "the same command goes on" in told
+    assert "seed=1 stopped" in told and "the same command resumes" in told
     dry = cli.ok(f"{words.removesuffix('--json')} --dry-run")
     assert dry.count("resume at step") == 2 and dry.count("  start\n") == 1
 

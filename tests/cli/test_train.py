@@ -151,7 +151,7 @@ def test_accepting_needs_the_record_of_a_run(cli: CommandLine) -> None:
     for source in ("small.toml", "tiny", "own:small"):
         assert cli.refused(f"train {source} --optimizer.lr 3 --accept optimizer.lr") == (
             f"error: --accept optimizer.lr has no effect: {source} is no run directory, so there "
-            f"is no record to differ from. Give the directory of the run to go on with, or leave "
+            f"is no record to differ from. Give the directory of the run to resume, or leave "
             f"--accept out\n"
         )
 
@@ -197,7 +197,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(cli: CommandLine) -
     assert "finished at step 2" in cli.ok("train small.toml --duration '2 steps' --dry-run")
     longer = f"train {run} --duration '3 steps' --accept schedule --dry-run"
     said = cli.ok(longer)
-    assert "would go on at step 2" in said and "accepted: duration" in said
+    assert "would resume at step 2" in said and "accepted: duration" in said
     # What a start refuses, a dry run refuses.
     assert "cannot be resumed" in cli.refused(f"train {run} --optimizer.lr 1 --dry-run")
     refused = cli.refused(f"train {run} --checkpoint.resume never --dry-run")

@@ -69,7 +69,7 @@ def test_where_a_profile_goes(trained: tuple[Job, Path], tmp_path: Path) -> None
         }],
     }  # fmt: skip
     assert found.profiles is not None
-    first, *_, last = found.profiles.in_words()
+    first, *_, last = found.profiles.format_lines()
     assert first.startswith("2 passes, ")
     assert last == f"profile of passes 2 to 3: {traces / 'steps-2-3.json.gz'}"
 
@@ -97,7 +97,7 @@ def test_a_short_job_says_what_is_missing(trained: tuple[Job, Path], tmp_path: P
         job = job_of(trained[1], out, *JUDGE, *PROFILE, f"profiling.active={active}")
         profiles = infer(job).profiles
         assert profiles is not None
-        words = "\n".join(profiles.in_words())
+        words = "\n".join(profiles.format_lines())
         assert (f"over after 3 passes through the model, {said}" in words) == (said is not None)
         assert ("profiling: " in words) == (said is not None)
 

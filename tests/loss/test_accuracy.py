@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from setpoint.loss.accuracy import right_in_hidden, right_in_logits
+from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Projection
 
@@ -37,8 +37,8 @@ def test_from_hidden_states_as_from_logits(dtype: torch.dtype, chunk: int) -> No
     logits = (hidden @ weight[:CLASSES].T).double().numpy()
     expected = counted(logits, targets)  # neither scale nor cap changes which one is highest
     assert 0 < expected < (targets != IGNORE_INDEX).sum()
-    assert int(right_in_hidden(hidden, projection, targets, chunk)) == expected
-    assert int(right_in_logits(projection.logits(hidden), targets)) == expected
+    assert int(count_correct_from_hidden(hidden, projection, targets, chunk)) == expected
+    assert int(count_correct(projection.logits(hidden), targets)) == expected
 
 
 def test_not_all_logits_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,10 +51,10 @@ def test_not_all_logits_are_held_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Projection, "finish", finish)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        right_in_hidden(hidden, Projection(weight, CLASSES), targets, chunk=20)
+        count_correct_from_hidden(hidden, Projection(weight, CLASSES), targets, chunk=20)
     assert seen == [(20, torch.bfloat16), (20, torch.bfloat16), (11, torch.bfloat16)]
 
 
 def test_of_equal_logits_the_first_counts() -> None:
     logits = torch.zeros(1, 3, CLASSES)
-    assert int(right_in_logits(logits, torch.tensor([[0, 1, IGNORE_INDEX]]))) == 1
+    assert int(count_correct(logits, torch.tensor([[0, 1, IGNORE_INDEX]]))) == 1

@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from setpoint.config import resolve
 from setpoint.memory.activation_offload import offload_activations
 from setpoint.memory.config import ActivationOffload, CheckpointingConfig, Full, Operators, Parts
-from setpoint.memory.host import PlainWay, way_between
+from setpoint.memory.host import PlainOffload, offload_for
 from setpoint.memory.saved import SavedTensors
 from setpoint.model.layers import layers_of
 from setpoint.units import ByteSize
@@ -22,7 +22,7 @@ from .passes import CASES, DROPOUT, assert_same, run
 CPU = torch.device("cpu")
 
 
-class Counting(PlainWay):
+class Counting(PlainOffload):
     """Knows what travelled."""
 
     def __init__(self) -> None:
@@ -30,18 +30,18 @@ class Counting(PlainWay):
         self.out: list[int] = []
         self.fetched = 0
 
-    def away(self, data: Tensor) -> Tensor:
+    def to_host(self, data: Tensor) -> Tensor:
         self.out.append(data.numel())
-        return super().away(data)
+        return super().to_host(data)
 
-    def back(self, data: Tensor) -> tuple[Tensor, Any]:
+    def prefetch(self, data: Tensor) -> tuple[Tensor, Any]:
         self.fetched += 1
-        return super().back(data)
+        return super().prefetch(data)
 
 
 def saved_tensors(limit: int = 0, smallest: int = 0) -> tuple[SavedTensors, Counting]:
-    way = Counting()
-    return SavedTensors(way, CPU, limit, smallest), way
+    offload = Counting()
+    return SavedTensors(offload, CPU, limit, smallest), offload
 
 
 def offloaded(
@@ -54,8 +54,8 @@ def offloaded(
     offload_activations(config, model, CPU)
     forward: Any = model.forward
     saved: SavedTensors = forward.args[0]
-    saved.way = Counting()
-    return model, saved.way
+    saved.offload = Counting()
+    return model, saved.offload
 
 
 @pytest.mark.parametrize(
@@ -64,75 +64,75 @@ def offloaded(
 def test_equal_to_the_last_bit(name: str, precision: torch.dtype | None, limit: int) -> None:
     case = {**CASES[name], **DROPOUT}
     plain = run(small_model(**case), precision, metered=False, passes=2)
-    model, way = offloaded(limit, **case)
+    model, offload = offloaded(limit, **case)
     assert_same(run(model, precision, metered=False, passes=2), plain)
-    assert way.out
+    assert offload.out
 
 
 @pytest.mark.parametrize("policy", [Full(), Full(reentrant=True), Parts(), Operators()])
 def test_together_with_checkpointing(policy: CheckpointingConfig) -> None:
     case = {**sparse(), **DROPOUT}
     plain = run(small_model(**case), metered=False)
-    model, way = offloaded(policy=policy, **case)
+    model, offload = offloaded(policy=policy, **case)
     assert_same(run(model, metered=False), plain)
     everything, all_out = offloaded(**case)
     run(everything, metered=False)
-    assert 0 < sum(way.out) < sum(all_out.out)
+    assert 0 < sum(offload.out) < sum(all_out.out)
 
 
 def test_the_limit_is_what_stays() -> None:
     sizes = {}
     for limit in (0, 50_000, 200_000, 10**9):
-        model, way = offloaded(limit, layers=4)
+        model, offload = offloaded(limit, layers=4)
         run(model, metered=False)
-        sizes[limit] = sum(way.out)
+        sizes[limit] = sum(offload.out)
     assert sizes[0] - 50_000 <= sizes[50_000] < sizes[0]
     assert sizes[0] - 200_000 <= sizes[200_000] < sizes[50_000]
     assert sizes[10**9] == 0
 
 
 def test_small_tensors_stay() -> None:
-    model, way = offloaded(smallest=8000)
+    model, offload = offloaded(smallest=8000)
     run(model, metered=False)
-    assert way.out and min(way.out) >= 8000
+    assert offload.out and min(offload.out) >= 8000
 
 
 def test_parameters_and_buffers_stay() -> None:
     model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
-    saved, way = saved_tensors()
+    saved, offload = saved_tensors()
     saved.start([*model.parameters(), *model.buffers()])
     x = torch.randn(2, 64)
     with saved_tensors_hooks(saved.pack, saved.unpack):
         model(x).sum().backward()
-    assert way.out == [x.nbytes, x.nbytes]  # the inputs of both, and no weights
+    assert offload.out == [x.nbytes, x.nbytes]  # the inputs of both, and no weights
 
 
 def test_the_newest_stay_and_come_first() -> None:
-    saved, way = saved_tensors(limit=2 * 400)
+    saved, offload = saved_tensors(limit=2 * 400)
     packed = [saved.pack(torch.full((100,), float(i))) for i in range(5)]
-    assert way.out == [400, 400, 400]
+    assert offload.out == [400, 400, 400]
     assert [each.storage.host is None for each in packed] == [False, False, False, True, True]
     for i in reversed(range(5)):
         assert torch.equal(saved.unpack(packed[i]), torch.full((100,), float(i)))
         if i == 2:
-            assert way.fetched == 3  # those before it are under way
-    assert way.fetched == 3
+            assert offload.fetched == 3  # those before it are under way
+    assert offload.fetched == 3
 
 
 def test_views_and_repetitions_travel_once() -> None:
-    saved, way = saved_tensors()
+    saved, offload = saved_tensors()
     x = torch.randn(6, 8)
     views = [x, x, x.t(), x[1:3], x[:, ::2], x.view(2, 3, 8).transpose(0, 2)]
     expected = [view.clone() for view in views]
     packed = [saved.pack(view) for view in views]
-    assert way.out == [x.nbytes]
+    assert offload.out == [x.nbytes]
     here = StorageWeakRef(x.untyped_storage())
     del x, views
     assert here.expired()
     for one, other in zip(packed, expected, strict=True):
         back = saved.unpack(one)
         assert torch.equal(back, other)
-    assert way.fetched == 1
+    assert offload.fetched == 1
 
 
 def test_memory_that_is_given_to_another_tensor_is_not_taken_for_the_first() -> None:
@@ -174,19 +174,19 @@ def test_nothing_is_left_after_the_backward_pass() -> None:
 
 
 def test_without_gradients_nothing_travels() -> None:
-    model, way = offloaded()
+    model, offload = offloaded()
     tokens = torch.arange(12).view(2, 6) % VOCAB
     with torch.no_grad():
         assert torch.equal(model(tokens), small_model()(tokens))
-    assert not way.out
+    assert not offload.out
     assert list(model.state_dict()) == list(small_model().state_dict())
 
 
 def test_the_way_between() -> None:
-    way = way_between(CPU)
+    offload = offload_for(CPU)
     data = torch.arange(5)
-    host = way.away(data)
-    back, ready = way.back(host)
-    way.wait(back, ready)
+    host = offload.to_host(data)
+    back, ready = offload.prefetch(host)
+    offload.wait(back, ready)
     assert torch.equal(back, data)
     assert len({x.data_ptr() for x in (data, host, back)}) == 3

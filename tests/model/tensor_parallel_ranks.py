@@ -1,4 +1,4 @@
-"""Run by test_settled.py in a process of its own: two ranks compute with half of a model each.
+"""Run by test_wait_for_collective.py in its own process: two ranks with half of a model each.
 
 The ranks are forked from a parent that has imported torch and run nothing.
 """

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.optim.muon import matrices_of, part_of, rows_and_columns
+from setpoint.optim.muon import matrices_of, rows_and_columns, to_local_shard
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ def test_what_the_dimensions_mean(
     assert rows_and_columns(parameter) == (outputs, inputs)
     found = matrices_of(parameter, parameter)
     assert found.shape == whole
-    assert torch.equal(part_of(found, parameter), parameter)
+    assert torch.equal(to_local_shard(found, parameter), parameter)

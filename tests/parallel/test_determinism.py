@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from setpoint.config import RunError
-from setpoint.parallel.determinism import determinism, in_words
+from setpoint.parallel.determinism import determinism, explain
 from setpoint.parallel.workspace import VARIABLE
 
 
@@ -99,11 +99,11 @@ def test_an_operation_without_a_deterministic_form_fails() -> None:
             x, torch.zeros(1, 1, 4, 4, dtype=torch.int64), kernel_size=[2, 2]
         )
     assert caught.value.__cause__ is not None
-    assert in_words(caught.value) is None
+    assert explain(caught.value) is None
 
 
 def test_other_errors_are_of_another_kind() -> None:
-    assert in_words(RuntimeError("x")) is None
+    assert explain(RuntimeError("x")) is None
 
 
 def test_memory_that_nothing_was_written_to_is_filled() -> None:

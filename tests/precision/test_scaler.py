@@ -37,7 +37,7 @@ def test_without_it_every_update_is_made() -> None:
 def test_a_scale_is_taken_away_again() -> None:
     scaler = scaler_of(initial=1024.0)
     assert update(scaler) == (True, torch.tensor(0.5))
-    assert scaler.metrics() == {"loss_scale": 1024.0, "skipped_updates": 0}
+    assert scaler.metrics() == {"loss_scale": 1024.0, "skipped_steps": 0}
 
 
 def test_the_section_is_what_pytorch_s_scaler_gets() -> None:
@@ -55,9 +55,9 @@ def test_an_overflow_is_skipped_and_counted() -> None:
     scaler = scaler_of(initial=2.0**127, backoff=0.5, growth_interval=1)
     made, weight = update(scaler, 8.0)
     assert (made, weight) == (False, torch.tensor(1.0))
-    assert scaler.metrics() == {"loss_scale": 2.0**126, "skipped_updates": 1}
+    assert scaler.metrics() == {"loss_scale": 2.0**126, "skipped_steps": 1}
     assert update(scaler, 0.25)[0]
-    assert scaler.metrics() == {"loss_scale": 2.0**127, "skipped_updates": 1}
+    assert scaler.metrics() == {"loss_scale": 2.0**127, "skipped_steps": 1}
     other = scaler_of()
     other.load_state_dict(scaler.state_dict())
     assert other.metrics() == scaler.metrics()
@@ -68,7 +68,7 @@ def test_an_overflow_is_skipped_and_counted() -> None:
 def test_a_scale_that_cannot_help_ends_the_run() -> None:
     scaler = scaler_of(initial=2 * LEAST)
     assert not update(scaler, math.inf)[0]
-    with pytest.raises(RunError, match="not finite even with the loss scaled by 6.10352e-05; 2 up"):
+    with pytest.raises(RunError, match="not finite even with the loss scaled by 6.10352e-05; 2 st"):
         update(scaler, math.nan)
 
 

@@ -100,8 +100,8 @@ def test_duplicates_are_dropped_and_named() -> None:
     assert [point.name for point in found.kept] == ["seed=1,shown=yes", "seed=2,shown=yes"]
     lines = [duplicate.describe() for duplicate in found.duplicates]
     assert lines[0] == (
-        "seed=1,shown=no: the same as seed=1,shown=yes; they differ in shown only, which is no "
-        "part of what is learned"
+        "seed=1,shown=no: the same as seed=1,shown=yes; they differ in no identity "
+        "field, only in shown"
     )
     assert lines[1] == "seed=01,shown=yes: the same as seed=1,shown=yes"
     assert len(lines) == 4

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from setpoint.memory import heap, recompute
-from setpoint.memory.host import PlainWay
+from setpoint.memory.host import PlainOffload
 from setpoint.memory.optimizer_offload import StateOnHost
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
@@ -60,12 +60,12 @@ def moved(job: Job) -> list[int]:
     """The sizes of the activations that went to the host in an update."""
     sizes: list[int] = []
 
-    def away(self: PlainWay, data: Tensor, real: Any = PlainWay.away) -> Tensor:
+    def to_host(self: PlainOffload, data: Tensor, real: Any = PlainOffload.to_host) -> Tensor:
         sizes.append(data.numel())
         return real(self, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PlainWay, "away", away)
+        patch.setattr(PlainOffload, "to_host", to_host)
         computed(job)
     return sizes
 

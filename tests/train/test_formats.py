@@ -275,7 +275,7 @@ def test_a_run_in_fp16_goes_on_bit_for_bit_and_counts_what_it_skips(tmp_path: Pa
     with gpu_stand_in():
         run = interrupted(tmp_path, "precision.compute=fp16", "parallel.device=cuda", scale)
     found = [row for row in rows(run) if row["kind"] == "train"]
-    assert [row["skipped_updates"] for row in found] == [1, 2, 3, 4, 4, 4, 4, 4]
+    assert [row["skipped_steps"] for row in found] == [1, 2, 3, 4, 4, 4, 4, 4]
     # In JSON an infinite norm is a text.
     assert [row["grad_norm"] == "Infinity" or row["grad_norm"] == "NaN" for row in found[:5]] == [
         True, True, True, True, False]  # fmt: skip

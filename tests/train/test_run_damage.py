@@ -1,4 +1,4 @@
-"""Damaged checkpoints: named, passed over, and the run still ends exactly where it should."""
+"""Damaged checkpoints: named, skipped, and the run still ends exactly where it should."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_people_are_told(stopped: Path, capsys: pytest.CaptureFixture[str]) -> N
     draft, _ = read_record(Job, str(stopped))
     train(compose(Job, draft, flags=["tracking.progress=lines"]).resolve(), stopped)
     told = capsys.readouterr().out
-    assert "step-00000022 is damaged and is passed over: model.safetensors" in told
+    assert "step-00000022 is corrupt and is skipped: model.safetensors" in told
     assert f"resuming {stopped} at step 20" in told
     assert "step-00000022 is set aside as step-00000022.damaged-1, with all its files" in told
 

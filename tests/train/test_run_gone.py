@@ -76,7 +76,7 @@ def test_what_was_trained_is_not_overwritten_in_silence(
     with pytest.raises(SetpointError) as caught:
         train(small_job(tmp_path, *flags, f"checkpoint.resume={resume}"))
     assert str(caught.value) == (
-        f"{run} {words}, so that there is nothing to go on from. --checkpoint.resume restart "
+        f"{run} {words}, so that there is nothing to resume from. --checkpoint.resume restart "
         f"trains it again from step 0 and keeps its metrics beside; another --name makes a run of "
         f"its own"
     )
@@ -122,10 +122,10 @@ def test_a_longer_run_names_the_shorter_one(
     train(small_job(tmp_path, "duration=4 steps", "optimizer.lr=0.5"))
     longer = ("duration=6 steps", "tracking.progress=lines")
     assert train(small_job(tmp_path, *longer)).started.step == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "goes on with it" in line]
+    told = [line for line in capsys.readouterr().out.splitlines() if "resumes it" in line]
     assert told == [
         f"{short} differs only in its duration (4 steps) and in what follows from it: `setpoint "
-        f"train {short} --duration '6 steps' --accept schedule` goes on with it; this is a new run"
+        f"train {short} --duration '6 steps' --accept schedule` resumes it; this is a new run"
     ]
     # That command does.
     assert train(small_job(tmp_path, *longer), short, ["schedule"]).started.step == 4
@@ -143,7 +143,7 @@ def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     assert "    saved      '6 steps' (command line duration), lengthened from 4 steps\n" in text
     assert "    requested  '4 steps' (command line duration)\n" in text
     assert f"  {run} is finished at step 6; nothing is left to train.\n" in text
-    assert "To go on with it" not in text
+    assert "To resume it" not in text
     assert text.endswith("To train the shorter one anew: the same command with --name NAME")
     assert train(small_job(tmp_path, "duration=4 steps", "name=again")).ended.step == 4
     # Where the directory was given, a name would have no effect.

@@ -220,12 +220,12 @@ def test_a_stop_before_the_first_step_of_a_resumed_run(
     wait_for(process, "press Ctrl-C again")
     let_go(tmp_path)
     assert process.wait() == 130
-    assert "\nsaved at step 5; the same command goes on there\n" in process.output.read_text()
+    assert "\nsaved at step 5; the same command resumes there\n" in process.output.read_text()
     process = hold(commands, tmp_path, place)
     process.signal(signal.SIGINT)
     assert process.wait() == 130
     told = process.output.read_text()
-    assert told.endswith("nothing was trained; the same command goes on at step 5\n")
+    assert told.endswith("nothing was trained; the same command resumes at step 5\n")
 
 
 @pytest.mark.parametrize(

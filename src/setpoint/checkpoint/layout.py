@@ -37,7 +37,7 @@ class Unfinished(NamedTuple):
     """What a save that has not ended, or never will, left in the directory.
 
     Arguments:
-        kind: `tmp` for what nobody reads, `old` for a whole checkpoint that was set aside.
+        kind: `tmp` for a file that is not read, `old` for a whole checkpoint that was set aside.
     """
 
     path: Path

@@ -78,7 +78,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise DamagedCheckpoint(directory, f"{MANIFEST} is not a manifest") from error
     if not whole:
         raise DamagedCheckpoint(directory, f"{MANIFEST} does not match its own checksum")
-    # Only now is the number one that somebody wrote, and not a flipped bit.
+    # Only now is the number one that was written, and not a flipped bit.
     if content["format"] > FORMAT:
         raise SetpointError(
             f"checkpoint {directory} has the format {content['format']}, and this Setpoint reads "

@@ -12,7 +12,7 @@ from .layout import PointerName, directory_name, step_of, temporary
 
 
 class UnreadPointer(SetpointError):
-    """A pointer that is there and cannot be read, so that nobody knows what it names."""
+    """A pointer that is there and cannot be read, so that what it names is unknown."""
 
 
 class StagedPointer:

@@ -193,7 +193,7 @@ class CheckpointStore:
 
         Arguments:
             which: a step; `latest` or `best`, what the pointer names; `auto`, the newest whole one.
-            on_damaged: told of each damaged checkpoint that `auto` passes over.
+            on_damaged: called with each corrupt checkpoint that `auto` skips.
             only: the file stems to verify and read, beside the state; None reads all.
 
         Returns:
@@ -235,7 +235,7 @@ class CheckpointStore:
     def set_aside_after(self, step: int) -> None:
         """Rename the checkpoints that a run which goes on from `step` does not come from.
 
-        Call it after loading and before training, so that a checkpoint that `auto` passed over is
+        Call it after loading and before training, so that a checkpoint that `auto` skipped is
         not mistaken for a newer state of this run. The pointers move first.
 
         Arguments:

@@ -30,7 +30,7 @@ class Program:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is somebody's script, with a root class of its own."""
+        """Whether this is a user's script, with its own root class."""
         return not isinstance(self._root, str)
 
     @property

@@ -148,7 +148,7 @@ def _facts(row: Row, sources: list[str]) -> object:
 
 def render(rows: list[Row], sources: list[str]) -> list[str]:
     """The differences of a few sources as lines for people, with origins."""
-    names = _told_apart(sources)
+    names = _distinct_names(sources)
     width = max(map(len, names))
     lines: list[str] = []
     for row in rows:
@@ -166,7 +166,7 @@ def render_table(rows: list[Row], sources: list[str]) -> list[str]:
     """The differences of many sources as a table for people."""
     if not rows:
         return []
-    names = _told_apart(sources)
+    names = _distinct_names(sources)
     paths = [row.path for row in rows]
     cells = [[_cell(entry) for entry in row.entries] for row in rows]
     if len(names) > len(paths):
@@ -176,7 +176,7 @@ def render_table(rows: list[Row], sources: list[str]) -> list[str]:
     return table(lines, ["", *names]).splitlines()
 
 
-def _told_apart(sources: list[str]) -> list[str]:
+def _distinct_names(sources: list[str]) -> list[str]:
     """The names of the sources; with their places where two are the same."""
     if len(set(sources)) == len(sources):
         return sources

@@ -1,4 +1,4 @@
-"""How every command ends: errors in words, exit statuses, and output that nobody reads any more."""
+"""How every command ends: errors in words, exit statuses, and output whose reader is gone."""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ def _memory(plan: MemoryPlan) -> str:
         "gradients": plan.gradients,
         "optimizer state": state,
         "of it on the host": plan.on_host,
-        "a copy while averages are judged": plan.averaged,
+        "averaged weights, while evaluated": plan.averaged,
         "activations of a micro-batch": None if held is None else held.kept,
-        "a layer computed again": 0 if held is None else held.again,
+        "recomputation of a layer": 0 if held is None else held.again,
         "logits and their loss": None if held is None else held.logits,
     }
     known = [(f"  {what}", in_units(size)) for what, size in sizes.items() if size]

@@ -29,5 +29,5 @@ def print_scores(scores: dict[str, Any]) -> None:
 
 def tell_profiles(results: Results) -> None:
     """Print what was profiled, beside the results."""
-    for line in results.profiles.in_words() if results.profiles is not None else ():
+    for line in results.profiles.format_lines() if results.profiles is not None else ():
         print(line, file=sys.stderr)

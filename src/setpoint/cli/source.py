@@ -82,9 +82,9 @@ def open_source(
                 f"{source} holds a model in the format of Hugging Face and no configuration; "
                 f"`setpoint import {source} --output model.toml` writes one"
             )
-        with open_record(source, kind, arguments) as (folder, told):
+        with open_record(source, kind, arguments) as (folder, said):
             start, header = read_record(root, folder)
-        notes.extend([*told, *header["notes"]])
+        notes.extend([*said, *header["notes"]])
     size = arguments.integer("--world-size")
     composition: Composition[Any] = compose(
         root,

@@ -30,9 +30,9 @@ def open_table(source: str, arguments: Arguments, *, overrides: bool) -> Table:
     # Records are read by few calls, and what reads them is not free to import.
     from setpoint.cli.sources.record import open_record
 
-    with open_record(source, kind, arguments) as (folder, told):
+    with open_record(source, kind, arguments) as (folder, said):
         table, notes = recorded_table(root_of(source, arguments), folder)
-    print_notes([*told, *notes])
+    print_notes([*said, *notes])
     return table
 
 

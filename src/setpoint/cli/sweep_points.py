@@ -77,7 +77,7 @@ class Remark:
 class Outside(Generic[C]):
     """Finds the problems of each point that its values alone do not show, and keeps the cautions.
 
-    The configurations are kept as well, so that one can be told from another by its identity.
+    The configurations are kept as well, so that they are distinguished by identity.
     """
 
     def __init__(self, look: Callable[[C], tuple[list[Problem], list[Caution]]]) -> None:

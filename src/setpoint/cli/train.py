@@ -75,7 +75,7 @@ def run(arguments: Arguments) -> int:
     if accept and folder is None:
         raise SetpointError(
             f"--accept {accept[0]} has no effect: {source} is no run directory, so there is no "
-            f"record to differ from. Give the directory of the run to go on with, or leave "
+            f"record to differ from. Give the directory of the run to resume, or leave "
             f"--accept out"
         )
     _adopt_launcher(composition)
@@ -178,7 +178,7 @@ def _not_from_here(source: str) -> str:
 
     directory, folder = checkpoint_and_run(source)
     return (
-        f"{source} is a checkpoint. `setpoint train {folder}` goes on with its run, at the newest "
+        f"{source} is a checkpoint. `setpoint train {folder}` resumes its run, at the newest "
         f"one; `setpoint train {os.path.join(directory, 'config.toml')} --name NAME` trains its "
         f"configuration as a run of its own"
     )

@@ -110,7 +110,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     draft = _job(weights, tasks)
     problems = adopt(draft)
     if problems:
-        raise _in_words(problems)
+        raise _explain(problems)
     _carry_over(job, draft)
     return _verified(resolve(draft))
 
@@ -134,7 +134,7 @@ def _of_hugging_face(
     )
     problems = adopt(composition.draft)
     if problems and not composition.problems:
-        raise _in_words(problems)
+        raise _explain(problems)
     return _verified(composition.resolve())
 
 
@@ -183,7 +183,7 @@ def _job(weights: Config, tasks: Mapping[str, Any]) -> Any:
     return draft
 
 
-def _in_words(problems: list[Any]) -> SetpointError:
+def _explain(problems: list[Any]) -> SetpointError:
     """What is wrong with weights; a short form has no field for them that could be named."""
     if len(problems) == 1 and problems[0].path.startswith("weights."):
         return SetpointError(problems[0].message)

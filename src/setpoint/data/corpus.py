@@ -205,7 +205,7 @@ def build_named_corpus(
     where: str,
     show: Show | None = None,
 ) -> Corpus:
-    """Read sources and lay all of their documents in a row, for a text that is only judged on.
+    """Read sources and lay all of their documents in a row, for a text that is only evaluated.
 
     Returns:
         the corpus. Documents come in the order of the split's hash, so any first part of it is a

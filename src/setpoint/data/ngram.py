@@ -43,7 +43,7 @@ class Baselines(NamedTuple):
 
 
 def ngram_baselines(train: Corpus, held_out: Corpus) -> Baselines:
-    """Fit on one side, judge on the other, by the bookkeeping of the trained model.
+    """Fit on one side, evaluate on the other, by the bookkeeping of the trained model.
 
     Every token but the first is predicted, separators too, and the bits are divided by the bytes.
     Costs one sort of the training tokens for each order, and 6 bytes of memory for each token.
@@ -70,13 +70,13 @@ def ngram_bits(
         codes = _codes(train, n, vocab_size, separator)
         counted, fitted = codes[:cut], codes[cut:]
         counted.sort()
-        judged = _codes(held_out, n, vocab_size, separator)
+        held_out_codes = _codes(held_out, n, vocab_size, separator)
 
         share, seen = _share(fitted, [counted], vocab_size)
         weights = _fit_weights(share, slice_p, seen)
         slice_p = _interpolate(share, slice_p, seen, weights)
 
-        share, seen = _share(judged, [counted, np.sort(fitted)], vocab_size)
+        share, seen = _share(held_out_codes, [counted, np.sort(fitted)], vocab_size)
         held_out_p = _interpolate(share, held_out_p, seen, weights)
         results.append(float(-np.log2(held_out_p).sum()))
     return results

@@ -110,7 +110,7 @@ class Values:
                 },
                 REMOVE: {},
             },
-            # What is there already keeps its `type`, so that it need not be told again.
+            # What is there already keeps its `type`, so that it need not be repeated.
             "additionalProperties": self._item(kind.item, None, fresh=False),
         }
 

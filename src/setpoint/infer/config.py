@@ -222,12 +222,12 @@ class Inference(
     @dead("data")
     def _data_is_dead(self) -> str | None:
         if self.evaluation is None or not self.evaluation.sides:
-            return "no side of it is judged on; see evaluation.sides"
+            return "no split of it is evaluated; see evaluation.sides"
         return None
 
     @dead("batch.sequence_length")
     def _sequence_length_is_dead(self) -> str | None:
-        return "nothing is judged" if self.evaluation is None else None
+        return "nothing is evaluated" if self.evaluation is None else None
 
     @dead("weights.dtype")
     def _dtype_is_dead(self) -> str | None:

@@ -44,7 +44,7 @@ def generate(
     """Continue each prompt by sampling from the model.
 
     Prompts of different lengths go side by side, and each row is what it would be alone: padding
-    is seen by nobody, and a row draws from its own generator. A row that has ended leaves the
+    is masked, and a row draws from its own generator. A row that has ended leaves the
     batch.
 
     Arguments:

@@ -37,7 +37,7 @@ class Profiles:
             rows.append({"first": cycle.first, "last": cycle.last, **named, **lost})
         return {"passes": self.passes, "cycles": rows}
 
-    def in_words(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """The same for people."""
         lines: list[str] = []
         for cycle in self.cycles:

@@ -39,7 +39,7 @@ class Score:
 
 
 def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[str, Score]:
-    """Judge a model on all texts of a job.
+    """Evaluate a model on all texts of a job.
 
     Arguments:
         job: complete and resolved; its evaluation is not null.
@@ -97,11 +97,11 @@ def score(
     name: str = "the text",
     show: Work = no_work,
 ) -> Score:
-    """Judge a model on a text; every token counts, each exactly once.
+    """Evaluate a model on a text; every token counts, each exactly once.
 
     Arguments:
         sequence_length: tokens that the model sees at once; a shorter text is one sequence.
-        sequences: how many to judge on, from the start; None: all.
+        sequences: how many to evaluate, from the start; None: all.
         name: of the text, for errors and `show`.
 
     Raises:

@@ -124,7 +124,7 @@ class Evaluation(Config):
     @check
     def _check_texts(self) -> Iterator[Problem]:
         if not self.sides and not self.sets:
-            yield Problem("sides", "no text to judge on", valid=('["held_out"]',), also=("sets",))
+            yield Problem("sides", "no text to evaluate", valid=('["held_out"]',), also=("sets",))
         names = [*self.sides, *(each.name for each in self.sets)]
         for index, each in enumerate(self.sets):
             if names.count(each.name) > 1:

@@ -14,7 +14,7 @@ _P = ParamSpec("_P")
 CHUNK = 1024  # tokens whose logits are held at once
 
 
-def right_in_logits(logits: Tensor, targets: Tensor) -> Tensor:
+def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
     """Count the targets that have the highest logit; of equal ones the first counts.
 
     Arguments:
@@ -33,7 +33,7 @@ def _eager(function: Callable[_P, Tensor]) -> Callable[_P, Tensor]:
 
 
 @_eager
-def right_in_hidden(
+def count_correct_from_hidden(
     hidden: Tensor, projection: Projection, targets: Tensor, chunk: int = CHUNK
 ) -> Tensor:
     """Count the targets that have the highest logit, without holding the logits of all tokens.
@@ -53,5 +53,5 @@ def right_in_hidden(
         for start in range(0, len(wanted), chunk):
             part = slice(start, start + chunk)
             logits = projection.logits(states[part].to(format), matrix)
-            right += right_in_logits(logits, wanted[part])
+            right += count_correct(logits, wanted[part])
     return right

@@ -9,8 +9,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.loss.cross_entropy import CrossEntropyLoss
+from setpoint.loss.cross_entropy_grad import CrossEntropyGrad, cross_entropy_grad
 from setpoint.loss.output import LossOutput
-from setpoint.loss.slope import Sloped, cross_entropy_and_slope
 from setpoint.shapes.outcome import Projection
 
 if TYPE_CHECKING:
@@ -82,34 +82,36 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
                     logits = projection.logits(states, matrix)
                     totals.append(self.sums(logits, targets, weights))
                 else:
-                    found = self._slope(projection, F.linear(states, matrix), targets, weights)
+                    found = self._loss_and_grad(
+                        projection, F.linear(states, matrix), targets, weights
+                    )
                     totals.append(LossOutput(found.total, found.nats))
                     gradients.add(part, found, states, matrix)
                     del found  # before the next chunk begins
         return LossOutput(*(torch.stack(values).sum() for values in zip(*totals, strict=True)))
 
-    def _slope(
+    def _loss_and_grad(
         self,
         projection: Projection,
         product: Tensor,
         targets: Tensor,
         weights: Tensor | None,
-    ) -> Sloped:
+    ) -> CrossEntropyGrad:
         """The loss and its gradient by the product of states and matrix, in that one's format."""
         with torch.enable_grad():
             logits = projection.finish(product.requires_grad_())
         exact = logits.detach()
-        found = cross_entropy_and_slope(
+        found = cross_entropy_grad(
             exact if exact.dtype == torch.float64 else exact.float(),
             targets,
             weights,
             z_loss=self.z_loss,
             label_smoothing=self.label_smoothing,
         )
-        slope = found.slope.to(product.dtype)
+        grad = found.grad.to(product.dtype)
         if logits is not product:
-            (slope,) = torch.autograd.grad(logits, product, slope)
-        return found._replace(slope=slope)
+            (grad,) = torch.autograd.grad(logits, product, grad)
+        return found._replace(grad=grad)
 
 
 class _Tokens(NamedTuple):
@@ -136,17 +138,17 @@ class _Gradients:
             else torch.zeros_like(matrix, dtype=torch.promote_types(matrix.dtype, torch.float32))
         )
 
-    def add(self, part: slice, found: Sloped, states: Tensor, matrix: Tensor) -> None:
+    def add(self, part: slice, found: CrossEntropyGrad, states: Tensor, matrix: Tensor) -> None:
         """Take the gradient by the product of (T', D) states and the (V, D) matrix."""
         if self.hidden is not None:
-            self.hidden[part] = (found.slope @ matrix) * found.weights
+            self.hidden[part] = (found.grad @ matrix) * found.weights
         if self.matrix is None:
             return
         weighted = (states * found.weights).to(states.dtype)
         if self.matrix.dtype == states.dtype:
-            self.matrix.addmm_(found.slope.T, weighted)
+            self.matrix.addmm_(found.grad.T, weighted)
         else:
-            self.matrix += found.slope.T @ weighted
+            self.matrix += found.grad.T @ weighted
 
 
 class _ChunkedSums(torch.autograd.Function):

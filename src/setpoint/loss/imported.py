@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ImportedLoss:
-    """A loss of somebody else's, summed over tokens; the cross-entropy is measured beside it.
+    """A loss of another library, summed over tokens; the cross-entropy is measured beside it.
 
     Raises:
         SetpointError: it cannot be made, or does not sum over the valid tokens.

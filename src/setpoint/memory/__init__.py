@@ -1,1 +1,1 @@
-"""What is kept where, and what is computed again."""
+"""Where tensors are kept, and what is recomputed."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from setpoint.memory.host import way_between
+from setpoint.memory.host import offload_for
 from setpoint.memory.saved import SavedTensors, Stays
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def offload_activations(config: ActivationOffload, model: nn.Module, device: tor
     Arguments:
         model: changed in place; the names of its parameters stay.
     """
-    saved = SavedTensors(way_between(device), device, int(config.limit), int(config.smallest))
+    saved = SavedTensors(offload_for(device), device, int(config.limit), int(config.smallest))
     model.forward = partial(_run, saved, model, model.forward)
 
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing: which layers, or which parts of them, are computed again."""
+"""Activation checkpointing: which layers, or which parts of them, are recomputed."""
 
 from __future__ import annotations
 

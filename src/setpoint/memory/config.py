@@ -47,7 +47,7 @@ class Parts(
         if not self.parts:
             yield Problem(
                 "parts",
-                "is empty, and nothing would be computed again",
+                "is empty, so that nothing would be recomputed",
                 valid=("[attention]", "[attention, feed_forward]"),
             )
 
@@ -72,7 +72,7 @@ class Operators(
         if not self.save:
             yield Problem(
                 "save",
-                "is empty; to compute whole layers again, use type = full",
+                "is empty; to recompute whole layers, use type = full",
                 valid=("[matmul]", "[matmul, attention]"),
             )
         elif self.matmul_every != 1 and "matmul" not in self.save:

@@ -1,4 +1,4 @@
-"""Ways between a device and the host's memory."""
+"""Copies between a device and host memory."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import torch
 from torch import Tensor
 
 
-class Way(Protocol):
-    """Moves the bytes of tensors away from a device, and back."""
+class Offload(Protocol):
+    """Moves the bytes of tensors to the host, and back."""
 
-    def away(self, data: Tensor) -> Tensor:
+    def to_host(self, data: Tensor) -> Tensor:
         """Copy to the host.
 
         Arguments:
             data: on the device; it may be let go at once.
 
         Returns:
-            the copy, whole when `back` reads it.
+            the copy, whole when `prefetch` reads it.
         """
         ...
 
-    def back(self, data: Tensor) -> tuple[Tensor, Any]:
+    def prefetch(self, data: Tensor) -> tuple[Tensor, Any]:
         """Begin to copy to the device.
 
         Arguments:
-            data: what `away` gave.
+            data: what `to_host` gave.
 
         Returns:
             the copy, and what `wait` takes to know when it is whole.
@@ -37,33 +37,33 @@ class Way(Protocol):
         """See to it that what is computed from now on finds a copy whole.
 
         Arguments:
-            data, ready: what `back` gave.
+            data, ready: what `prefetch` gave.
         """
         ...
 
 
-class CudaWay:
+class CudaOffload:
     """On a stream of its own, beside what is computed, to and from pinned memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)
 
-    def away(self, data: Tensor) -> Tensor:
-        """See `Way.away`."""
+    def to_host(self, data: Tensor) -> Tensor:
+        """See `Offload.to_host`."""
         host = torch.empty(data.shape, dtype=data.dtype, pin_memory=True)
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             host.copy_(data, non_blocking=True)
-        # Its memory is given to nobody else before the copy is made.
+        # Its memory is not reused before the copy is made.
         data.record_stream(self.stream)
         return host
 
-    def back(self, data: Tensor) -> tuple[Tensor, Any]:
-        """See `Way.back`.
+    def prefetch(self, data: Tensor) -> tuple[Tensor, Any]:
+        """See `Offload.prefetch`.
 
         Arguments:
-            data: what `away` gave.
+            data: what `to_host` gave.
 
         Returns:
             the copy, and what `wait` takes.
@@ -72,17 +72,17 @@ class CudaWay:
             return data.to(self.device, non_blocking=True), self.stream.record_event()
 
     def wait(self, data: Tensor, ready: Any) -> None:
-        """See `Way.wait`.
+        """See `Offload.wait`.
 
         Arguments:
-            data, ready: what `back` gave.
+            data, ready: what `prefetch` gave.
         """
         here = torch.cuda.current_stream(self.device)
         here.wait_event(ready)
         data.record_stream(here)
 
 
-class PlainWay:
+class PlainOffload:
     """One copy after the other.
 
     Arguments:
@@ -92,15 +92,15 @@ class PlainWay:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def away(self, data: Tensor) -> Tensor:
-        """See `Way.away`."""
+    def to_host(self, data: Tensor) -> Tensor:
+        """See `Offload.to_host`."""
         return data.to("cpu", copy=True)
 
-    def back(self, data: Tensor) -> tuple[Tensor, Any]:
-        """See `Way.back`.
+    def prefetch(self, data: Tensor) -> tuple[Tensor, Any]:
+        """See `Offload.prefetch`.
 
         Arguments:
-            data: what `away` gave.
+            data: what `to_host` gave.
 
         Returns:
             the copy, and what `wait` takes.
@@ -108,14 +108,14 @@ class PlainWay:
         return data.to(self.device, copy=True), None
 
     def wait(self, data: Tensor, ready: Any) -> None:
-        """See `Way.wait`: nothing is under way.
+        """See `Offload.wait`: nothing is under way.
 
         Arguments:
-            data, ready: what `back` gave.
+            data, ready: what `prefetch` gave.
         """
         del data, ready
 
 
-def way_between(device: torch.device) -> Way:
+def offload_for(device: torch.device) -> Offload:
     """Choose how tensors travel."""
-    return CudaWay(device) if device.type == "cuda" else PlainWay(device)
+    return CudaOffload(device) if device.type == "cuda" else PlainOffload(device)

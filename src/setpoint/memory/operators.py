@@ -1,4 +1,4 @@
-"""Which operators' results are kept when a layer is computed again."""
+"""Which operators' results are kept when a layer is recomputed."""
 
 from __future__ import annotations
 

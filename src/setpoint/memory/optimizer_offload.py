@@ -91,7 +91,7 @@ class StateOnHost:
         if parameter.grad is None:
             return 0  # it is not updated
         state = self.optimizer.state.get(parameter)
-        # Without state nobody knows how much there will be: it goes alone.
+        # Without state its size is not known: it goes alone.
         return _bytes(state) if state else self.limit + 1
 
     def _update(self, parameters: list[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""A module that is computed again for its backward pass, in place of keeping what that needs."""
+"""A module that is recomputed in backward instead of saving what that needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recompute(module: nn.Module, *, reentrant: bool = False, keep: Contexts | No
     """
     assert keep is None or not reentrant
     way = _reentrant if reentrant else partial(_again, keep)
-    if "forward" in vars(module):  # somebody has replaced it before
+    if "forward" in vars(module):  # it was replaced before
         module.forward = partial(_run, way, module.forward)
     else:
         module.__class__ = _again_class(type(module), reentrant, keep)

@@ -24,7 +24,7 @@ class MemoryReport(NamedTuple):
         peak: on a GPU, the most that tensors took in the first step; on a CPU, the most that
             the process has taken so far, with the interpreter, libraries and data.
         rest: on a GPU, what of the peak was none of the above: activations, logits, and what is
-            needed for a moment. None on a CPU, where nobody counts it.
+            needed for a moment. None on a CPU, where it is not counted.
     """
 
     parameters: int

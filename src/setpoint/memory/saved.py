@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from setpoint.memory.host import Way
+from setpoint.memory.host import Offload
 
 AHEAD = 4
 """Storages that are fetched before they are asked for, in the order of the backward pass."""
@@ -20,37 +20,37 @@ AHEAD = 4
 class Storage:
     """The memory of saved tensors: of one, or of several that are views of it."""
 
-    __slots__ = ("__weakref__", "before", "host", "ready", "size", "tensor", "version", "way")
+    __slots__ = ("__weakref__", "before", "host", "offload", "ready", "size", "tensor", "version")
 
-    def __init__(self, tensor: Tensor, way: Way) -> None:
+    def __init__(self, tensor: Tensor, offload: Offload) -> None:
         # Detached: the graph holds this, and this must not hold the graph.
         self.tensor: Tensor | None = tensor.detach()
         self.version = tensor._version
         self.size = tensor.untyped_storage().nbytes()
         self.host: Tensor | None = None
         self.ready: Any = None
-        self.way = way
+        self.offload = offload
         self.before: weakref.ref[Storage] | None = None
 
     def move(self) -> None:
         """Copy it to the host, and let it go here."""
         if self.tensor is not None:
             require_unchanged(self.tensor, self.version)
-            self.host = self.way.away(bytes_of(self.tensor))
+            self.host = self.offload.to_host(bytes_of(self.tensor))
             self.tensor = None
 
     def fetch(self) -> None:
         """Begin to copy it back."""
         if self.tensor is None:
             assert self.host is not None
-            self.tensor, self.ready = self.way.back(self.host)
+            self.tensor, self.ready = self.offload.prefetch(self.host)
 
     def get(self) -> Tensor:
         """Make it whole on the device, and fetch what will be wanted next."""
         self.fetch()
         assert self.tensor is not None
         if self.host is not None:
-            self.way.wait(self.tensor, self.ready)
+            self.offload.wait(self.tensor, self.ready)
             following = self.before
             for _ in range(AHEAD):
                 storage = None if following is None else following()
@@ -105,8 +105,8 @@ class SavedTensors:
         smallest: bytes; smaller ones always stay, and do not count.
     """
 
-    def __init__(self, way: Way, device: torch.device, limit: int, smallest: int) -> None:
-        self.way, self.device, self.limit, self.smallest = way, device, limit, smallest
+    def __init__(self, offload: Offload, device: torch.device, limit: int, smallest: int) -> None:
+        self.offload, self.device, self.limit, self.smallest = offload, device, limit, smallest
         self.here: deque[tuple[int, weakref.ref[Storage]]] = deque()
         self.bytes_here = 0
         self.last: weakref.ref[Storage] | None = None
@@ -138,7 +138,7 @@ class SavedTensors:
             storage = known()
             if storage is not None and not reference.expired():
                 return View(tensor, storage)
-        storage = Storage(tensor, self.way)
+        storage = Storage(tensor, self.offload)
         storage.before, self.last = self.last, weakref.ref(storage)
         gone = weakref.ref(storage, lambda _: self.known.pop(key, None))
         self.known[key] = StorageWeakRef(memory), gone

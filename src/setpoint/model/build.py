@@ -66,7 +66,7 @@ def build_outline(config: "ModelConfig", vocab_size: int) -> nn.Module:
             with torch.device("meta"):
                 return build_model(config, vocab_size)
         except SetpointError:
-            # What somebody's code asks of values there may have failed; what it says here counts.
+            # What a user's code asks of values there may have failed; what it says here counts.
             return build_model(config, vocab_size)
 
 

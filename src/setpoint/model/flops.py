@@ -37,7 +37,7 @@ FORMULAS = {
     ),
 }
 """By the names that `tracking.flops` takes. All of them count a product and a sum as two, the
-backward pass as twice the forward, and what is computed again not at all."""
+backward pass as twice the forward, and recomputation not at all."""
 
 
 def training_flops(

@@ -120,7 +120,7 @@ def build_huggingface(
     except Exception as error:  # of transformers' own kinds, and of those of what it is built on
         raise SetpointError(
             f"model.config = {config.config}: transformers makes no causal language model of it: "
-            f"{_told(error)}"
+            f"{_one_line(error)}"
         ) from error
     made = HuggingFaceModel(config, model.train())
     _require_causal(made)
@@ -140,7 +140,7 @@ def _require_causal(model: HuggingFaceModel) -> None:
         except Exception as error:  # whatever its layers raise, sizes do not fit
             raise SetpointError(
                 f"{name}: the model that transformers makes of it cannot be called with tokens: "
-                f"{_told(error)}"
+                f"{_one_line(error)}"
             ) from error
     if (one - other).abs().max() > CAUSAL * one.abs().max():
         decoder = hasattr(model.model.config, "is_decoder")
@@ -175,7 +175,7 @@ def _config_of(config: HuggingFaceConfig, keys: Mapping[str, Any] | None) -> Any
     except SetpointError:
         raise
     except Exception as error:  # whatever its classes raise, a value is wrong
-        raise SetpointError(f"{name} cannot be read by transformers: {_told(error)}") from error
+        raise SetpointError(f"{name} cannot be read by transformers: {_one_line(error)}") from error
 
 
 def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _require_fit(config: HuggingFaceConfig, keys: Any, vocab_size: int) -> None:
 def _with_weights(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtype) -> nn.Module:
     try:
         with _without_bars():
-            model, told = kind.from_pretrained(
+            model, loading = kind.from_pretrained(
                 str(directory),
                 config=keys,
                 dtype=dtype,
@@ -230,15 +230,15 @@ def _with_weights(kind: type[Any], directory: Path, keys: Any, dtype: torch.dtyp
                 output_loading_info=True,
             )
     except (OSError, ValueError, RuntimeError) as error:
-        raise SetpointError(f"{directory} cannot be loaded: {_told(error)}") from error
+        raise SetpointError(f"{directory} cannot be loaded: {_one_line(error)}") from error
     wrong = [
-        f"{len(told[key])} tensors {what}: {listed(sorted(map(str, told[key])))}"
+        f"{len(loading[key])} tensors {what}: {listed(sorted(map(str, loading[key])))}"
         for key, what in (
             ("missing_keys", "are missing"),
             ("unexpected_keys", "are not in the model"),
             ("mismatched_keys", "have another shape"),
         )
-        if told[key]
+        if loading[key]
     ]
     if wrong:
         lines = "\n  ".join(wrong)
@@ -264,7 +264,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """What an error of transformers says, on one line and not too long."""
     text = " ".join(str(error).split())
     if not text or isinstance(error, LookupError):  # which says no more than a key

@@ -79,7 +79,7 @@ def _is_conv1d(cls: type) -> bool:
 def _by_dimensions(module: nn.Module, dims: int) -> Kind:
     """What a parameter is that no other word fits."""
     if dims > 2 and not isinstance(module, PackedExperts):
-        # A convolution, or somebody's experts: which dimensions are matrices, only they know.
+        # A convolution, or a user's experts: which dimensions are matrices, only they know.
         return "tensor"
     return "matrix" if dims >= 2 else "vector"
 

@@ -14,8 +14,8 @@ from setpoint.model.initialize import FirstRows, Initializer, Normal
 from setpoint.model.moe.routing import LayerRouting, combine
 from setpoint.model.norm.build import build_norm
 from setpoint.model.scale import rate_multiplier, width_ratio
-from setpoint.model.settled import settled
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
+from setpoint.model.wait_for_collective import wait_for_collective
 from setpoint.shapes.outcome import Outcome, Projection
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Transformer(nn.Module):
         Arguments:
             tokens: (B, S) int64; where parts of the model went before, the (B, S, dim) residual
                 stream that they gave.
-            positions: (S,) or (B, S) integers; negative ones are padding, which nobody sees. None:
+            positions: (S,) or (B, S) integers; negative ones are padding, which is masked. None:
                 0 .. S - 1, or those that follow on the cache.
             documents: (B, S) integers; a token sees those of its own document only. None: all.
             head: called with the (B, S, dim) hidden states behind the last norm and with the
@@ -137,7 +137,9 @@ class Transformer(nn.Module):
                 f"max_sequence_length = {self.config.max_sequence_length}"
             )
         context = attention_context(self.config, tokens, positions, documents, cache)
-        x = settled(tokens if tokens.dim() == 3 else self._embed(tokens, context.positions))
+        x = wait_for_collective(
+            tokens if tokens.dim() == 3 else self._embed(tokens, context.positions)
+        )
         routings: list[LayerRouting] = []
         for layer in self.layers.values():
             x, routing = layer(x, context)
@@ -160,7 +162,7 @@ class Transformer(nn.Module):
             x = x * self.config.embedding_scale
         if self.position_embedding is not None:
             self._check_positions(positions)
-            # Padding has negative positions; what it looks up is seen by nobody.
+            # Padding has negative positions; what it looks up is masked.
             x = x + self.position_embedding(positions.clamp(min=0))
         if self.config.embedding_dropout and self.training:
             x = F.dropout(x, self.config.embedding_dropout)

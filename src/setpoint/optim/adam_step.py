@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from setpoint.optim.base import shard_of
+from setpoint.optim.base import local_shard
 from setpoint.optim.torch_optimizers import can_fuse
 
 Store = Callable[[Tensor, Tensor], object]
@@ -55,10 +55,10 @@ def adam_of(parameter: Tensor, state: dict[str, Any], dtype: torch.dtype | None)
         # or the host held comes from the CPU: torch moves it for groups that say `fused` only.
         state["step"] = state["step"].to(parameter.device)
     return Adam(
-        shard_of(parameter, parameter),
-        shard_of(parameter.grad, parameter),
-        shard_of(state["exp_avg"], parameter),
-        shard_of(state["exp_avg_sq"], parameter),
+        local_shard(parameter, parameter),
+        local_shard(parameter.grad, parameter),
+        local_shard(state["exp_avg"], parameter),
+        local_shard(state["exp_avg_sq"], parameter),
         state["step"],
     )
 

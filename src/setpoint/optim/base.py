@@ -153,7 +153,7 @@ def together(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield others
 
 
-def is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
+def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
     """Say whether a tensor is spread over ranks.
 
     Returns:
@@ -162,16 +162,16 @@ def is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
     return hasattr(tensor, "to_local")
 
 
-def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
+def local_shard(tensor: Tensor, like: Tensor) -> Tensor:
     """Take this rank's part of a tensor.
 
     Returns:
         the tensor itself where it is not spread, else its part here, in the same memory unless
         it was spread in another way.
     """
-    if not is_spread(tensor):
+    if not is_dtensor(tensor):
         return tensor
-    assert is_spread(like)
+    assert is_dtensor(like)
     if tensor.placements != like.placements:
         tensor = tensor.redistribute(placements=like.placements)
     return tensor.to_local()

@@ -105,8 +105,8 @@ def build_imported(config: ImportedOptimizer, parameters: Given) -> torch.optim.
         )
     if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
         raise SetpointError(
-            f"optimizer.target = {config.target} wants to be told when the model is trained and "
-            f"when it is judged (by train() and eval()), which the loop does not do\nValid: "
+            f"optimizer.target = {config.target} needs calls of its train() and eval() "
+            f"methods around training and evaluation, which the loop does not make\nValid: "
             f"optimizer.type = schedule_free_adamw, which does it by itself"
         )
     return optimizer

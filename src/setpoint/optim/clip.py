@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_no
 def clip_gradients(
     parameters: Iterable[Tensor], max_norm: float | None, max_value: float | None = None
 ) -> Tensor:
-    """Scale or cut off all gradients, and tell how large they were.
+    """Scale or cut off all gradients, and return their norm.
 
     By norm each gradient is multiplied by min(1, max_norm / (norm + 1e-6)) (Pascanu et al., 2013),
     by value each element is brought into [-max_value, max_value]. The norm stays on its device:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.optim.base import GroupedOptimizer, shard_of, together
+from setpoint.optim.base import GroupedOptimizer, local_shard, together
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
@@ -43,9 +43,9 @@ class Lion(GroupedOptimizer):
                 self.state[p]["exp_avg"] = torch.zeros_like(p, dtype=self.state_dtype)
         for some in together(held):
             _update(
-                [shard_of(p, p) for p in some],
-                [shard_of(p.grad, p) for p in some if p.grad is not None],
-                [shard_of(self.state[p]["exp_avg"], p) for p in some],
+                [local_shard(p, p) for p in some],
+                [local_shard(p.grad, p) for p in some if p.grad is not None],
+                [local_shard(self.state[p]["exp_avg"], p) for p in some],
                 group,
             )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setpoint.config import SetpointError
 from setpoint.optim.adam_step import adam_of, adam_step
-from setpoint.optim.base import GroupedOptimizer, given_tensors, is_spread, shard_of
+from setpoint.optim.base import GroupedOptimizer, given_tensors, is_dtensor, local_shard
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -116,9 +116,9 @@ class Muon(GroupedOptimizer):
         outputs, inputs = sides[::-1] if group["inputs_first"] else sides
         adjusted = lr * adjustment(group["adjust_lr"], outputs, inputs)
         for p, matrices in zip(held, update.split(sizes), strict=True):
-            mine = shard_of(p, p)
+            mine = local_shard(p, p)
             mine.mul_(1 - lr * group["weight_decay"])
-            mine.add_(part_of(matrices, p), alpha=-adjusted)
+            mine.add_(to_local_shard(matrices, p), alpha=-adjusted)
 
     def _direction(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         """Move the running mean on, and tell what is to be made orthogonal of it, in bf16."""
@@ -126,7 +126,7 @@ class Muon(GroupedOptimizer):
         state, momentum = self.state[p], group["momentum"]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(p, dtype=self.state_dtype)
-        mean, gradient = shard_of(state["momentum_buffer"], p), shard_of(p.grad, p)
+        mean, gradient = local_shard(state["momentum_buffer"], p), local_shard(p.grad, p)
         # A mean kept in fewer digits is computed in those of its gradient.
         wide = torch.promote_types(mean.dtype, gradient.dtype)
         exact, gradient = mean.to(wide), gradient.to(wide)
@@ -211,7 +211,7 @@ def matrices_of(tensor: Tensor, parameter: Tensor) -> Tensor:
     Arguments:
         tensor: this rank's part, of the shape of its part of the parameter.
     """
-    if is_spread(parameter) and _is_in_parts(parameter):
+    if is_dtensor(parameter) and _splits_matrix(parameter):
         from torch.distributed.tensor import DTensor
 
         tensor = DTensor.from_local(
@@ -225,11 +225,11 @@ def matrices_of(tensor: Tensor, parameter: Tensor) -> Tensor:
     return tensor if tensor.ndim == 3 else tensor.flatten(1)[None]
 
 
-def part_of(matrices: Tensor, parameter: Tensor) -> Tensor:
+def to_local_shard(matrices: Tensor, parameter: Tensor) -> Tensor:
     """Take this rank's part of matrices, the reverse of `matrices_of`."""
-    if not is_spread(parameter):
+    if not is_dtensor(parameter):
         return matrices.reshape(parameter.shape)
-    if not _is_in_parts(parameter):
+    if not _splits_matrix(parameter):
         return matrices.reshape(parameter.to_local().shape)
     from torch.distributed.tensor import DTensor, Replicate
 
@@ -239,7 +239,7 @@ def part_of(matrices: Tensor, parameter: Tensor) -> Tensor:
     return whole.redistribute(placements=parameter.placements).to_local()
 
 
-def _is_in_parts(parameter: DTensor) -> bool:
+def _splits_matrix(parameter: DTensor) -> bool:
     """Whether ranks hold less than whole matrices of it."""
     # A batch that is split by its first dimension is of whole matrices on each rank.
     whole = (None, 0) if parameter.ndim == 3 else (None,)

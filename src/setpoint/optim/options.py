@@ -125,7 +125,7 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
 
 
 def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
-    """Read the options of all groups and tell what is wrong with them.
+    """Read the options of all groups and report what is wrong with them.
 
     Arguments:
         config: the section, with every value determined; the target of an imported one is loaded.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from setpoint.optim.base import GroupedOptimizer, shard_of, together
+from setpoint.optim.base import GroupedOptimizer, local_shard, together
 
 # Its operations on lists are not among the names that it exports.
 _torch: Any = torch
@@ -64,10 +64,10 @@ class ScheduleFreeAdamW(GroupedOptimizer):
     def _update(self, held: list[Tensor], group: dict[str, Any], share: float) -> None:
         """Move y, z and the mean square of one group."""
         lr, (beta1, beta2) = group["lr"], group["betas"]
-        y = [shard_of(p, p) for p in held]
-        gradients = [shard_of(p.grad, p) for p in held if p.grad is not None]
-        z = [shard_of(self.state[p]["z"], p) for p in held]
-        squares = [shard_of(self.state[p]["exp_avg_sq"], p) for p in held]
+        y = [local_shard(p, p) for p in held]
+        gradients = [local_shard(p.grad, p) for p in held if p.grad is not None]
+        z = [local_shard(self.state[p]["z"], p) for p in held]
+        squares = [local_shard(self.state[p]["exp_avg_sq"], p) for p in held]
         _torch._foreach_mul_(squares, beta2)
         _torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         roots = _torch._foreach_div(squares, 1 - beta2 ** group["updates"])
@@ -96,8 +96,8 @@ class ScheduleFreeAdamW(GroupedOptimizer):
                 for p in group["params"]:
                     if "z" in self.state.get(p, ()):
                         kept[p] = p.detach().clone()
-                        z = shard_of(self.state[p]["z"], p)
-                        shard_of(p, p).lerp_(z, 1 - 1 / group["betas"][0])
+                        z = local_shard(self.state[p]["z"], p)
+                        local_shard(p, p).lerp_(z, 1 - 1 / group["betas"][0])
         try:
             yield kept
         finally:

@@ -52,13 +52,13 @@ def determinism(required: bool) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            told = in_words(error)
-            if told is None:
+            explained = explain(error)
+            if explained is None:
                 raise
-            raise told from error
+            raise explained from error
 
 
-def in_words(error: Exception) -> RunError | None:
+def explain(error: Exception) -> RunError | None:
     """Say which operation cannot be deterministic.
 
     Returns:

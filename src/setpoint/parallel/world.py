@@ -1,4 +1,4 @@
-"""Which process this is among those of a job, on what device, and what they tell each other."""
+"""Which process this is among those of a job, on what device, and what they communicate."""
 
 from __future__ import annotations
 

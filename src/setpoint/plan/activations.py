@@ -21,7 +21,7 @@ class Activations(NamedTuple):
 
     Arguments:
         kept: between the forward and the backward pass, but for logits.
-        again: of the layer that takes most when it is computed again, on top of that.
+        again: of the layer that takes most when it is recomputed, on top of that.
     """
 
     kept: int

@@ -35,7 +35,7 @@ class MemoryPlan(NamedTuple):
         gradients: of all that is trained, as the optimizer gets them.
         optimizer_state: what the optimizer keeps; None where only itself knows.
         averaged: the copy of the point that is trained, while an optimizer that averages has its
-            weights judged and saved.
+            weights evaluated and saved.
         activations: what a micro-batch keeps for its backward pass; None where only the model
             knows.
     """
@@ -53,7 +53,7 @@ class MemoryPlan(NamedTuple):
         """The most that tensors take on the device at once, of what is known here.
 
         In the backward pass: all gradients, and all activations that are still kept, are not there
-        at the same time, so it is an upper bound. Where averaged weights are judged there are no
+        at the same time, so it is an upper bound. Where averaged weights are evaluated there are no
         gradients, and these take no less than that copy.
         """
         fixed = self.parameters + self.masters + self.gradients

@@ -91,7 +91,7 @@ class LossScaler(torch.amp.GradScaler):
         """
         if not self.is_enabled():
             return {}
-        return {"loss_scale": self.get_scale(), "skipped_updates": self.skipped}
+        return {"loss_scale": self.get_scale(), "skipped_steps": self.skipped}
 
     def state_dict(self) -> dict[str, Any]:
         """See `torch.amp.GradScaler.state_dict`."""

@@ -69,7 +69,7 @@ def drop_staged(directory: Path) -> None:
 def _curves(seen: profile, head: str) -> Iterator[str]:
     """Counter events, a curve for each device.
 
-    Kineto writes allocations as instants, which nobody draws.
+    Kineto writes allocations as instants, which viewers do not draw.
     """
     found = re.search(r'"baseTimeNanoseconds": (\d+)', head)
     results = seen.profiler and seen.profiler.kineto_results

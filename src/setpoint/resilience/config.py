@@ -30,7 +30,7 @@ class GarbageCollection(Config, role=RUNTIME):
         if self.every.unit == "never" and self.automatic:
             yield Problem(
                 "every",
-                "never, while Python goes on by itself, is written gc = null",
+                "never is written gc = null, which leaves it to Python",
                 also=("automatic",),
             )
 

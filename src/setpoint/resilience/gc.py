@@ -18,7 +18,7 @@ class PacedCollection:
         self._froze = False
 
     def start(self) -> None:
-        """Collect all there is, and set aside what stays, so that nobody looks at it again.
+        """Collect all there is, and set aside what stays, so that it is not looked at again.
 
         Those are the objects of PyTorch and of the model, hundreds of thousands.
         """

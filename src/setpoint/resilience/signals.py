@@ -67,7 +67,7 @@ class StopRequest:
         self.saving = False
         """Whether a checkpoint is being saved, which the grace period does not cut short."""
         self.resumable = False
-        """Whether the same command goes on later without a loss: SIGTERM gives status 75 then."""
+        """Whether the same command resumes later without a loss: SIGTERM gives status 75 then."""
         self.owns_process = False
         """Whether this is a process of Setpoint's own, which may be ended on the spot."""
         self.grace = float("inf")
@@ -100,7 +100,7 @@ class StopRequest:
         """The exit status after a signal.
 
         Returns:
-            130 for Ctrl-C; for others 75 where the same command goes on, and 143 elsewhere.
+            130 for Ctrl-C; for others 75 where the same command resumes, and 143 elsewhere.
         """
         if number == signal.SIGINT:
             return INTERRUPTED

@@ -10,7 +10,7 @@ from setpoint.sweep_space.distribution import Drawn
 from setpoint.sweep_space.table import Sweep
 
 OBJECTIVE = "evaluation.held_out_loss"
-"""What a search looks at unless it is told otherwise."""
+"""What a search looks at unless given."""
 
 
 class Search(Config, role=RUNTIME):

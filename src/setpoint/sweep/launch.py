@@ -81,7 +81,7 @@ class Launcher:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        # After an error of ours, nobody looks after the processes any more.
+        # After an error of ours, the processes are not watched any more.
         for process, _ in self._running.values():
             _send(process, signal.SIGTERM)
         for process, _ in self._running.values():

@@ -176,7 +176,7 @@ def unmeasured(job: Job, wanted: MetricPath) -> Problem | None:
 
 
 def require(path: str, runs: Iterable[Metrics]) -> MetricPath:
-    """A metric that somebody asked for, which at least one run must have.
+    """A metric that was asked for, which at least one run must have.
 
     Raises:
         SetpointError: with the nearest names, if no run has it.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SearchRun:
-    """One search in the folder of a sweep; a repeated one goes on with the same trials.
+    """One search in the folder of a sweep; a repeated one continues the same trials.
 
     Arguments:
         changed: called when a point starts or ends, or is found to be known.
@@ -50,11 +50,11 @@ class SearchRun:
         self._trials: dict[int, Task] = {}
         self.rejected: list[str] = []
         self._study = open_study(spec, axes, make, folder)
-        # Trials that were not judged: they are to be run again, before any new one.
+        # Trials without a result: they are to be run again, before any new one.
         self._pending = self._recall()
 
     def run(self, launcher: Launcher) -> None:
-        """Propose, run and judge until there are as many trials as wanted, or a signal comes.
+        """Propose, run and evaluate until there are as many trials as wanted, or a signal comes.
 
         Raises:
             RunError: if a trial came to its end without the objective, and none before had it:
@@ -102,7 +102,7 @@ class SearchRun:
         return bool(self._pending) or len(self._study.trials) < self.spec.trials
 
     def _recall(self) -> list[tuple[int | None, dict[str, Any]]]:
-        """Take up the trials of earlier calls; those that were not judged are returned."""
+        """Take up the trials of earlier calls; those without a result are returned."""
         pending: list[tuple[int | None, dict[str, Any]]] = []
         for trial in self._study.trials:
             if trial.state.name == "RUNNING":
@@ -153,17 +153,17 @@ class SearchRun:
                 return
             self._changed(task)
         elif known.status not in (FINISHED, FAILED, STOPPED):
-            return  # it runs at this moment, and is told with the other trial
-        self._judge(number, known or task)
+            return  # it runs at this moment, and is reported with the other trial
+        self._report(number, known or task)
 
     def _tell(self, task: Task) -> None:
         if task.status == STOPPED:
             return  # stays open, so that the next call goes on with it
         for number, other in self._trials.items():
             if other is task:
-                self._judge(number, task)
+                self._report(number, task)
 
-    def _judge(self, number: int, task: Task) -> None:
+    def _report(self, number: int, task: Task) -> None:
         from optuna.trial import TrialState
 
         if self._study.trials[number].state.is_finished():
@@ -186,7 +186,7 @@ class SearchRun:
         except SetpointError as error:
             raise RunError(
                 f"the search has stopped: {task.name} came to its end without the objective "
-                f"{self.spec.objective}, so that no trial can be judged: {error}"
+                f"{self.spec.objective}, so that trials cannot be compared: {error}"
             ) from None
 
     def _fail(self, number: int, error: ConfigError) -> None:

@@ -71,7 +71,7 @@ class Task:
         """What is left of its run where it was stopped."""
         newest = max(list_checkpoints(self.run / "checkpoints"), default=0)
         if newest:
-            return f"saved at step {newest}; the same command goes on"
+            return f"saved at step {newest}; the same command resumes"
         return "nothing saved yet; the same command starts it again"
 
     def plan(self) -> str:

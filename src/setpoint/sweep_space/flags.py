@@ -145,10 +145,10 @@ def _add_drawn(line: CommandLine, path: tuple[str, ...], flag: Flag) -> None:
     try:
         line.drawn[path] = (Drawn.read(flag.text), flag.label)
     except Invalid as error:
-        raise SetpointError(f"{flag.label} {flag.text}: {in_words(error)}") from None
+        raise SetpointError(f"{flag.label} {flag.text}: {explain(error)}") from None
 
 
-def in_words(error: Invalid) -> str:
+def explain(error: Invalid) -> str:
     """What is wrong with a value that no field has."""
     reasons: list[str] = []
     for part in error.parts:

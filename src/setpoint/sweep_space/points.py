@@ -166,7 +166,7 @@ def _with_points(problem: Problem, names: Sequence[str]) -> PointProblem:
 C = TypeVar("C", bound=Config)
 LIMIT = 1000
 Open = Callable[[str, tuple[str, ...], Setting | None], Composition[C]]
-"""How many points a sweep may have, unless it is told otherwise."""
+"""How many points a sweep may have, unless given."""
 
 """Composes a source with modifiers, without the overrides of the command line.
 
@@ -200,7 +200,7 @@ class Duplicate:
                 return f"{self.name}: it comes twice"
             return f"{self.given}: the same as {self.same_as}"
         differ = ", ".join(self.differing)
-        why = f"they differ in {differ} only, which is no part of what is learned"
+        why = f"they differ in no identity field, only in {differ}"
         return f"{self.name}: the same as {self.same_as}" + (f"; {why}" if differ else "")
 
 
@@ -306,7 +306,7 @@ def refuse_too_many(size: int, limit: int) -> None:
         SetpointError: if there are more.
     """
     if size > limit:
-        # A number that nobody can read is no answer.
+        # A number too long to read is no answer.
         count = f"{size:,}" if size < 10**15 else f"about 10^{len(str(size)) - 1}"
         raise SetpointError(
             f"this sweep has {count} points, and at most {limit:,} are taken; give fewer values, "

@@ -52,7 +52,7 @@ def peak_of(device_name: str) -> Peak | None:
 
     Returns:
         the peak and its source; None if the device is not known (processors are not: what they
-        promise depends on clocks that nobody promises).
+        promise depends on clocks that are not guaranteed).
     """
     if "MIG" in device_name:  # A part of a chip, whose share is not in its name.
         return None

@@ -17,7 +17,7 @@ class Reading:
 
     Arguments:
         loss: mean over the steps since the last reading, in nats per token.
-        seconds_left: until the end as far as anybody can tell.
+        seconds_left: until the end as far as can be estimated.
         mfu: share of the hardware's peak, between 0 and 1.
         fraction: how much of the run is done, between 0 and 1.
     """

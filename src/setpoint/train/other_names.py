@@ -194,7 +194,7 @@ def _pretrained(given: Given) -> Ours | str | None:
     if name in ("scratch", "random", "none", "null", ""):
         return f"Leave {given.name} out: weights are random unless model.pretrained names some."
     if name == "resume":
-        return "The same command again goes on with its run; leave it out."
+        return "The same command again resumes its run; leave it out."
     source = f"openai-community/{name}" if name in GPT2 and not os.path.exists(name) else name
     text = (
         f"`setpoint import {in_shell(source)} --output model.toml` writes the configuration of "

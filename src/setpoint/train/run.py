@@ -109,4 +109,4 @@ def rehearse(
 def _would(job: Job, at: Position, resumes: bool) -> str:
     if resumes and is_over(job.duration, at):
         return f"finished at step {at.step}: nothing would be trained"
-    return f"would go on at step {at.step}" if resumes else "would start at step 0"
+    return f"would resume at step {at.step}" if resumes else "would start at step 0"

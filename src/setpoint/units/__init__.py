@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .dtype import DType as DType
     from .size import ByteSize as ByteSize
 
-# Those that few configurations hold are imported when somebody asks for them.
+# Those that few configurations hold are imported on first use.
 _LAZY = {"ByteSize": "setpoint.units.size", "DType": "setpoint.units.dtype"}
 
 __all__ = ["ByteSize", "DType", "Duration", "Length", "Period"]

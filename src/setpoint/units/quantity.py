@@ -64,7 +64,7 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
     # Beyond 2**53 a float would not be exact.
     exact = int(digits) if digits.isdecimal() else int(number) if number.is_integer() else number
     unit = UNITS[unit]
-    # A bare 1.0 is a share that somebody meant, the ratio of a warm-up, rather than one step.
+    # A bare 1.0 was meant as a share, the ratio of a warm-up, rather than one step.
     share = not match[2] and "." in digits and "e" not in digits.lower()
     if unit != "epochs" and (share or not isinstance(exact, int)):
         raise Invalid(f"must be a whole count of {unit}: got {shown(value)}", EXAMPLES)

@@ -120,7 +120,7 @@ def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None
     message = str(caught.value)
     assert "schedule.horizon\n    saved      '6 steps' (derived from duration)" in message
     assert message.endswith(
-        'To go on along the recorded learning-rate curve, add --schedule.horizon "6 steps".'
+        'To stay on the recorded learning-rate curve, add --schedule.horizon "6 steps".'
     )
     assert snapshot(run) == before
     assert resume(run, "duration=9 steps", "schedule.horizon=6").ended.step == 9

@@ -280,7 +280,7 @@ def test_what_cannot_work_is_not_offered(
     with pytest.raises(SetpointError, match="cannot be resumed") as caught:
         resume(grouped, *flags)
     told = str(caught.value)
-    assert ("go on with this run all the same" in told) is (reason is None)
+    assert ("resume this run all the same" in told) is (reason is None)
     if reason is not None:
         assert f"--accept does not help: the checkpoints hold the state of {reason}" in told
 
@@ -384,7 +384,7 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
     run = train(small_job(tmp_path, *texts(tmp_path), *base, "duration=6 steps")).directory
     job = small_job(tmp_path, *texts(tmp_path, 3, f5="other words "), *base, "duration=20 steps")
     before = snapshot(run)
-    with pytest.raises(SetpointError, match="go on with today's by --accept data") as caught:
+    with pytest.raises(SetpointError, match="resume with today's by --accept data") as caught:
         train(job, run)
     assert "text/03.txt (gone)" in str(caught.value).replace(f"{tmp_path.name}/", "")
     assert snapshot(run) == before

@@ -77,4 +77,4 @@ def test_a_stopped_run_is_said_to_go_on(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps")
     lines = summary(job, replace(train(job), status=130))
     assert "state interrupted" in lines
-    assert lines[-1] == "saved at step 2; the same command goes on there"
+    assert lines[-1] == "saved at step 2; the same command resumes there"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
 from setpoint.model.attention.support import BACKENDS
 from setpoint.parallel.workspace import VARIABLE
@@ -15,21 +14,16 @@ from setpoint.train.rules.determinism import workspace_problems
 
 from ...snapshots import compare
 from ..small import small_job
+from .refusals import refusal
 
 GPU = ("deterministic=true", "parallel.device=cuda")
 
 
-def message(folder: Path, *flags: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        small_job(folder, *flags)
-    return str(caught.value).replace(str(folder), "")
-
-
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, ":0:0")
-    kernel = message(tmp_path, *GPU, "model.attention_backend=sdpa_cudnn")
+    kernel = refusal(tmp_path, *GPU, "model.attention_backend=sdpa_cudnn")
     monkeypatch.setenv(VARIABLE, ":16:8")
-    compiled = message(tmp_path, *GPU, "compile={mode: max-autotune}")
+    compiled = refusal(tmp_path, *GPU, "compile={mode: max-autotune}")
     compare("train/determinism", f"{kernel}\n\n{compiled}")
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
 from setpoint.train.rules.loss import leaves_out
 
 from ...snapshots import compare
 from ..small import small_job
+from .refusals import refusals
 
 IMPORTED = (
     "model=import", "model.target=torch.nn.Embedding",
@@ -45,15 +45,8 @@ TAKEN: tuple[tuple[str, ...], ...] = (
 )
 
 
-def message(folder: Path, flags: tuple[str, ...]) -> str:
-    with pytest.raises(ConfigError) as caught:
-        small_job(folder, *flags)
-    return str(caught.value).replace(str(folder), "")
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
-    text = [f"{name}:\n{message(tmp_path, flags)}" for name, flags in REFUSED.items()]
-    compare("train/loss", "\n\n".join(text))
+    compare("train/loss", refusals(tmp_path, REFUSED))
 
 
 @pytest.mark.parametrize("flags", TAKEN)

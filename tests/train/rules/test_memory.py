@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.config import ConfigError, SetpointError
+from setpoint.config import SetpointError
 from setpoint.config.resolving.checks import verify
 from setpoint.train.build.components import build_components
 
 from ...snapshots import compare
 from ..small import small_job
+from .refusals import refusals
 
 FULL, PARTS, OPERATORS = (
     f"memory.activation_checkpointing={name}" for name in ("full", "parts", "operators")
@@ -55,15 +56,8 @@ TAKEN: tuple[tuple[str, ...], ...] = (
 )
 
 
-def message(folder: Path, flags: tuple[str, ...]) -> str:
-    with pytest.raises(ConfigError) as caught:
-        small_job(folder, *flags)
-    return str(caught.value).replace(str(folder), "")
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
-    text = [f"{name}:\n{message(tmp_path, flags)}" for name, flags in REFUSED.items()]
-    compare("train/memory", "\n\n".join(text))
+    compare("train/memory", refusals(tmp_path, REFUSED))
 
 
 @pytest.mark.parametrize("flags", TAKEN)

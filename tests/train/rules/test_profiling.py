@@ -13,6 +13,7 @@ from setpoint.train.run import train
 
 from ...snapshots import compare
 from ..small import small_job
+from .refusals import refusals
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "a window beyond the run": ("profiling={skip=28}",),
@@ -46,16 +47,8 @@ TAKEN: tuple[tuple[str, ...], ...] = (
 )
 
 
-def message(folder: Path, flags: tuple[str, ...]) -> str:
-    without = ("micro_size", "accumulation") if "batch.global_size=32" in flags else ()
-    with pytest.raises(ConfigError) as caught:
-        small_job(folder, *flags, without=without)
-    return str(caught.value).replace(str(folder), "")
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
-    text = [f"{name}:\n{message(tmp_path, flags)}" for name, flags in REFUSED.items()]
-    compare("train/profiling", "\n\n".join(text))
+    compare("train/profiling", refusals(tmp_path, REFUSED))
 
 
 @pytest.mark.parametrize("flags", TAKEN)

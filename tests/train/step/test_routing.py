@@ -143,7 +143,7 @@ def test_a_skipped_update_moves_no_biases(tmp_path: Path) -> None:
 
     Loop(job, parts, [Updates()], StopRequest(), Position()).run()
     assert [result.routing is None for result in counts] == [True, False]
-    assert parts.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_updates": 1}
+    assert parts.scaler.metrics() == {"loss_scale": 2.0**27, "skipped_steps": 1}
     now = parts.model.state_dict()
     moved = {name for name in before if not torch.equal(now[name], before[name])}
     assert any(name.endswith("router.bias") for name in moved)

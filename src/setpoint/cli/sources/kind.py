@@ -1,4 +1,4 @@
-"""What a SOURCE is, judged by its form and by what lies in the working folder."""
+"""What a SOURCE is, by its form and by what lies in the working folder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[tuple[
     """The folder with the record of a source.
 
     Returns:
-        the folder, which for a revision is gone when the context ends; and what is to be told.
+        the folder, which for a revision is gone when the context ends; and notes to print.
 
     Raises:
         SetpointError: if there is none, or it cannot be made.

@@ -37,7 +37,7 @@ def main(request: dict[str, Any]) -> int:
                 file.write(text)
     except BaseException as error:
         with open(os.path.join(folder, ERROR), "w", encoding="utf-8") as file:
-            file.write(_in_words(error))
+            file.write(_explain(error))
         return FAILED
     return 0
 
@@ -86,7 +86,7 @@ def _at(value: Any, path: list[str]) -> Any:
     return value
 
 
-def _in_words(error: BaseException) -> str:
+def _explain(error: BaseException) -> str:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     known = kinds & {"SetpointError", "Refused"}
     return str(error) if known else f"{type(error).__name__}: {error}"

@@ -95,9 +95,9 @@ def _replay(
     status, errors = _run(words, start, settings, source)
     if status == 0:
         return
-    told = os.path.join(folder, replay.ERROR)
-    if os.path.isfile(told):
-        with open(told, encoding="utf-8") as file:
+    error_file = os.path.join(folder, replay.ERROR)
+    if os.path.isfile(error_file):
+        with open(error_file, encoding="utf-8") as file:
             reason = file.read().replace(tree + os.sep, "")
     else:
         reason = (errors.strip().splitlines() or [f"it ended with status {status}"])[-1]

@@ -186,5 +186,5 @@ def file_problems(config: HuggingFace) -> Iterator[Problem]:
         message, _, valid = str(error).partition("\nValid: ")
         name, colon, rest = message.partition(": ")
         field = name.removeprefix("tokenizer.") if name.startswith("tokenizer.") else "path"
-        told = rest if colon and name.startswith("tokenizer.") else message
-        yield Problem(field, told, hint=f"Valid: {valid}" if valid else "")
+        said = rest if colon and name.startswith("tokenizer.") else message
+        yield Problem(field, said, hint=f"Valid: {valid}" if valid else "")

@@ -126,7 +126,7 @@ class Answers:
         return [found[number] for number in range(len(parts))]
 
     def _group(self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterable[Likelihood]:
-        """One forward pass; padding on the right is seen by nobody before it."""
+        """One forward pass; padding on the right is masked before it."""
         context = self.loaded.context
         rows: list[list[int]] = []
         for before, after in parts:

@@ -28,7 +28,7 @@ class View:
 
     Arguments:
         rotation: of the new positions; None: positions are not rotated.
-        first: slots of the cache before this one are seen by nobody.
+        first: slots of the cache before this one are masked.
     """
 
     rotation: Rotation | None

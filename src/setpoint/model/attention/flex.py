@@ -1,4 +1,4 @@
-"""FlexAttention: one compiled kernel for any mask, which skips the blocks that nobody sees."""
+"""FlexAttention: one compiled kernel for any mask, which skips blocks that are masked."""
 
 import warnings
 from collections.abc import Callable

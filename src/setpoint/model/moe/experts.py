@@ -14,7 +14,7 @@ from setpoint.model.feed_forward import FeedForward
 from setpoint.model.initialize import Initializer, Normal, PerExpert
 from setpoint.model.moe.assign import Assignments
 from setpoint.model.moe.grouped import grouped_gradient, grouped_product, why_not_grouped
-from setpoint.model.moe.mixture import Means, mixture
+from setpoint.model.moe.grouped_experts import ExpertKernels, grouped_experts
 from setpoint.model.moe.product import looped_gradient, looped_product
 from setpoint.model.moe.rows import gather, scale_gradient, spread
 from setpoint.model.scale import hidden_std, residual_std
@@ -63,8 +63,8 @@ class PackedExperts(nn.Module):
         else:
             product, gradient = looped_product, looped_gradient
         if not torch.compiler.is_compiling():
-            means = Means(product, gradient, self.activation, weights.shape[1])
-            return mixture(x, weights, gate, up, down, slots, ends, factors, means)
+            kernels = ExpertKernels(product, gradient, self.activation, weights.shape[1])
+            return grouped_experts(x, weights, gate, up, down, slots, ends, factors, kernels)
         # A compiler decides by itself what to keep for the gradients.
         rows = gather(x, slots, weights.shape[1])
         inner = self.activation(product(rows, up if gate is None else gate, ends))

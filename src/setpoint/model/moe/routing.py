@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class LayerRouting(NamedTuple):
     """How the tokens of one layer chose experts in one forward pass.
 
-    It is returned, not kept on the layer: a layer that is computed again for its backward pass
+    It is returned, not kept on the layer: a layer that is recomputed in backward
     reports once, and a pipeline can hand the report on.
 
     Arguments:

@@ -37,14 +37,14 @@ def require_tensors(
         if held[name].shape != wanted[name]
     ]
     kinds = [f"{name} {held[name].dtype}" for name in common if held[name].dtype not in FLOATS]
-    told = [
+    found = [
         _line(missing, "missing"),
         _line(beyond, "not in the model"),
         _line(shapes, "of another shape"),
         _line(kinds, f"of a type that weights cannot have ({', '.join(FLOATS)} can)"),
     ]
-    if any(told):
-        lines = "\n  ".join(filter(None, told))
+    if any(found):
+        lines = "\n  ".join(filter(None, found))
         raise RunError(f"{where} does not fit the model, and nothing was loaded:\n  {lines}")
 
 

@@ -80,7 +80,7 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
 class Document:
     """The keys of a config.json, with a list of those that were read.
 
-    Findings are collected and told together by `finish`.
+    Findings are collected and reported together by `finish`.
     """
 
     def __init__(self, keys: Mapping[str, Any], path: str) -> None:
@@ -105,7 +105,7 @@ class Document:
     def integer(
         self, name: str, default: Any = _ABSENT, *, at_least: int = 1, optional: bool = False
     ) -> Any:
-        """Read a whole number.
+        """Read an int.
 
         Arguments:
             default: what an absent key stands for; without one it must be there.
@@ -114,7 +114,7 @@ class Document:
         def right(value: Any) -> bool:
             return type(value) is int and value >= at_least
 
-        kind = f"a whole number of at least {at_least}"
+        kind = f"an int of at least {at_least}"
         found = self._typed(name, default, right, kind, optional)
         if found is not None and found >= LARGEST:
             self.refuse(name, "is too large")
@@ -122,7 +122,7 @@ class Document:
         return found
 
     def number(self, name: str, default: Any = _ABSENT, *, optional: bool = False) -> Any:
-        """Read a number.
+        """Read a float.
 
         Arguments:
             default: what an absent key stands for; without one it must be there.
@@ -166,7 +166,7 @@ class Document:
         self._findings.append(f"{name}{shown}: {why}")
 
     def finish(self) -> None:
-        """Refuse what nobody has read, and tell all findings.
+        """Refuse what was not read, and report all findings.
 
         Raises:
             SetpointError: if there are any, naming each key with its value.
@@ -209,8 +209,8 @@ def reasons(error: SetpointError) -> str:
     """
     if not isinstance(error, ConfigError):
         return str(error)
-    told = (f"{p.path} = {p.value}: {p.message}" for p in error.problems)
-    return "; ".join(text.replace(" = None:", ":") for text in told)
+    found = (f"{p.path} = {p.value}: {p.message}" for p in error.problems)
+    return "; ".join(text.replace(" = None:", ":") for text in found)
 
 
 def _shown(value: object) -> str:

@@ -78,7 +78,7 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
                 f"{directory / name} lacks {len(absent)} tensors that {INDEX} says it holds: "
                 f"{listed(absent)}"
             )
-        # A tensor that the index does not name is told as one too many, like any other.
+        # A tensor that the index does not name is reported as one too many, like any other.
         found.update(held)
     return found
 

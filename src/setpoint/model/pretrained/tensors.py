@@ -71,7 +71,7 @@ def pieces_of(family: Family, model: nn.Module, config: Transformer) -> list[Pie
 def _require_tied(directory: Path, held: Mapping[str, TensorInfo], embedding: str) -> None:
     """An output matrix beside a tied embedding must be the embedding, or one of them is lost."""
     if embedding not in held or {held[embedding].dtype, held[HEAD].dtype} - DTYPES.keys():
-        return  # which is told with all else that is wrong
+        return  # which is reported with all else that is wrong
     with TensorReader() as reader:
         first = reader.read(held[embedding])
         if not torch.equal(first, reader.read(held[HEAD])):

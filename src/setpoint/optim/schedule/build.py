@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
     Attributes:
         begin: where it begins, by unit: `"steps"`, `"tokens"`, `"epochs"`, `"seconds"`.
-        extent: how far it goes, by unit; 0 in seconds, as nobody knows before the step.
+        extent: how far it goes, by unit; 0 in seconds, as it is not known before the step.
     """
 
     begin: Mapping[str, float]

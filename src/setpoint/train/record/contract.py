@@ -106,7 +106,7 @@ def check_contract(
         path = next(path for path in paths if within(item.path, path))
         raise SetpointError(
             f"--accept {path}: {item.path} = {_plain(item.right)} ({item.right_origin}) would have "
-            f"no effect: it is used at the start of a run, and {folder} goes on from a "
+            f"no effect: it is used at the start of a run, and {folder} resumes from a "
             f"checkpoint.\nValid: {_plain(item.left)}, as it was saved."
         )
     kept = [item for item in found if item.left is not ABSENT or item.role is IDENTITY]
@@ -127,7 +127,7 @@ def _shorter(folder: str, item: Difference, given: bool) -> str:
     if standing.startswith(FINISHED):
         then = f"  {folder} {standing}; nothing is left to train.\n"
     else:
-        then = f"  {folder} {standing}.\n  To go on with it: setpoint train {run}\n"
+        then = f"  {folder} {standing}.\n  To resume it: setpoint train {run}\n"
     return (
         f"{folder} cannot be resumed: a budget may grow, not shrink\n\n"
         f"  duration\n"
@@ -200,7 +200,7 @@ def _refusal(
             "  Take the change back, or train it as a run of its own from a preset or file."
         )
     else:
-        lines.append(f"  To go on with it as it was saved: setpoint train {run}")
+        lines.append(f"  To resume it as it was saved: setpoint train {run}")
     paths, command = _accepting(refused), ""
     hopeless = _hopeless(refused, late)
     if hopeless is not None:
@@ -211,7 +211,7 @@ def _refusal(
         words = [f"--{item.path} {_typed(item.right)}" for item in changes]
         words += [f"--accept {path}" for path in paths]
         command = " ".join([f"setpoint train {run}", *words])
-        lines.append(f"  To go on with this run all the same: {command}")
+        lines.append(f"  To resume this run all the same: {command}")
     if any(item.path == "schedule.evaluated_on" for item in refused):
         lines.append(
             "  schedule.evaluated_on follows from the section evaluation: a plateau schedule sets "
@@ -221,7 +221,7 @@ def _refusal(
     if isinstance(horizon, str | list):
         text = ", ".join(horizon) if isinstance(horizon, list) else horizon
         lines.append(
-            f'  To go on along the recorded learning-rate curve, add --schedule.horizon "{text}".'
+            f'  To stay on the recorded learning-rate curve, add --schedule.horizon "{text}".'
         )
     return ContractRefused("\n".join(lines), command, paths)
 
@@ -404,7 +404,7 @@ def runs_of_other_lengths(job: Job, path: Path) -> Iterator[str]:
             continue  # a copy, or a run that was moved here
         facts = str(saved) + ("" if begun is None else f", lengthened from {begun}")
         words = [f"setpoint train {shlex.quote(folder)}"]
-        outcome = "goes on with it"
+        outcome = "resumes it"
         if saved != str(job.duration) and not _shrinks(saved, job):
             words.append(f"--duration '{job.duration}'")
             words += ["--accept schedule"] * bool(learned)

@@ -171,7 +171,7 @@ def refuse_data(folder: str, found: Sequence[Mapping[str, Any]]) -> None:
         words = "; ".join(describe_data(side) for side in found)
         raise SetpointError(
             f"{folder} cannot be resumed: its data is not what it was trained on: {words}. Put the "
-            f"files back, go on with today's by --accept data, or train a run of its own"
+            f"files back, resume with today's by --accept data, or train a run of its own"
         )
 
 

@@ -43,5 +43,5 @@ def outlook(root: Path, since: int | None = None) -> str:
     if step is None:
         return "nothing was trained; the same command starts again"
     if since is None or step <= since:
-        return f"nothing was trained; the same command goes on at step {step}"
-    return f"saved at step {step}; the same command goes on there"
+        return f"nothing was trained; the same command resumes at step {step}"
+    return f"saved at step {step}; the same command resumes there"

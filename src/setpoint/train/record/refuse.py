@@ -51,7 +51,7 @@ class Plan:
         if stamp_of(self.path) != self.stamp:
             raise SetpointError(
                 f"another process has changed {self.path} while the run was being set up; run it "
-                f"again to go on from what is there now"
+                f"again to resume from what is there now"
             )
 
 
@@ -117,14 +117,14 @@ def _check_resume(job: Job, path: Path, has_checkpoints: bool) -> None:
     if resume == "never" and has_checkpoints:
         raise SetpointError(
             f"checkpoint.resume = never, but {path} holds checkpoints; choose another --name, or "
-            f"--checkpoint.resume auto to go on"
+            f"--checkpoint.resume auto to resume"
         )
     if resume == "must" and not has_checkpoints:
         raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
     gone = None if has_checkpoints or resume == "restart" else what_is_gone(path)
     if gone is not None:
         raise SetpointError(
-            f"{path} {gone}, so that there is nothing to go on from. --checkpoint.resume restart "
+            f"{path} {gone}, so that there is nothing to resume from. --checkpoint.resume restart "
             f"trains it again from step 0 and keeps its metrics beside; another --name makes a run "
             f"of its own"
         )

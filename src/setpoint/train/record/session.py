@@ -194,7 +194,7 @@ def _newest_checkpoint(run: Run) -> Checkpoint | None:
     run.store.prepare()
 
     def report(path: Path, reason: str) -> None:
-        run.progress.note(f"{path.name} is damaged and is passed over: {reason}")
+        run.progress.note(f"{path.name} is corrupt and is skipped: {reason}")
         run.events.write("damaged", checkpoint=path.name, reason=reason)
 
     found = run.store.load("auto", on_damaged=report)

@@ -101,7 +101,7 @@ def _finished(run: Run, accepted: Accepted, start: Start) -> str:
     if start.ended is not None:
         finished += f": {start.ended}"
         nothing += (
-            "; to go on, raise evaluation.early_stopping.patience or set "
+            "; to train further, raise evaluation.early_stopping.patience or set "
             "evaluation.early_stopping to null"
         )
     return f"{finished}; {nothing}"

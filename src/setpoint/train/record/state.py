@@ -233,7 +233,7 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: Checkpoint) ->
     if alone and not is_over(job.duration, position):
         raise SetpointError(
             f"{checkpoint.path} holds the weights alone (checkpoint.last = weights), and no "
-            f"run goes on from these. Move it away to go on from the checkpoint before it, if "
+            f"run resumes from these. Move it away to resume from the checkpoint before it, if "
             f"there is one, or train a run of its own that starts from them"
         )
     for each in states.values():

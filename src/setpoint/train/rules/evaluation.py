@@ -94,7 +94,7 @@ def _held_out_tokens(data: Data) -> float | None:
 
 
 def _tokens(sources: Iterable[SourceConfig]) -> float | None:
-    """How many tokens sources hold at most, where a token is a byte; None where nobody knows."""
+    """How many tokens sources hold at most, where a token is a byte; None where it is unknown."""
     sizes = [source_bytes(source) for source in sources]
     return None if None in sizes else float(sum(size or 0 for size in sizes))
 

@@ -9,7 +9,7 @@ from setpoint.compile.failure import in_words as explain_compiling
 from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.optim.build import title_of
 from setpoint.optim.section import OptimizerConfig
-from setpoint.parallel.determinism import in_words as explain_determinism
+from setpoint.parallel.determinism import explain as explain_determinism
 from setpoint.train.step.out_of_memory import is_out_of_memory
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.loss.accuracy import right_in_hidden, right_in_logits
+from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
 from setpoint.loss.forms import FromHidden, Weighs
 from setpoint.shapes.batch import IGNORE_INDEX, Count
@@ -99,7 +99,7 @@ class Objective:
             output = self.loss(logits, targets, *last)
             if wanted is None:
                 return output
-            return EvalSums(output.nats, right_in_logits(logits, wanted))
+            return EvalSums(output.nats, count_correct(logits, wanted))
 
         def head(hidden: Tensor, projection: Projection) -> Any:
             if not self.from_hidden:
@@ -107,7 +107,7 @@ class Objective:
             output = self.loss.from_hidden(hidden, projection, targets, *last)
             if wanted is None:
                 return output
-            return EvalSums(output.nats, right_in_hidden(hidden, projection, wanted))
+            return EvalSums(output.nats, count_correct_from_hidden(hidden, projection, wanted))
 
         if not self.has_head:
             if places:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 
-def settled(x: Tensor) -> Tensor:
+def wait_for_collective(x: Tensor) -> Tensor:
     """Wait for a collective, if this tensor is the result of one that has not been waited for.
 
     With tensor parallelism the embedding gives such a tensor. It waits when it is first read; but a

@@ -12,8 +12,8 @@ from setpoint.model.moe.rows import spread
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-class Means(NamedTuple):
-    """How a mixture is computed.
+class ExpertKernels(NamedTuple):
+    """The operations that grouped experts are computed with.
 
     Arguments:
         product: (R, in) rows, (E, in, out) matrices and where the rows of each end, to (R, out).
@@ -27,8 +27,8 @@ class Means(NamedTuple):
     top_k: int
 
 
-class _Mixture(torch.autograd.Function):
-    """Keeps the tokens and the products with gate and up; the rest is gathered or computed again.
+class _GroupedExperts(torch.autograd.Function):
+    """Keeps the tokens and the products with gate and up; the rest is gathered or recomputed.
 
     Composed of single operations, autograd would keep two copies of each token for each of its
     choices, and all that lies between gate and down.
@@ -45,19 +45,21 @@ class _Mixture(torch.autograd.Function):
         slots: Tensor,
         ends: Tensor,
         factors: Tensor | None,
-        means: Means,
+        kernels: ExpertKernels,
     ) -> Tensor:
-        rows = x.index_select(0, slots.div(means.top_k, rounding_mode="floor"))
-        opened = None if gate is None else means.product(rows, gate, ends)
-        values = means.product(rows, up, ends)
+        rows = x.index_select(0, slots.div(kernels.top_k, rounding_mode="floor"))
+        opened = None if gate is None else kernels.product(rows, gate, ends)
+        values = kernels.product(rows, up, ends)
         del rows
         own = weights.flatten().index_select(0, slots).unsqueeze(1)
         ctx.save_for_backward(x, gate, up, down, opened, values, own, slots, ends, factors)
-        ctx.means, ctx.shape = means, (*weights.shape, x.shape[1])
-        inner = means.activation(values if opened is None else opened)
+        ctx.kernels, ctx.shape = kernels, (*weights.shape, x.shape[1])
+        inner = kernels.activation(values if opened is None else opened)
         inner = (inner if opened is None else inner.mul_(values)) * own
         return (
-            spread(means.product(inner, down, ends), slots, weights.numel()).view(ctx.shape).sum(1)
+            spread(kernels.product(inner, down, ends), slots, weights.numel())
+            .view(ctx.shape)
+            .sum(1)
         )
 
     @staticmethod
@@ -66,8 +68,8 @@ class _Mixture(torch.autograd.Function):
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
         x, gate, up, down, opened, values, own, slots, ends, factors = ctx.saved_tensors
-        product, gradient, activation, top_k = means = ctx.means
-        del means
+        product, gradient, activation, top_k = kernels = ctx.kernels
+        del kernels
         tokens = slots.div(top_k, rounding_mode="floor")
         with torch.enable_grad():
             source = (values if opened is None else opened).detach().requires_grad_()
@@ -102,7 +104,7 @@ class _Mixture(torch.autograd.Function):
         return grad_x, grad_weights, grad_gate, grad_up, grad_down, None, None, None, None
 
 
-def mixture(
+def grouped_experts(
     x: Tensor,
     weights: Tensor,
     gate: Tensor | None,
@@ -111,7 +113,7 @@ def mixture(
     slots: Tensor,
     ends: Tensor,
     factors: Tensor | None,
-    means: Means,
+    kernels: ExpertKernels,
 ) -> Tensor:
     """Compute the sum over the choices of each token of weight * expert(token).
 
@@ -122,4 +124,4 @@ def mixture(
         factors: (R,) what gradients through each row are multiplied by, but for those of the
             weights; None: nothing.
     """
-    return _Mixture.apply(x, weights, gate, up, down, slots, ends, factors, means)
+    return _GroupedExperts.apply(x, weights, gate, up, down, slots, ends, factors, kernels)

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-from setpoint.model.settled import settled
+from setpoint.model.wait_for_collective import wait_for_collective
 
 
 def test_an_ordinary_tensor_is_left_alone():
     x = torch.ones(2, requires_grad=True)
-    assert settled(x) is x
+    assert wait_for_collective(x) is x
     parameter = torch.nn.Parameter(torch.ones(2))
-    assert settled(parameter) is parameter
+    assert wait_for_collective(parameter) is parameter
 
 
 def test_compiled_layers_of_a_model_with_tensor_parallelism(run_module: Callable[[str], None]):

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from setpoint.model.activation import relu_squared
-from setpoint.model.moe.mixture import Means, mixture
+from setpoint.model.moe.grouped_experts import ExpertKernels, grouped_experts
 from setpoint.model.moe.product import looped_gradient, looped_product
 
 # Four tokens, two choices each, three experts; the choice at 5 was dropped.
@@ -43,8 +43,8 @@ def composed(x, weights, gate, up, down, factors, activation):
 def test_values_and_gradients(gated: bool, name: str, scaled: bool) -> None:
     inputs, activation = tensors(gated), FUNCTIONS[name]
     factors = torch.linspace(0.5, 2, 7, dtype=torch.float64) if scaled else None
-    means = Means(looped_product, looped_gradient, activation, 2)
-    found = mixture(*inputs, SLOTS, ENDS, factors, means)
+    kernels = ExpertKernels(looped_product, looped_gradient, activation, 2)
+    found = grouped_experts(*inputs, SLOTS, ENDS, factors, kernels)
     expected = composed(*inputs, factors, activation)
     torch.testing.assert_close(found, expected)
     given, upstream = [t for t in inputs if t is not None], torch.randn_like(expected)
@@ -58,10 +58,10 @@ def test_what_it_keeps() -> None:
     """The inputs, the two products, and a weight for each row."""
     kept: list[int] = []
     inputs = tensors(gated=True)
-    means = Means(looped_product, looped_gradient, F.silu, 2)
+    kernels = ExpertKernels(looped_product, looped_gradient, F.silu, 2)
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
     ):
-        mixture(*inputs, SLOTS, ENDS, None, means)
+        grouped_experts(*inputs, SLOTS, ENDS, None, kernels)
     x, _, *matrices = [t.numel() for t in inputs if t is not None]
     assert sum(kept) == x + sum(matrices) + 2 * 7 * 5 + 7 + len(SLOTS) + len(ENDS)

@@ -7,7 +7,7 @@ from torch import Tensor
 from setpoint.shapes.batch import IGNORE_INDEX
 
 
-class Sloped(NamedTuple):
+class CrossEntropyGrad(NamedTuple):
     """The loss of some tokens and its gradient, by closed formulas.
 
     Arguments:
@@ -17,18 +17,18 @@ class Sloped(NamedTuple):
 
     total: Tensor
     nats: Tensor
-    slope: Tensor
+    grad: Tensor
     weights: Tensor
 
 
-def cross_entropy_and_slope(
+def cross_entropy_grad(
     logits: Tensor,
     targets: Tensor,
     weights: Tensor | None,
     *,
     z_loss: float,
     label_smoothing: float,
-) -> Sloped:
+) -> CrossEntropyGrad:
     """Compute what `CrossEntropyLoss.sums` does, and its gradient, without a graph.
 
     With p the softmax and y the smoothed target, the gradient of a token's loss is
@@ -56,11 +56,11 @@ def cross_entropy_and_slope(
     total = (each.where(valid, 0.0) * rows).sum()
     del logits
 
-    slope = log_p.exp_()
+    grad = log_p.exp_()
     if z_loss:
-        slope *= (1 + 2 * z_loss * log_z).unsqueeze(-1)
+        grad *= (1 + 2 * z_loss * log_z).unsqueeze(-1)
     if label_smoothing:
-        slope -= label_smoothing / slope.shape[-1]
+        grad -= label_smoothing / grad.shape[-1]
     # Not scatter_add_, which has no deterministic form on every device.
-    slope.scatter_(-1, chosen, slope.gather(-1, chosen) - (1 - label_smoothing))
-    return Sloped(total, nats, slope, rows.unsqueeze(-1))
+    grad.scatter_(-1, chosen, grad.gather(-1, chosen) - (1 - label_smoothing))
+    return CrossEntropyGrad(total, nats, grad, rows.unsqueeze(-1))
