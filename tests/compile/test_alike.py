@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from setpoint.compile.alike import signature_of
+from setpoint.compile.apply import signature_of
 from setpoint.model.moe.config import MoE
 
 from ..model.small import small_model

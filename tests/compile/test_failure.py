@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from setpoint.compile.failure import in_words, reason_in
+from setpoint.compile.watch import explain, reason_in
 
 from .models import Printing, compiled, stack, train_on
 
 
 def test_other_errors_are_not_the_compilers() -> None:
-    assert in_words(ValueError("x")) is None
-    assert in_words(RuntimeError("x")) is None
+    assert explain(ValueError("x")) is None
+    assert explain(RuntimeError("x")) is None
 
 
 def test_a_graph_that_must_be_whole() -> None:
@@ -20,7 +20,7 @@ def test_a_graph_that_must_be_whole() -> None:
     compiled(model, fullgraph=True)
     with pytest.raises(RuntimeError) as caught:
         train_on(model, 4)
-    told = str(in_words(caught.value))
+    told = str(explain(caught.value))
     assert told.startswith("torch.compile: Failed to trace builtin operator")
     assert "models.py:" in told.splitlines()[0]
     assert "compile.fullgraph" in told
@@ -32,7 +32,7 @@ def test_a_backend_that_fails() -> None:
 
     with pytest.raises(RuntimeError) as caught:
         torch.compile(lambda x: x + 1, backend=broken)(torch.ones(2))
-    told = str(in_words(caught.value))
+    told = str(explain(caught.value))
     assert "backend='broken' raised: ValueError: this backend cannot" in told
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.compile.folder import make_folder, why_unfit
+from setpoint.compile.checks import make_folder, why_unfit
 from setpoint.config import SetpointError
 
 

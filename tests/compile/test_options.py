@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from setpoint.compile.options import flatten, inductor_options
+from setpoint.compile.checks import flatten
+from setpoint.compile.internals import inductor_options
 from setpoint.config import Free
 
 

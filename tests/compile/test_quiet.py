@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from setpoint.compile.quiet import LOGGERS, is_told, quiet_compiler
+from setpoint.compile.settings import LOGGERS, is_told, quiet_compiler
 
 from .models import SETTINGS, Asking, compiled, stack, train_on
 

@@ -10,10 +10,13 @@ from typing import Any, SupportsIndex
 import torch
 from torch import nn
 
-from setpoint.compile.alike import signature_of
+from setpoint.compile.checks import flatten
 from setpoint.compile.config import Compile
-from setpoint.compile.options import flatten, inductor_options
+from setpoint.compile.internals import inductor_options
 from setpoint.config import SetpointError
+
+# How models call a layer's own number: it differs in each, and few read it.
+NUMBERS = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "layer", "index"})
 
 
 class Compiled:
@@ -126,3 +129,35 @@ def _compile(config: Compile, function: Callable[..., Any]) -> Callable[..., Any
         )
     except RuntimeError as error:  # a value of the wrong type, which torch.compile looks at first
         raise SetpointError(f"compile.options: {error}") from error
+
+
+def signature_of(layer: nn.Module) -> Hashable:
+    """Describe a layer by what compiled code is specialized on.
+
+    Layers that differ here would each compile code of their own under one name, and would use up
+    the recompilation limit of that name together.
+
+    Returns:
+        the classes of its modules, their plain settings, and the shapes of their parameters; equal
+        for layers of one kind.
+    """
+    return tuple(
+        # A forward pass of its own is what activation checkpointing gives a layer.
+        (name, type(module), "forward" in vars(module), _settings(module), _shapes(module))
+        for name, module in layer.named_modules()
+    )
+
+
+def _settings(module: nn.Module) -> Hashable:
+    return tuple(
+        (name, value)
+        for name, value in sorted(vars(module).items())
+        if name not in NUMBERS and isinstance(value, bool | int | float | str | None)
+    )
+
+
+def _shapes(module: nn.Module) -> Hashable:
+    return tuple(
+        (name, tuple(parameter.shape), parameter.requires_grad)
+        for name, parameter in module.named_parameters(recurse=False)
+    )

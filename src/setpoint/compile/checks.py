@@ -1,23 +1,28 @@
-"""Checks of `[compile]`: whether this PyTorch has what it names, and what compiling needs."""
+"""Checks of `[compile]`: names that PyTorch has, a machine that compiles, a folder."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
-from collections.abc import Iterator
-from typing import Any
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
+from setpoint.config import Free, Problem, SetpointError, did_you_mean
 
-from setpoint.compile.config import Compile
-from setpoint.compile.options import flatten, inductor_options
-from setpoint.config import Problem, did_you_mean
+if TYPE_CHECKING:
+    from setpoint.compile.config import Compile
 
 INTERNAL = ("TESTING_ONLY", "minifier", "crossref", "accuracy")
 
 
 def name_problems(config: Compile) -> Iterator[Problem]:
     """Look for a backend and options that PyTorch does not have."""
+    import torch
+
     everyone: Any = torch.compiler.list_backends(exclude_tags=())
     if config.backend not in everyone:
         yield Problem(
@@ -38,6 +43,8 @@ def name_problems(config: Compile) -> Iterator[Problem]:
 
 
 def _backends(everyone: list[str]) -> list[str]:
+    import torch
+
     usual = torch.compiler.list_backends()
     return [*usual, *sorted(set(everyone) - set(usual) - set(filter(_is_internal, everyone)))]
 
@@ -47,14 +54,17 @@ def _is_internal(name: str) -> bool:
 
 
 def _takes_options(backend: str) -> bool:
+    from setpoint.compile.internals import backend_function
+
     # Those that take any name drop what they do not know.
-    function: Any = torch._dynamo.lookup_backend(backend)
-    return "options" in inspect.signature(function).parameters
+    return "options" in inspect.signature(backend_function(backend)).parameters
 
 
 def _option_problems(config: Compile) -> Iterator[Problem]:
     if not config.options.dump():
         return
+    from setpoint.compile.internals import inductor_options
+
     known = inductor_options()
     for name, value in flatten(config.options, known).items():
         if name not in known:
@@ -84,16 +94,15 @@ def machine_problems(config: Compile, device: str) -> Iterator[Problem]:
     Returns:
         problems of compile.backend, with paths from the root; none for other backends.
     """
-    # PyTorch looks at the one when it is imported, and at the other whenever it compiles.
-    at_import, always = torch._dynamo.config.disable, os.environ.get("TORCHDYNAMO_DISABLE") == "1"
-    if at_import or always:
-        yield Problem(
-            "compile",
-            f"{'TORCHDYNAMO_DISABLE' if always else 'TORCH_COMPILE_DISABLE'} is set, so that "
-            f"nothing would be compiled",
-            valid=("null",),
-            hint="Unset it, or set compile to null.",
-        )
+    for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
+        if os.environ.get(name) == "1":
+            yield Problem(
+                "compile",
+                f"{name} is set, so that nothing would be compiled",
+                valid=("null",),
+                hint="Unset it, or set compile to null.",
+            )
+            break
     if config.backend != "inductor":
         return
     reason = _missing_compiler() if device == "cpu" else _missing_triton()
@@ -108,19 +117,73 @@ def machine_problems(config: Compile, device: str) -> Iterator[Problem]:
 
 def _missing_compiler() -> str | None:
     """Why inductor cannot compile for a CPU."""
-    from torch._inductor import cpp_builder, exc
-
-    try:
-        cpp_builder.get_cpp_compiler()
-    except (exc.InvalidCxxCompiler, RuntimeError) as error:
-        told = " ".join(str(error).split())
-        return f"inductor needs a C++ compiler, and finds none (install g++, or set CXX): {told}"
-    return None
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    compiler = os.environ.get("CXX", usual)
+    if shutil.which(compiler):
+        return None
+    return f"inductor needs a C++ compiler, and finds no {compiler} (install g++, or set CXX)"
 
 
 def _missing_triton() -> str | None:
-    from torch.utils._triton import has_triton
-
-    if has_triton():
+    if importlib.util.find_spec("triton"):
         return None
     return "inductor needs Triton for a GPU, and does not find it (pip install triton)"
+
+
+def flatten(options: Free, known: Collection[str]) -> dict[str, Any]:
+    """Write nested options by dotted names, as inductor has them: `triton.cudagraphs`.
+
+    Arguments:
+        known: names of options; the value of one is left as it is, even if it is a mapping.
+    """
+    return dict(_flat(options.dump(), known, ""))
+
+
+def _flat(
+    options: Mapping[str, Any], known: Collection[str], before: str
+) -> Iterator[tuple[str, Any]]:
+    for key, value in options.items():
+        name = before + key
+        if isinstance(value, Mapping) and name not in known:
+            yield from _flat(value, known, f"{name}.")
+        else:
+            yield name, value
+
+
+def cache_problems(config: Compile) -> Iterator[Problem]:
+    """Find that nothing can be kept in the folder of a section."""
+    reason = None if config.cache is None else why_unfit(config.cache)
+    if reason is not None:
+        yield Problem("cache", reason)
+
+
+def why_unfit(folder: Path) -> str | None:
+    """Find why nothing can be kept in a folder.
+
+    Returns:
+        the reason in words; None if something can.
+    """
+    there = folder.absolute()
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is no folder"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} cannot be written to: no permission"
+    return None
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder, unless it is there.
+
+    Raises:
+        SetpointError: it cannot be made or written to.
+    """
+    reason = why_unfit(folder)
+    if reason is None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # it has changed since, or the disk does not take it
+            reason = f"it cannot be made: {error.strerror}"
+    if reason is not None:
+        raise SetpointError(f"compile.cache = {folder}: {reason}")

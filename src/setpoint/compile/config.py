@@ -9,7 +9,7 @@ from typing import Literal
 from setpoint.config import RUNTIME, Config, Free, Problem, Rule, check, field
 
 RULES = (
-    Rule("setpoint.compile.folder:cache_problems", ("cache",),
+    Rule("setpoint.compile.checks:cache_problems", ("cache",),
          "Whether compiled code can be kept in the folder", needs="files"),
     Rule("setpoint.compile.checks:name_problems", ("backend", "options"),
          "Whether PyTorch has the backend and its options", needs="torch"),

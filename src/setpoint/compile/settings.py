@@ -9,15 +9,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from setpoint.compile.checks import make_folder
 from setpoint.compile.config import Compile
-from setpoint.compile.folder import make_folder
-from setpoint.compile.quiet import quiet_compiler
+from setpoint.compile.internals import forget_compiled, more_records
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 KERNELS = "TRITON_CACHE_DIR"
-RECORDS = 1024
-"""Records that PyTorch keeps; more may be compiled in a step than the 64 of its default."""
+LOGGERS = (
+    "torch._dynamo.convert_frame",
+    "torch._dynamo.variables.tensor",
+    "torch._higher_order_ops.wrap",
+)
+BEGINNINGS = ("torch._dynamo hit config.", "Graph break")
+"""Of the limit of recompilation and of what ends a graph, both of which `Watch` finds."""
 KEPT = "Detected that context_fn is passed to torch.utils.checkpoint under torch.compile"
+"""Compilers write operations in place as others, which a policy that names those in place would not
+see. Ours names products and attention (`memory/operators.py`), and gradients are right."""
 
 
 @contextmanager
@@ -41,66 +50,68 @@ def compiling(config: Compile | None) -> Iterator[None]:
         return
     if config.cache is not None:
         make_folder(config.cache)
-    import torch._dynamo
-    from torch._dynamo import utils
-
-    dynamo: Any = torch._dynamo.config
+    settings: Any = torch.compiler.config
     with ExitStack() as stack:
         # What other jobs of this process compiled would count towards the limit of this one.
-        torch._dynamo.reset()
-        stack.enter_context(quiet_compiler())
-        stack.callback(torch._dynamo.reset)
-        utils.set_compilation_metrics_limit(RECORDS)
-        default = utils.DEFAULT_COMPILATION_METRICS_LIMIT
-        stack.callback(utils.set_compilation_metrics_limit, default)
+        torch.compiler.reset()
+        stack.callback(torch.compiler.reset)
+        stack.enter_context(more_records())
         limit = config.recompile_limit
-        together = max(limit, dynamo.accumulated_recompile_limit)
-        patch = dynamo.patch(recompile_limit=limit, accumulated_recompile_limit=together)
+        together = max(limit, settings.accumulated_recompile_limit)
+        patch = settings.patch(recompile_limit=limit, accumulated_recompile_limit=together)
         stack.enter_context(patch)
-        stack.enter_context(_quiet())
+        stack.enter_context(quiet_compiler())
         if config.cache is not None:
             stack.enter_context(cached_in(config.cache))
         yield
 
 
+def is_told(record: logging.LogRecord) -> bool:
+    """Say whether a line of PyTorch's log repeats what `Watch` tells, or warns of no harm."""
+    told = record.levelno == logging.WARNING and str(record.msg).startswith(BEGINNINGS)
+    return told or KEPT in record.getMessage()
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out what PyTorch warns of where the results of some operators are kept.
+def quiet_compiler() -> Iterator[None]:
+    """Keep PyTorch's own warnings about graphs and limits, 5 to 20 lines each, from the terminal.
 
-    Compilers write operations in place as others, which a policy that names those in place would
-    not see. Ours names products and attention (`memory/operators.py`), and gradients are right.
+    Whoever sets TORCH_LOGS gets what is asked for.
+
+    Returns:
+        a context, after which the loggers are as before.
     """
+    if os.environ.get("TORCH_LOGS"):
+        yield
+        return
 
-    def other(record: logging.LogRecord) -> bool:
-        return KEPT not in record.getMessage()
+    def passes(record: logging.LogRecord) -> bool:
+        return not is_told(record)
 
-    logger = logging.getLogger("torch._higher_order_ops.wrap")
-    logger.addFilter(other)
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        logger.addFilter(passes)
     try:
         yield
     finally:
-        logger.removeFilter(other)
+        for logger in loggers:
+            logger.removeFilter(passes)
 
 
 @contextmanager
 def cached_in(folder: Path) -> Iterator[None]:
     """Keep compiled code in a folder, although torch has been imported already."""
-    import torch._inductor.config
-    from torch._inductor.utils import clear_caches
-
-    inductor: Any = torch._inductor.config
     path = str(folder.absolute())
     before = {name: os.environ.get(name) for name in (CACHE, KERNELS)}
     os.environ.update({CACHE: path, KERNELS: os.path.join(path, "triton")})
     # What is kept in memory points into the folder of before.
-    clear_caches()
+    forget_compiled()
     try:
-        with inductor.patch(fx_graph_cache=True):
-            yield
+        yield
     finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        clear_caches()
+        forget_compiled()

@@ -1,17 +1,22 @@
-"""What torch.compile has done since one last looked."""
+"""What torch.compile has done since one last looked, and what it raises, in words."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
 
 from setpoint.compile.apply import Compiled
-from setpoint.compile.failure import reason_in
+from setpoint.compile.internals import compilations, graph_breaks
+from setpoint.config import RunError
 
 LIMIT = "recompile limit exceeded"
 OWN = Path(__file__).parents[1]
+# Of the errors that the compiler raises.
+ERRORS = ("torch._dynamo.", "torch._inductor.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +46,11 @@ class Watch:
     """
 
     def __init__(self, compiled: Compiled, limit: int) -> None:
-        from torch._dynamo import utils
-
         self.compiled = compiled
         self.limit = limit
-        self._utils: Any = utils
         self._told: set[str] = set()
-        self._breaks = len(utils.graph_break_reasons)
-        records = utils.get_compilation_metrics()
+        self._breaks = len(graph_breaks())
+        records = compilations()
         self._last: Any = records[-1] if records else None
 
     def news(self) -> News:
@@ -75,15 +77,15 @@ class Watch:
             fallbacks=tuple(new),
         )
 
-    def _new_records(self) -> list[Any]:
-        records = list(self._utils.get_compilation_metrics())
+    def _new_records(self) -> Sequence[Any]:
+        records = compilations()
         known = [index for index, record in enumerate(records) if record is self._last]
         if records:
             self._last = records[-1]
         return records[known[-1] + 1 :] if known else records
 
     def _found_breaks(self) -> list[str]:
-        reasons = list(self._utils.graph_break_reasons)
+        reasons = graph_breaks()
         # PyTorch forgets them when it is reset.
         new = reasons[self._breaks :] if len(reasons) >= self._breaks else reasons
         self._breaks = len(reasons)
@@ -94,7 +96,7 @@ class Watch:
             if not _is_meant(r)
         ]
 
-    def _found_failures(self, records: list[Any]) -> list[str]:
+    def _found_failures(self, records: Sequence[Any]) -> list[str]:
         found: list[str] = []
         for record in records:
             if record.fail_type is None:
@@ -122,3 +124,38 @@ def _place(stack: list[FrameSummary]) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and others"
+
+
+def explain(error: Exception) -> RunError | None:
+    """Say what the compiler could not do.
+
+    Returns:
+        an error that says what to change; None for errors that are not the compiler's.
+    """
+    # By name: where nothing has been compiled its modules need not be there.
+    if not any(cls.__module__.startswith(ERRORS) for cls in type(error).__mro__):
+        return None
+    return RunError(
+        f"torch.compile: {reason_in(str(error))}\n"
+        f"Change what it names, or set compile = null; if compile.fullgraph is true, false lets "
+        f"such a part run as it is written, and compile.backend = aot_eager shows whether it is "
+        f"the backend that fails"
+    )
+
+
+def reason_in(text: str) -> str:
+    """Take the reason out of what PyTorch's compiler says.
+
+    Arguments:
+        text: paragraphs with explanations, hints, a place in the code and advice on debugging.
+
+    Returns:
+        one line, without addresses in memory; the last place in the code that is named follows.
+    """
+    head = [line.strip() for line in text.strip().split("\n\n")[0].splitlines()]
+    said = [line.removeprefix("Explanation: ") for line in head if not line.startswith("Hint:")]
+    # Behind a number sign PyTorch quotes the source, which the place names as well.
+    words = " ".join(" ".join(said).partition(" # ")[0].split())
+    words = re.sub(r" at 0x[0-9a-f]+", "", words)
+    places = re.findall(r'File "(.+?)", line (\d+)', text)
+    return f"{words} ({places[-1][0]}:{places[-1][1]})" if places else words

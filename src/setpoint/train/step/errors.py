@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from setpoint.compile.failure import in_words as explain_compiling
+from setpoint.compile.watch import explain as explain_compiling
 from setpoint.config import RunError, SetpointError, error_in_words
 from setpoint.optim.build import title_of
 from setpoint.optim.section import OptimizerConfig

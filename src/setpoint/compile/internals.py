@@ -1,0 +1,73 @@
+"""The names of PyTorch's compiler that are not public; nothing else in Setpoint uses any.
+
+What PyTorch publishes, `torch.compiler` and the options of `torch.compile`, tells neither how many
+graphs were compiled, nor why one was compiled again, nor where one ends. Its logs (TORCH_LOGS) are
+text that must be asked for before torch is imported. So the records behind them are read here. A
+release of PyTorch without one of these names is refused by its version and the name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from setpoint.config import SetpointError
+
+UTILS = "torch._dynamo.utils"
+RECORDS = 1024
+"""Records that PyTorch keeps; more may be compiled in a step than the 64 of its default."""
+
+
+def internal(module: str, name: str) -> Any:
+    """Import a name.
+
+    Raises:
+        SetpointError: this PyTorch has no such name.
+    """
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SetpointError(
+            f"compile: PyTorch {torch.__version__} has no {module}.{name}, which Setpoint needs to "
+            f"follow its compiler; PyTorch 2.11 to 2.13 have it\nValid: compile = null"
+        ) from error
+
+
+def compilations() -> Sequence[Any]:
+    """What was compiled so far, each with its graph, seconds, and reason or failure."""
+    return list(internal(UTILS, "get_compilation_metrics")())
+
+
+def graph_breaks() -> Sequence[Any]:
+    """What ended a graph so far, each with `reason` and `user_stack`."""
+    return list(internal(UTILS, "graph_break_reasons"))
+
+
+@contextmanager
+def more_records() -> Iterator[None]:
+    """Have more compilations remembered than by default."""
+    limit = internal(UTILS, "set_compilation_metrics_limit")
+    limit(RECORDS)
+    try:
+        yield
+    finally:
+        limit(internal(UTILS, "DEFAULT_COMPILATION_METRICS_LIMIT"))
+
+
+def inductor_options() -> dict[str, Any]:
+    """The options of inductor with their present values."""
+    return internal("torch._inductor.config", "get_config_copy")()
+
+
+def forget_compiled() -> None:
+    """Drop what inductor keeps in memory of the folder for compiled code."""
+    internal("torch._inductor.utils", "clear_caches")()
+
+
+def backend_function(name: str) -> Any:
+    """What a backend calls; its parameters tell whether it takes options."""
+    return internal("torch._dynamo", "lookup_backend")(name)
