@@ -28,8 +28,7 @@ from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
 from setpoint.train.record.outlook import outlook
-from setpoint.train.record.run_name import run_directory_of
-from setpoint.train.record.seed import draw_seed
+from setpoint.train.record.run_name import draw_seed, run_directory_of
 
 COMMAND = Command(
     "train",
@@ -105,7 +104,7 @@ def run(arguments: Arguments) -> int:
     try:
         with Loading():
             from setpoint.track.summary import print_table
-            from setpoint.train.record.contract import ContractRefused
+            from setpoint.train.record.refusal import ContractRefused
             from setpoint.train.run import rehearse, train
     except ModuleNotFoundError as error:
         raise SetpointError(

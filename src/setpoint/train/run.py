@@ -15,8 +15,9 @@ from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
+from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.context import Outcome
-from setpoint.train.record.contract import describe_accepted, runs_of_other_lengths
+from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.outlook import outlook
 from setpoint.train.record.refuse import refuse

@@ -15,7 +15,8 @@ from setpoint.config.composition import compose
 from setpoint.config.record.fingerprint import fingerprint
 from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
-from setpoint.train.record.contract import Accepted, check_contract, describe_accepted
+from setpoint.train.record.accepted import Accepted, describe_accepted
+from setpoint.train.record.contract import check_contract
 from setpoint.train.run import Outcome, train
 from setpoint.train.step.loop import Loop, StepResult
 

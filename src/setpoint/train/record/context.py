@@ -18,7 +18,7 @@ from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores
-from setpoint.train.record.contract import Accepted
+from setpoint.train.record.accepted import Accepted
 from setpoint.train.record.state import States
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import Position

@@ -18,10 +18,7 @@ from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
-from setpoint.train.record.contract import (
-    Accepted,
-    describe_data,
-)
+from setpoint.train.record.accepted import Accepted, describe_data
 
 ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.

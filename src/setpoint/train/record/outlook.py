@@ -1,12 +1,17 @@
-"""What a stop leaves of a run: the newest whole checkpoint, and what to type."""
+"""Where a run stands, by its directory: how far it is, what a stop leaves, and what to type."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from setpoint.checkpoint.layout import directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
+from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.config import SetpointError
+from setpoint.track.jsonl import read_jsonl
+
+FINISHED = "is finished"
 
 
 def newest_whole(root: Path) -> int | None:
@@ -45,3 +50,25 @@ def outlook(root: Path, since: int | None = None) -> str:
     if since is None or step <= since:
         return f"nothing was trained; the same command resumes at step {step}"
     return f"saved at step {step}; the same command resumes there"
+
+
+def standing(folder: str) -> str:
+    """How far a run has come, after its name."""
+    sessions = ("start", "resume", "restart", "end")
+    rows = [row for row in _rows(folder) if row.get("event") in sessions]
+    if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
+        return f"{FINISHED} at step {rows[-1].get('step')}"
+    step = readable_pointer(Path(folder, "checkpoints"), "latest")
+    return "has no checkpoint yet" if step is None else f"is at step {step}"
+
+
+def lengthened_from(folder: str, now: object) -> str | None:
+    """The duration that a run began with; None where it still has it."""
+    changes = [item for row in _rows(folder) for item in row.get("accepted", ())]
+    first = next((item["left"] for item in changes if item["path"] == "duration"), now)
+    return None if first == now else str(first)
+
+
+def _rows(folder: str) -> list[dict[str, Any]]:
+    log = Path(folder, "events.jsonl")
+    return read_jsonl(log, damaged=[]) if log.exists() else []

@@ -11,9 +11,9 @@ from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, 
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
-from setpoint.train.record.contract import Accepted, check_contract, refuse_renaming
-from setpoint.train.record.run_name import run_directory_of
-from setpoint.train.record.seed import draw_seed
+from setpoint.train.record.accepted import Accepted, refuse_renaming
+from setpoint.train.record.contract import check_contract
+from setpoint.train.record.run_name import draw_seed, run_directory_of
 
 Stamp = tuple[int | None, tuple[int, ...]]
 

@@ -1,4 +1,4 @@
-"""Where the run of a job lies."""
+"""What a run is named by: its seed, and the directory that follows from the fingerprint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 from setpoint.config import (
     MAX_NAME,
     MAX_PATH,
+    PROGRAM,
     SHORT,
+    Origin,
     SetpointError,
     can_be_path,
     fingerprint,
@@ -39,3 +41,11 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
             f"shorten the field workspace, experiment or name"
         )
     return path
+
+
+def draw_seed(draft: Job) -> None:
+    """Replace a null seed by one that is drawn and so recorded; any other stays."""
+    if draft.seed is None:
+        import secrets  # which loads hashlib, and no other command draws any
+
+        draft.set_field("seed", secrets.randbits(62), Origin(PROGRAM, "drawn, since seed is null"))

@@ -17,8 +17,8 @@ from setpoint.config import (
 )
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.evaluation.best_metric import BestMetric
+from setpoint.train.record.accepted import Accepted, describe_accepted, describe_idle
 from setpoint.train.record.context import Run, Start
-from setpoint.train.record.contract import Accepted, describe_accepted, describe_idle
 from setpoint.train.record.environment import keep_diffs, write_data, write_environment
 
 

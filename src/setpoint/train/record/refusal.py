@@ -1,0 +1,144 @@
+"""A resume that is refused, in words: the two values, where they come from, and what to type."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from setpoint.config import ABSENT, DERIVED, MINIMAL, Difference, SetpointError
+from setpoint.train.record.outlook import FINISHED, lengthened_from, standing
+
+MANY = 8
+"""Above so many values a command to copy accepts their sections."""
+
+RULE = r"optimizer\.(groups(\.\d+(\.pattern)?)?|no_decay|no_decay_patterns|adamw_patterns)(\.\d+)?"
+"""The fields that decide which group a parameter falls into."""
+
+
+class ContractRefused(SetpointError):
+    """A refused resume that `--accept` would let pass.
+
+    Arguments:
+        command: what goes on all the same; the command line knows more of what was typed.
+    """
+
+    def __init__(self, message: str, command: str, paths: Sequence[str]) -> None:
+        super().__init__(message)
+        self.command = command
+        self.paths = tuple(paths)
+
+
+def shorter(folder: str, item: Difference, given: bool) -> str:
+    """Why a run does not become shorter, where it stands, and what to type instead."""
+    run = shlex.quote(folder)
+    anew = "the same command with --name NAME"
+    if given:
+        file = shlex.quote(str(Path(folder, MINIMAL)))
+        anew = f"setpoint train {file} --duration {_typed(item.right)} --name NAME"
+    begun = lengthened_from(folder, item.left)
+    was = "" if begun is None else f", lengthened from {begun}"
+    there = standing(folder)
+    if there.startswith(FINISHED):
+        then = f"  {folder} {there}; nothing is left to train.\n"
+    else:
+        then = f"  {folder} {there}.\n  To resume it: setpoint train {run}\n"
+    return (
+        f"{folder} cannot be resumed: a budget may grow, not shrink\n\n"
+        f"  duration\n"
+        f"    saved      {_side(item.left, item.left_origin)}{was}\n"
+        f"    requested  {_side(item.right, item.right_origin)}\n\n"
+        f"{then}"
+        f"  To train the shorter one anew: {anew}"
+    )
+
+
+def identity_refusal(
+    folder: str, refused: list[Difference], late: list[Difference], given: bool
+) -> SetpointError:
+    """Why a run does not go on with other identity values, and what to type instead.
+
+    Arguments:
+        late: those among the differences that are used at the start of a run only.
+        given: whether the run directory was named, rather than found by the fingerprint.
+    """
+    lines = [
+        f"{folder} cannot be resumed: {len(refused)} identity value{'s' * (len(refused) != 1)} "
+        f"differ{'s' * (len(refused) == 1)} from its record",
+        "",
+    ]
+    for item in refused:
+        lines.append(f"  {item.path}")
+        lines.append(f"    saved      {_side(item.left, item.left_origin)}")
+        lines.append(f"    requested  {_side(item.right, item.right_origin)}")
+    run = shlex.quote(folder)
+    lines.append("")
+    if given:
+        lines.append(
+            "  Take the change back, or train it as a run of its own from a preset or file."
+        )
+    else:
+        lines.append(f"  To resume it as it was saved: setpoint train {run}")
+    paths, command = _accepting(refused), ""
+    hopeless = _hopeless(refused, late)
+    if hopeless is not None:
+        lines.append(f"  --accept does not help: {hopeless}.")
+    else:
+        # Of a directory that was given, what was typed beside it is known to who has read it.
+        changes = [] if given else [i for i in refused if not i.right_origin.startswith(DERIVED)]
+        words = [f"--{item.path} {_typed(item.right)}" for item in changes]
+        words += [f"--accept {path}" for path in paths]
+        command = " ".join([f"setpoint train {run}", *words])
+        lines.append(f"  To resume this run all the same: {command}")
+    if any(item.path == "schedule.evaluated_on" for item in refused):
+        lines.append(
+            "  schedule.evaluated_on follows from the section evaluation: a plateau schedule sets "
+            "the rate by what is evaluated, and how often."
+        )
+    horizon = next((item.left for item in refused if item.path == "schedule.horizon"), None)
+    if isinstance(horizon, str | list):
+        text = ", ".join(horizon) if isinstance(horizon, list) else horizon
+        lines.append(
+            f'  To stay on the recorded learning-rate curve, add --schedule.horizon "{text}".'
+        )
+    return ContractRefused("\n".join(lines), command, paths)
+
+
+def _hopeless(refused: list[Difference], late: list[Difference]) -> str | None:
+    """Why a run cannot go on with what differs; None if it may."""
+    paths = [item.path for item in refused]
+    if late:
+        names = " and ".join(item.path for item in late)
+        return f"{names} {'are' if len(late) > 1 else 'is'} used at the start of a run only"
+    if "optimizer.type" in paths or "optimizer.target" in paths:
+        return "the checkpoints hold the state of another optimizer"
+    if any(re.fullmatch(RULE, path) for path in paths):
+        return "the checkpoints hold the state of other groups of parameters"
+    return None
+
+
+def _accepting(refused: list[Difference]) -> list[str]:
+    """What has to be accepted: the values, or the sections where they are many."""
+    paths = [item.path for item in refused]
+    if len(paths) > MANY:
+        paths = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+    return paths
+
+
+def _typed(value: object) -> str:
+    """A value as it is typed after a flag."""
+    if value is ABSENT:
+        return "null"
+    return shlex.quote(value if isinstance(value, str) else json.dumps(value))
+
+
+def _side(value: object, origin: str) -> str:
+    text = "(absent)" if value is ABSENT else repr(value)
+    return f"{text} ({origin})" if origin else text
+
+
+def plain(value: object) -> str:
+    """A value within a sentence."""
+    return "null" if value is None or value is ABSENT else str(value)
