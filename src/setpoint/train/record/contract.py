@@ -82,7 +82,7 @@ def _too_late(folder: str, identity: list[Difference]) -> list[Difference]:
 
 
 def _shrinks(recorded: object, job: Job) -> bool:
-    """Whether a limit is lower than it was; updates and tokens are the same thing, counted apart.
+    """Whether a limit is lower than it was; steps and tokens are the same thing, counted apart.
 
     A limit in a unit that the record does not know is one more way to end a session, and fine.
     """
