@@ -12,16 +12,19 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.config import RunError
 from setpoint.profile.profiler import StepProfiler
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.config import Job
 from setpoint.train.run import train
-from setpoint.train.step.loop import Loop
+from setpoint.train.step.engine import Verdict
+from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
 from ..profile.traces import read_trace, spans
+from .poison import Poisoned
 from .small import events
 
 
@@ -148,6 +151,28 @@ def graceful(job: Job) -> float:
     return stop.grace
 
 
+def survived(job: Job) -> list[str]:
+    """What becomes of the steps of a run whose second to fifth batches have no loss."""
+    parts, verdicts = build_components(job), list[str]()
+    poisoned: Any = Poisoned(parts, range(2, 6))
+    parts.objective = poisoned
+
+    def back(loop: Loop, result: StepResult) -> Position:
+        parts.non_finite.roll_back_to(0, 2, result.loss, result.grad_norm)
+        return Position()
+
+    loop = Loop(job, parts, [], StopRequest(), Position(), roll_back=back)
+    try:
+        for _ in range(6):
+            result = loop.step()
+            verdicts.append(result.verdict.value)
+            if result.verdict is Verdict.ROLLED_BACK:
+                loop.rewind(result)
+    except RunError:
+        verdicts.append("failed")
+    return verdicts
+
+
 ONE = ("profiling={wait=0, warmup=0, active=1}",)
 # The first update calls what no later one does, which takes long to write down with its lines.
 SECOND = ("profiling={wait=1, warmup=0, active=1}", "duration=2 steps")
@@ -183,6 +208,17 @@ ROWS: dict[str, tuple[str, See, tuple[str, ...], Any]] = {
     ),
     "GarbageCollection.automatic": ("resilience.gc.automatic=true", by_itself, GC, True),
     "TrainingResilience.grace_period": ("resilience.grace_period=5", graceful, (), 5.0),
+    "TrainingResilience.non_finite": (
+        "resilience.non_finite=skip", survived, (), ["taken", *["skipped"] * 4, "taken"],
+    ),
+    "SkipNonFinite.limit": (
+        "resilience.non_finite.limit=2", survived, ("resilience.non_finite=skip",),
+        ["taken", *["skipped"] * 2, "failed"],
+    ),
+    "RollBack.limit": (
+        "resilience.non_finite.limit=1", survived, ("resilience.non_finite=rollback",),
+        ["taken", *["rolled_back"] * 2, "failed"],
+    ),
     "Tracking.flops": ("tracking.flops=palm_causal", used, (), ("palm_causal", False)),
     "Tracking.peak_flops": ("tracking.peak_flops=1e12", used, (), ("palm", True)),
 }  # fmt: skip

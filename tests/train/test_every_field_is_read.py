@@ -46,12 +46,15 @@ JOBS: dict[str, tuple[str, ...]] = {
     "text, chunks, schedule-free": (
         TEXT,
         TOKENIZER,
+        "resilience.non_finite=skip",
         "loss=chunked_cross_entropy",
         "optimizer=schedule_free_adamw",
         "schedule=constant",
     ),
     "stdlib, sgd, layers again": (
         STDLIB,
+        "resilience.non_finite=rollback",
+        "checkpoint.at_start=true",
         "schedule=none",
         "optimizer={type=sgd, nesterov=true}",
         "memory.activation_checkpointing=full",

@@ -82,6 +82,11 @@ class LossScaler(torch.amp.GradScaler):
             )
         return False
 
+    def pass_over(self) -> None:
+        """Adjust the scale after gradients that were unscaled, and from which no step is taken."""
+        if self.is_enabled():
+            self.update()
+
     def metrics(self) -> dict[str, float]:
         """What a row of metrics says.
 

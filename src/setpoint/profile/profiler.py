@@ -125,6 +125,12 @@ class StepProfiler:
         if self.section.repeat is not None and self.cycles == self.section.repeat:
             self.close()
 
+    def rewind(self, step: int) -> None:
+        """Go back to a step; what a cycle recorded before stays in its trace."""
+        self._step = step
+        if self._first is not None:
+            self._first = min(self._first, step + 1)
+
     def close(self) -> None:
         """End, and keep what a cycle has recorded so far; may be called twice."""
         if self._profile is None:

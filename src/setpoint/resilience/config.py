@@ -35,6 +35,28 @@ class GarbageCollection(Config, role=RUNTIME):
             )
 
 
+class NonFinite(Config, role=RUNTIME):
+    """What to do where the loss or the gradient norm of a step is not finite (NaN, infinity)."""
+
+
+class FailNonFinite(NonFinite, type="fail"):
+    """End the run before the step changes the weights."""
+
+
+class SkipNonFinite(NonFinite, type="skip"):
+    """Skip the optimizer step: weights and optimizer state stay, and the step counts."""
+
+    limit: int = field(default=10, ge=1)
+    """Skipped steps in a row; one more ends the run."""
+
+
+class RollBack(NonFinite, type="rollback"):
+    """Go back to the newest valid checkpoint, and on with the data after the step that failed."""
+
+    limit: int = field(default=3, ge=1)
+    """Rollbacks to one checkpoint; one more ends the run."""
+
+
 class Resilience(Config, role=RUNTIME):
     """Garbage collection and shutdown."""
 
@@ -43,7 +65,7 @@ class Resilience(Config, role=RUNTIME):
 
 
 class TrainingResilience(Resilience, role=RUNTIME):
-    """Garbage collection and shutdown of a training run."""
+    """Garbage collection, shutdown and steps that are not finite, of a training run."""
 
     grace_period: float = field(
         default=120.0,
@@ -54,3 +76,9 @@ class TrainingResilience(Resilience, role=RUNTIME):
     """Grace period in seconds: after Ctrl-C or SIGTERM the current step is finished and a
     checkpoint is saved; when the period is over the process exits without one. Set it below the
     kill timeout of your scheduler. A save in progress is not interrupted."""
+
+    non_finite: NonFinite = field(
+        factory=FailNonFinite, also_called=("skip_nan_steps", "nan_policy", "terminate_on_nan")
+    )
+    """Non-finite loss or gradient norm: fail, skip or rollback. In fp16 gradients that overflow are
+    skipped in any case, while the scale of the loss falls."""

@@ -64,6 +64,8 @@ class StopRequest:
         self.is_deaf = False
         self.busy = False
         """Whether steps have been trained that no checkpoint holds."""
+        self.defers = False
+        """Whether a step under way is finished in any case, as other ranks wait for this one."""
         self.saving = False
         """Whether a checkpoint is being saved, which the grace period does not cut short."""
         self.resumable = False
@@ -159,7 +161,7 @@ class StopRequest:
         global _active
         self._depth -= 1
         # Whatever had to be finished is, or has failed.
-        self._since, self.busy, self.saving = None, False, False
+        self._since, self.busy, self.saving, self.defers = None, False, False, False
         if self._depth:
             return
         if _active is self:
@@ -180,7 +182,7 @@ class StopRequest:
         again = self.signal is not None
         if not again:
             self.signal = number
-        if (again and number != signal.SIGINT) or (self.busy and not again):
+        if (again and number != signal.SIGINT) or (self._finishes and not again):
             return
         outlook = self.outlook()
         if self.busy:
@@ -218,13 +220,18 @@ class StopRequest:
         if self._first is None:
             self._first, self._since = number, time.monotonic()
             # Where nothing has to be finished, the main thread is about to say that it has left.
-            self._is_said = self.busy
-            if self.busy:
+            self._is_said = self._finishes
+            if self._finishes:
                 _say(f"{named(number)}: {self._prospect()}")
         elif number == signal.SIGINT:
             self._forced, self._since = True, time.monotonic()
             if self.busy:
                 _say("Ctrl-C: stopping at once, without a checkpoint of the last steps")
+
+    @property
+    def _finishes(self) -> bool:
+        """Whether a stop waits for the end of the step."""
+        return self.busy or self.defers
 
     def _prospect(self) -> str:
         saving = "when this checkpoint is saved"
@@ -241,7 +248,7 @@ class StopRequest:
             outlook = "" if self.busy else self.outlook()
             _say(f"{named(self._first)}: stopping at once" + (f": {outlook}" if outlook else ""))
         waited = time.monotonic() - self._since
-        finishing = self.busy and not self._forced
+        finishing = self._finishes and not self._forced
         if finishing:
             if waited < self.grace or self.saving:
                 return

@@ -136,6 +136,10 @@ class JsonlTracker(Tracker):
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
         """Drop the rows of steps that were lost with a process."""
+        self.rewind(step, state, note)
+
+    def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Drop the rows of later steps."""
         offset = state.get("offset", 0)
         if self._writer.offset < offset:
             note(f"{self._writer.path} lacks rows of steps before {step}")

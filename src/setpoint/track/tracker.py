@@ -35,6 +35,15 @@ class Tracker(Protocol):
             note: shows a line to people.
         """
 
+    def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        """Called when the run goes back to a checkpoint while the tracker is open.
+
+        Arguments:
+            step: that of the checkpoint; rows of later steps come again, with other numbers.
+            state: what `state_dict` returned when it was saved.
+            note: shows a line to people.
+        """
+
     def write(self, row: dict[str, Any]) -> None:
         """Take one row."""
         ...
@@ -57,7 +66,11 @@ class _Rows(Tracker):
         self.inner = inner
 
     def open(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        if step and hasattr(self.inner, "rewind"):
+        if step:
+            self.rewind(step, state, note)
+
+    def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
+        if hasattr(self.inner, "rewind"):
             self.inner.rewind(step)
 
     def write(self, row: dict[str, Any]) -> None:
@@ -95,6 +108,11 @@ class Trackers:
             tracker = built if isinstance(built, Tracker) else _Rows(built)
             self.opened[name] = tracker
             tracker.open(step, self.states.get(name, {}), note)
+
+    def rewind(self, step: int, note: Callable[[str], None]) -> None:
+        """Bring each to a checkpoint whose states were loaded before."""
+        for name, tracker in self.opened.items():
+            tracker.rewind(step, self.states.get(name, {}), note)
 
     def write(self, row: dict[str, Any]) -> None:
         """Give a row to each."""

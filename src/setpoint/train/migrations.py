@@ -183,8 +183,9 @@ def _codes(silenced: Any) -> Any:
 
 @migration(to=7)
 def plain_names() -> Iterable[Operation]:
-    """Names say evaluate where they said judge."""
+    """Names say evaluate where they said judge; steps that are not finite may be passed over."""
     return [
         Renamed("schedule.judged_on", "schedule.evaluated_on", of="plateau"),
         Converted("silence", _codes, ""),
+        Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
     ]

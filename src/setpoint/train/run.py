@@ -21,6 +21,7 @@ from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.outlook import outlook
 from setpoint.train.record.refuse import refuse
+from setpoint.train.record.rollback import roll_back
 from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
 from setpoint.train.record.state import restore, states_of
 from setpoint.train.step.loop import Loop
@@ -63,7 +64,8 @@ def train(
             added = added_callbacks(run)
             start = resume(run)
             callbacks = [*build_callbacks(run, start), *added]
-            loop = Loop(job, parts, callbacks, stop, start.position, start.ended)
+            back = partial(roll_back, run, start)
+            loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back)
             run_loop(run, loop)
             return close_run(run, start, loop)
 

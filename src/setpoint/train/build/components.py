@@ -31,6 +31,7 @@ from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.datasets import build_datasets
 from setpoint.train.step.learning_rate import LearningRate
+from setpoint.train.step.non_finite import NonFiniteSteps
 from setpoint.train.step.objective import Objective, require_tokens
 
 
@@ -52,6 +53,7 @@ class Components:
         pretrained: what the record says of the weights that the model started from; None where it
             started from random ones, or did not start now.
         companions: what each checkpoint keeps beside the weights.
+        non_finite: decides what becomes of steps that are not finite.
     """
 
     world: World
@@ -66,6 +68,7 @@ class Components:
     options: Options
     schedule: LearningRate
     scaler: LossScaler
+    non_finite: NonFiniteSteps
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
     eval_sets: dict[str, Windows] = field(default_factory=dict)
@@ -172,6 +175,7 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
             epochs_per_step=job.batch.global_size / len(train),
         ),
         scaler=build_scaler(job.precision, device),
+        non_finite=NonFiniteSteps(job.resilience.non_finite),
         compiled=compiled,
         pretrained=pretrained,
         eval_sets=eval_sets,

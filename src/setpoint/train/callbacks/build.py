@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from setpoint.config import SetpointError, added_sections
+from setpoint.resilience.config import SkipNonFinite
 from setpoint.train.callbacks.compile import watch_compiler
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.callbacks.memory import EmptyCacheCallback, MemoryCallback
+from setpoint.train.callbacks.non_finite import NonFiniteCallback
 from setpoint.train.callbacks.profile import ProfileCallback
 from setpoint.train.callbacks.record import RecordCallback
 from setpoint.train.callbacks.save import SaveCallback
@@ -40,6 +42,8 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         evaluation,
         SaveCallback(run.store, start.states, events, evaluation, trackers),
     ]
+    if isinstance(job.resilience.non_finite, SkipNonFinite):
+        callbacks.append(NonFiniteCallback(events, progress))
     if job.memory.empty_cache.unit != "never":
         callbacks.append(EmptyCacheCallback(job.memory.empty_cache))
     if job.resilience.gc is not None:

@@ -71,6 +71,11 @@ class EvaluateCallback(Callback):
             # What only the end asks for is not counted: a longer run would not have it.
             self.evaluate(loop, counts=due)
 
+    def rewound(self, loop: Loop) -> None:
+        """Make up for what a stop had cut short when the checkpoint was saved."""
+        if self.best.due is not None:
+            self.evaluate(loop, counts=self.best.due)
+
     def finish(self, loop: Loop) -> None:
         """Evaluate where the loop was ended after its last step."""
         section = loop.job.evaluation
@@ -83,7 +88,7 @@ class EvaluateCallback(Callback):
         section, step = loop.job.evaluation, loop.position.step
         assert section is not None
         try:
-            loop.scores = evaluate(loop.job, loop.parts, loop.stop.check, self.progress.work)
+            loop.scores = evaluate(loop.job, loop.parts, loop.check, self.progress.work)
         except Abandoned:
             self.best.due = counts
             self.progress.note(f"step {step}: its evaluation is left to the next start of the run")

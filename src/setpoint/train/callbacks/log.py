@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from setpoint.train.step.loop import Loop, StepResult
     from setpoint.train.step.position import Position
 
+SKIPPED = "skipped_steps"
 # What depends on the machine and the hour; everything else in a row is exact under resume.
 TIMING = ("time", "seconds", "tokens_per_second", "mfu")
 
@@ -55,13 +57,19 @@ class LogCallback(Callback):
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if one is due; the bar moves at each step."""
         at, every = loop.position, loop.job.tracking.every
-        self.mean.add(result.loss, result.by_source)
+        if math.isfinite(result.loss):  # a step that was skipped may have none
+            self.mean.add(result.loss, result.by_source)
         due = is_due(every, loop.before, at, loop.last) or (loop.last and every.unit != "never")
         self.pending = None if due or every.unit == "never" else result
         if due:
             self.write(loop, result)
         else:
             self.progress.advance(at.step)
+
+    def rewound(self, loop: Loop) -> None:
+        """Measure speed from there."""
+        self.start(loop)
+        self.pending = None
 
     def finish(self, loop: Loop) -> None:
         """Write the row of the last step where the loop was ended after it."""
@@ -128,4 +136,8 @@ class LogCallback(Callback):
 def _metrics(loop: Loop) -> dict[str, Any]:
     """What belongs to the rows of some models and formats only: experts, the scale of the loss."""
     experts = {} if loop.routing is None else expert_metrics(loop.routing)
-    return experts | loop.parts.scaler.metrics()
+    scaler, non_finite = loop.parts.scaler.metrics(), loop.parts.non_finite.metrics()
+    found: dict[str, Any] = {**experts, **scaler, **non_finite}
+    if scaler and non_finite:  # gradients that overflow in fp16, and losses that are not finite
+        found[SKIPPED] = scaler[SKIPPED] + non_finite[SKIPPED]
+    return found

@@ -57,6 +57,10 @@ class ProfileCallback(Callback):
         if self.profiler.is_over:
             loop.span = nullcontext
 
+    def rewound(self, loop: Loop) -> None:
+        """Number the steps from there."""
+        self.profiler.rewind(loop.position.step)
+
     def close(self, loop: Loop) -> None:
         """Keep what was recorded of a cycle that the end of the session broke off."""
         loop.span = nullcontext

@@ -61,6 +61,10 @@ class SaveCallback(Callback):
         if due and (section.last == "full" or not loop.last):
             self.save(loop)
 
+    def rewound(self, loop: Loop) -> None:
+        """Nothing that the checkpoint lacks is left."""
+        self.saved = self.progress_of(loop)
+
     def finish(self, loop: Loop) -> None:
         """Save what has not been saved yet, be it a row or a score of the last step."""
         if self.saved == self.progress_of(loop):

@@ -97,6 +97,8 @@ class BestMetric:
         if not today or (before and not self.changed):
             self.measure, self.best = before, saved.best
             self.evals_without_gain = saved.evals_without_gain
+        else:
+            self.best, self.evals_without_gain = None, 0
 
 
 def value_of(section: Evaluation, scores: Scores) -> float:

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from setpoint.checkpoint.loading import Checkpoint
-from setpoint.checkpoint.store import CheckpointStore
+from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.config import SetpointError, read_record, resolve
 from setpoint.resilience.signals import StopRequest, named
 from setpoint.track.display import make_progress
@@ -192,15 +192,20 @@ def _total_steps(job: Job) -> int | None:
 def _newest_checkpoint(run: Run) -> Checkpoint | None:
     """Load the newest whole checkpoint, naming the damaged ones that are passed over."""
     run.store.prepare()
+    found = run.store.load("auto", on_damaged=report_damage(run))
+    if found is not None:
+        run.progress.note(f"resuming {run.directory.path} at step {found.step}")
+    return found
+
+
+def report_damage(run: Run) -> OnDamaged:
+    """Note and record each damaged checkpoint that is passed over."""
 
     def report(path: Path, reason: str) -> None:
         run.progress.note(f"{path.name} is corrupt and is skipped: {reason}")
         run.events.write("damaged", checkpoint=path.name, reason=reason)
 
-    found = run.store.load("auto", on_damaged=report)
-    if found is not None:
-        run.progress.note(f"resuming {run.directory.path} at step {found.step}")
-    return found
+    return report
 
 
 def _start_again(run: Run) -> None:

@@ -68,15 +68,22 @@ class _Plain(Protocol):
 
 @dataclass(slots=True)
 class Values:
-    """Something whose state is plain values, under a key of their own."""
+    """Something whose state is plain values, under a key of their own.
+
+    Arguments:
+        rare: whether there is mostly none, which is left out then.
+    """
 
     key: str
     owner: _Plain
     trained: bool = True
+    rare: bool = False
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
-        into.state[self.key] = self.owner.state_dict()
+        state = self.owner.state_dict()
+        if state or not self.rare:
+            into.state[self.key] = state
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
@@ -196,6 +203,7 @@ def states_of(
         "training": Training(job, parts),
         "schedule": Values("schedule", parts.schedule),
         "scaler": Values("scaler", parts.scaler),
+        "non_finite": Values("non_finite", parts.non_finite, rare=True),
         "rows": Rows(trackers),
         "evaluation": Values("evaluation", best, trained=False),
         "log": Values("log", mean, trained=False),

@@ -13,6 +13,7 @@ from setpoint.loss.config import tokens_named
 from setpoint.model.config import Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.optim.config import AnyPrecisionAdamW, Plateau
+from setpoint.resilience.config import RollBack
 from setpoint.train.evaluation.config import LONG_EVALUATION, LONG_EVALUATION_MEANS
 from setpoint.train.rules.support import wants_gpu
 
@@ -119,6 +120,9 @@ RULES = (
     Rule(f"{HERE}profiling:profiling_problems", ("profiling", "parallel", "duration", "batch"),
          "Whether the run has the steps and the ranks that are profiled",
          when=lambda job: job.profiling is not None),
+    Rule(f"{HERE}resilience:rollback_problems", ("resilience", "checkpoint"),
+         "Whether there are checkpoints to roll back to",
+         when=lambda job: isinstance(job.resilience.non_finite, RollBack)),
     Rule(f"{HERE}determinism:workspace_problems", ("deterministic", "parallel"),
          "Whether the environment lets matrix products on a GPU be deterministic",
          when=lambda job: job.deterministic and job.parallel.device == "cuda"),

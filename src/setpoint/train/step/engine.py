@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -17,6 +16,7 @@ from setpoint.precision.autocast import compute_in
 from setpoint.train.step.errors import stepping
 from setpoint.train.step.objective import add_routing
 from setpoint.train.step.routing import balance_experts
+from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
     from setpoint.shapes.batch import Batch, Count, StepBatch
@@ -49,14 +49,19 @@ class Rates(NamedTuple):
     done: float
 
 
-class Verdict(Enum):
-    """What became of a step."""
+class Report(NamedTuple):
+    """What a rank tells the others in the collective of a step.
 
-    TAKEN = "taken"
-    SKIPPED = "skipped"
-    """The gradients of fp16 overflowed: the scale of the loss falls, the weights stay."""
-    REFUSED = "refused"
-    """The loss or the norm is not finite: nothing was changed, and the run cannot go on."""
+    Arguments:
+        stop: whether it was asked to stop.
+        seconds: that it spent since its last report.
+    """
+
+    stop: bool = False
+    seconds: float = 0.0
+
+
+NOTHING = Report()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class Finished:
     Arguments:
         loss, nats: means over the global batch.
         grad_norm: global norm of the gradients before clipping.
+        stop: whether any rank was asked to stop.
+        seconds: the mean of what the ranks reported.
         routing: how the tokens of all ranks chose experts; None unless the step was taken.
     """
 
@@ -73,6 +80,8 @@ class Finished:
     loss: float
     nats: float
     grad_norm: float
+    stop: bool = False
+    seconds: float = 0.0
     routing: Routing | None = None
 
 
@@ -93,8 +102,11 @@ class Engine(Protocol):
         """
         ...
 
-    def finish(self, sums: Sums, rates: Rates) -> Finished:
+    def finish(self, sums: Sums, rates: Rates, report: Report = NOTHING) -> Finished:
         """Clip, let the optimizer step, and move the biases of routers.
+
+        All ranks get the same answer, but for the norm, of which only whether it is finite is
+        shared: one collective, in which the report takes part, and one wait for the device.
 
         Raises:
             RunError: an optimizer of the user's own fails, or no scale of the loss is of use.
@@ -143,7 +155,7 @@ class PlainEngine:
             parts.scaler.scale(share).backward()
         return torch.stack((share.detach(), output.nats / whole.targets)), routing
 
-    def finish(self, sums: Sums, rates: Rates) -> Finished:
+    def finish(self, sums: Sums, rates: Rates, report: Report = NOTHING) -> Finished:
         """See `Engine.finish`."""
         parts, scaler, optimizer = self.parts, self.parts.scaler, self.parts.optimizer
         for group in optimizer.param_groups:
@@ -151,25 +163,61 @@ class PlainEngine:
         parts.weights.grads_to_master()
         scaler.unscale_(optimizer)
         grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value)
-        parts.world.sum(sums.losses)
-        overflows = scaler.overflows(optimizer)
-        # The only place where the program waits for the device.
-        loss, nats, norm, *found = _to_host(sums.losses, grad_norm, *overflows)
-        if not math.isfinite(loss) or (not math.isfinite(norm) and not scaler.is_enabled()):
-            return Finished(Verdict.REFUSED, loss, nats, norm)
+        found = self._agree(sums.losses, grad_norm, scaler.overflows(optimizer), report)
+        answer = Finished(
+            Verdict.TAKEN, found.loss, found.nats, found.norm, found.stop, found.seconds
+        )
+        if not math.isfinite(found.loss) or (found.is_broken and not scaler.is_enabled()):
+            scaler.pass_over()
+            optimizer.zero_grad(set_to_none=True)
+            return replace(answer, verdict=Verdict.REFUSED)
         with self.span("optimizer step"):
             with stepping(self.job.optimizer):
-                taken = scaler.update_by(optimizer, any(found))
+                taken = scaler.update_by(optimizer, found.overflows)
             parts.weights.master_to_params()
             optimizer.zero_grad(set_to_none=True)
         if not taken:  # biases of routers move with the weights, or not at all
-            return Finished(Verdict.SKIPPED, loss, nats, norm)
+            return replace(answer, verdict=Verdict.SKIPPED)
         routing = sums.routing
         if routing is not None:
             routing = balance_experts(parts.model, routing, rates.done, parts.world)
-        return Finished(Verdict.TAKEN, loss, nats, norm, routing)
+        return replace(answer, routing=routing)
+
+    def _agree(
+        self, losses: Tensor, norm: Tensor, overflows: list[Tensor], report: Report
+    ) -> _Agreed:
+        """Bring the numbers of a step to the host, those of all ranks where there are several."""
+        world = self.parts.world
+        if world.size == 1:
+            loss, nats, own, *found = _to_host(losses, norm, *overflows)
+            return _Agreed(loss, nats, own, not math.isfinite(own), any(found), *report)
+        told = torch.tensor(report, dtype=torch.float64, device=losses.device)
+        broken = (~norm.isfinite()).to(losses.device)
+        over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
+        shared = torch.cat((losses.double(), told, broken.reshape(1), over.reshape(1)))
+        world.sum(shared)
+        for each in overflows:  # by which the scale of the loss follows
+            each.copy_(shared[-1] > 0)
+        loss, nats, stop, seconds, broken, over, own = _to_host(shared, norm)
+        mean = seconds / world.size
+        return _Agreed(loss, nats, own, broken > 0, over > 0, stop > 0, mean)
 
 
-def _to_host(losses: Tensor, *scalars: Tensor) -> list[float]:
-    """Bring numbers of several formats to the host in one transfer, exactly."""
-    return torch.cat((losses, *(each.to(losses.device).reshape(1) for each in scalars))).tolist()
+class _Agreed(NamedTuple):
+    """What all ranks know of a step; `norm` is this rank's own."""
+
+    loss: float
+    nats: float
+    norm: float
+    is_broken: bool
+    overflows: bool
+    stop: bool
+    seconds: float
+
+
+def _to_host(first: Tensor, *scalars: Tensor) -> list[float]:
+    """Bring numbers of several formats to the host in one transfer, exactly.
+
+    It is the only place where a step waits for the device.
+    """
+    return torch.cat((first, *(each.to(first.device).reshape(1) for each in scalars))).tolist()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.seeds import seed_step
-from setpoint.resilience.signals import Stopped
-from setpoint.train.step.engine import Engine, PlainEngine, Rates, Verdict
+from setpoint.resilience.signals import Abandoned, Stopped
+from setpoint.train.step.engine import Engine, Finished, PlainEngine, Rates, Report
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.position import Position, is_over, share_done
+from setpoint.train.step.verdict import Verdict
 
 if TYPE_CHECKING:
     from setpoint.resilience.signals import StopRequest
@@ -37,6 +38,7 @@ class StepResult:
         routing: how they chose experts, on all ranks; None for models without, and where it was
             skipped.
         by_source: how many sequences of the global batch are from each source.
+        verdict: what became of it.
     """
 
     loss: float
@@ -46,6 +48,7 @@ class StepResult:
     tokens: int
     routing: Routing | None = None
     by_source: tuple[int, ...] = ()
+    verdict: Verdict = Verdict.TAKEN
 
 
 class Phase(IntEnum):
@@ -94,6 +97,13 @@ class Callback:
             loop: `before` and `position` enclose the step; `last` if the run is over.
         """
 
+    def rewound(self, loop: Loop) -> None:
+        """Called when the run has gone back to a checkpoint, in place of `after_step`.
+
+        Arguments:
+            loop: where it goes on; the steps after that come again, with other data.
+        """
+
     def finish(self, loop: Loop) -> None:
         """Called once, when the session ends without an error.
 
@@ -119,6 +129,8 @@ class Loop:
 
     Arguments:
         ended: why nothing is left to train although the duration is not over; None where it is.
+        roll_back: brings the components to a checkpoint after a step that is not finite, and
+            returns its position; None where nothing was saved.
     """
 
     def __init__(
@@ -129,6 +141,7 @@ class Loop:
         stop: StopRequest,
         position: Position,
         ended: str | None = None,
+        roll_back: Callable[[Loop, StepResult], Position] | None = None,
     ) -> None:
         self.job = job
         self.parts = parts
@@ -143,6 +156,12 @@ class Loop:
         # How the experts were chosen in the last step that was taken, by all ranks.
         self.routing: Routing | None = None
         self.engine: Engine = PlainEngine(job, parts)
+        self.roll_back = roll_back
+        # Whether the ranks are to stop, as they agreed; None before their first collective.
+        self.stopping: bool | None = None
+        # By the clock: when the step began, with what the other ranks have not heard of before it;
+        # what this rank has reported of it; and the mean of what all have.
+        self.began = self.unshared = self.reported = self.agreed = 0.0
 
     def run(self) -> None:
         """Train until the end, or until the step after a request to stop.
@@ -161,6 +180,8 @@ class Loop:
 
     def _run(self) -> None:
         self.parts.model.train()
+        # A rank that left in the middle of a step would leave the others waiting for it.
+        self.stop.defers = self.is_shared
         with ExitStack() as ending:
             ending.callback(self.parts.feed.close)
             for callback in self.callbacks:
@@ -168,6 +189,9 @@ class Loop:
                 callback.start(self)
             while self.goes_on:
                 result = self.step()
+                if result.verdict is Verdict.ROLLED_BACK:
+                    self.rewind(result)
+                    continue
                 for callback in self.callbacks:
                     callback.after_step(self, result)
             self.stop.answer()
@@ -189,24 +213,50 @@ class Loop:
         return self.ended is not None or is_over(self.job.duration, self.position)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other ranks take the same steps."""
+        return self.parts.world.size > 1
+
+    @property
     def goes_on(self) -> bool:
-        """Whether there is another step."""
-        return not self.is_over and not self.parts.world.any(self.stop.requested)
+        """Whether there is another step; all ranks of a job give the same answer."""
+        if self.is_over or not self.is_shared:
+            return not self.is_over and not self.stop.requested
+        if self.stopping is None:
+            self.stopping = self.parts.world.any(self.stop.requested)
+        return not self.stopping
+
+    def check(self) -> None:
+        """Leave work that can be done again, such as an evaluation, on all ranks or on none.
+
+        Raises:
+            Abandoned: if a stop was asked for.
+        """
+        if not self.is_shared:
+            self.stop.check()
+        elif self.stopping:
+            raise Abandoned
 
     def end(self, reason: str) -> None:
-        """End training in order before its duration is over; for callbacks.
+        """End training in order before its duration is over; for callbacks, on all ranks alike.
 
         What is due at the end happens: the last row, an evaluation and a checkpoint.
         """
         self.ended, self.last = reason, True
 
     def step(self) -> StepResult:
-        """Take a step, and move the position past it."""
-        started = time.perf_counter()
+        """Take a step, and move the position past it unless it does not count."""
+        self.began = time.perf_counter() - self.unshared
         with self.span(f"step {self.position.step + 1}"):
             result = self.take_step()
+        if result.verdict is Verdict.ROLLED_BACK:
+            return result
         self.stop.busy = True
-        self.advance(result, time.perf_counter() - started)
+        spent = time.perf_counter() - self.began
+        if self.is_shared:
+            # Position and decisions are the same on all ranks: the rest counts for the next step.
+            self.unshared, spent = spent - self.reported, self.agreed
+        self.advance(result, spent)
         if result.routing is not None:
             self.routing = result.routing
         return result
@@ -215,8 +265,9 @@ class Loop:
         """Draw the batches of one step, and let the engine take it.
 
         Raises:
-            RunError: if no target counts, or the loss or the norm is not finite, and the step is
-                not taken then; or if an optimizer of the user's own fails.
+            RunError: if no target counts, or the loss or the norm is not finite and
+                `resilience.non_finite` does not go on from that, and the step is not taken then;
+                or if an optimizer of the user's own fails.
         """
         parts, at = self.parts, self.position
         assert self.job.seed is not None
@@ -236,12 +287,51 @@ class Loop:
                 at, step=at.step + 1, tokens=at.tokens + whole.tokens, epochs=parts.feed.epoch
             )
             done = share_done(self.job.horizon(), after)
-        ended = self.engine.finish(sums, Rates(lr, done))
-        if ended.verdict is Verdict.REFUSED:
-            self.refuse(ended.loss, ended.grad_norm)
+        self.reported = time.perf_counter() - self.began
+        own = Report(self.stop.requested, self.reported)
+        ended = self.engine.finish(sums, Rates(lr, done), own)
+        if self.is_shared:
+            self.stopping, self.agreed = ended.stop, ended.seconds
+            if ended.stop:
+                self.stop.request()
         return StepResult(
-            ended.loss, ended.nats, ended.grad_norm, lr, whole.tokens, ended.routing, by_source
+            ended.loss,
+            ended.nats,
+            ended.grad_norm,
+            lr,
+            whole.tokens,
+            ended.routing,
+            by_source,
+            self.decide(ended),
         )
+
+    def decide(self, ended: Finished) -> Verdict:
+        """Say what becomes of a step, which is the engine's verdict unless it was refused.
+
+        Raises:
+            RunError: if the run cannot go on.
+        """
+        non_finite, step = self.parts.non_finite, self.position.step + 1
+        if ended.verdict is not Verdict.REFUSED:
+            non_finite.reset()
+            return ended.verdict
+        verdict = non_finite.decide(step, ended.loss, ended.grad_norm)
+        if verdict is Verdict.REFUSED or (verdict is Verdict.ROLLED_BACK and not self.roll_back):
+            self.refuse(ended.loss, ended.grad_norm)
+        return verdict
+
+    def rewind(self, result: StepResult) -> None:
+        """Go back to a checkpoint after a step that does not count.
+
+        Raises:
+            RunError: if there is none, or the run has gone back to it too often.
+        """
+        assert self.roll_back is not None
+        self.position = self.before = self.roll_back(self, result)
+        self.scores, self.routing = {}, None
+        self.stop.busy = False
+        for callback in self.callbacks:
+            callback.rewound(self)
 
     def advance(self, result: StepResult, seconds: float) -> None:
         """Move the position past a step."""
@@ -276,6 +366,5 @@ class Loop:
         raise RunError(
             f"step {self.position.step + 1}: the loss is {loss} and the gradient norm {norm}, "
             f"which is not finite; the step was not taken, and checkpoints hold the steps "
-            f"before it. Lower optimizer.lr ({self.job.optimizer.lr}), lengthen the warm-up, or "
-            f"compute in fp32 or bf16"
+            f"before it. {self.parts.non_finite.advice(self.job.optimizer.lr)}"
         )

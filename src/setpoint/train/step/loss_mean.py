@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,8 +26,8 @@ class LossMean:
         self.by_source = [a + b for a, b in zip(self.by_source, by_source, strict=True)]
 
     def take(self) -> float:
-        """Return the mean, and begin anew."""
-        mean = self.sum / self.steps
+        """Return the mean, NaN where no step had a finite loss, and begin anew."""
+        mean = self.sum / self.steps if self.steps else math.nan
         self.sum, self.steps, self.by_source = 0.0, 0, []
         return mean
 

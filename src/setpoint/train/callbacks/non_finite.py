@@ -1,0 +1,33 @@
+"""Reports steps that were skipped because they were not finite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from setpoint.train.step.loop import Callback, Phase
+
+if TYPE_CHECKING:
+    from setpoint.track.events import EventLog
+    from setpoint.track.progress import Progress
+    from setpoint.train.step.loop import Loop, StepResult
+
+
+class NonFiniteCallback(Callback):
+    """Writes an event and a line for each."""
+
+    phase = Phase.OBSERVE
+
+    def __init__(self, events: EventLog, progress: Progress) -> None:
+        self.events, self.progress = events, progress
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        """Report the step if it was skipped."""
+        count = loop.parts.non_finite.in_a_row
+        if not count:
+            return
+        step, found = loop.position.step, {"loss": result.loss, "grad_norm": result.grad_norm}
+        self.events.write("skip", step=step, **found, in_a_row=count)
+        self.progress.note(
+            f"step {step} is skipped: the loss is {result.loss} and the gradient norm "
+            f"{result.grad_norm}"
+        )

@@ -1,0 +1,55 @@
+"""Going back to a checkpoint in the middle of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from setpoint.config import RunError
+from setpoint.train.record.session import report_damage
+from setpoint.train.record.state import restore
+
+if TYPE_CHECKING:
+    from setpoint.train.record.context import Run, Start
+    from setpoint.train.step.loop import Loop, StepResult
+    from setpoint.train.step.position import Position
+
+
+def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Position:
+    """Bring the components and the record to the newest valid checkpoint.
+
+    All states are those of the checkpoint but the position of the data, which goes on after the
+    step that failed: the same batches would lead to the same step again.
+
+    Returns:
+        the position of the checkpoint.
+
+    Raises:
+        RunError: if there is none, or the run has gone back to it too often.
+    """
+    step = loop.position.step + 1
+    what = f"step {step}: the loss is {failed.loss} and the gradient norm {failed.grad_norm}"
+    found = run.store.load("auto", on_damaged=report_damage(run))
+    if found is None:
+        raise RunError(
+            f"{what}, and resilience.non_finite = rollback has no checkpoint to go back to. Lower "
+            f"checkpoint.every ({run.job.checkpoint.every}), or set checkpoint.at_start = true"
+        )
+    non_finite = loop.parts.non_finite
+    count = non_finite.roll_back_to(found.step, step, failed.loss, failed.grad_norm)
+    states = {name: each for name, each in start.states.items() if name != "data"}
+    position = restore(run.job, states, found)
+    run.events.write(
+        "rollback",
+        step=found.step,
+        failed=step,
+        loss=failed.loss,
+        grad_norm=failed.grad_norm,
+        rollbacks=count,
+        data=loop.parts.feed.state_dict(),
+    )
+    run.progress.note(
+        f"{what}; going back to step {found.step}, and on with the data after it (rollback {count})"
+    )
+    run.store.set_aside_after(found.step)
+    run.trackers.rewind(found.step, run.progress.note)
+    return position

@@ -1,0 +1,23 @@
+"""Cross-section checks for `[resilience]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from setpoint.config import Problem
+
+if TYPE_CHECKING:
+    from setpoint.train.config import Job
+
+
+def rollback_problems(job: Job) -> Iterator[Problem]:
+    """Look for a run that goes back to checkpoints and saves none while it trains."""
+    if job.checkpoint.every.unit in ("never", "last_step") and not job.checkpoint.at_start:
+        yield Problem(
+            "resilience.non_finite",
+            "rollback goes back to the newest checkpoint, and none is saved before the end",
+            valid=("fail", "skip"),
+            also=("checkpoint.every", "checkpoint.at_start"),
+            hint="Or save checkpoints while it trains, with checkpoint.every.",
+        )

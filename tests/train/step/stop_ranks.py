@@ -1,0 +1,141 @@
+"""Run by test_non_finite.py in a process of its own: two ranks decide the same at each step."""
+
+import math
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from setpoint.parallel.world import World
+from setpoint.resilience.signals import Abandoned, StopRequest
+from setpoint.train.build.components import build_components
+from setpoint.train.callback import Callback
+from setpoint.train.step.loop import Loop, StepResult
+from setpoint.train.step.position import Position
+
+from ...ranks import fork
+from ..small import small_job
+
+WORLD = 2
+
+
+class Asked(Callback):
+    """Asks its own rank to stop in the middle of a step, and counts collectives."""
+
+    def __init__(self, rank: int, when: int) -> None:
+        self.rank, self.when = rank, when
+        self.steps: list[int] = []
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.steps.append(loop.position.step)
+        if self.rank == 1 and loop.position.step == self.when:
+            loop.stop.request()
+            # Only what all ranks have agreed on ends work that others do as well.
+            loop.check()
+        if loop.stopping:
+            try:
+                loop.check()
+            except Abandoned:
+                return
+            raise AssertionError("an evaluation would go on")
+
+
+def agree(loop: Loop, rank: int) -> None:
+    """Compare what the ranks know of their position."""
+    mine = torch.tensor([loop.position.step, loop.position.seconds], dtype=torch.float64)
+    both = [torch.empty_like(mine) for _ in range(WORLD)]
+    dist.all_gather(both, mine)
+    assert torch.equal(*both), both
+
+
+def check(rank: int, store: str) -> None:
+    """What one rank of two sees."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ends_alike(folder, rank)
+        refuses_alike(folder, rank)
+    dist.destroy_process_group()
+
+
+def ends_alike(folder: Path, rank: int) -> None:
+    """Rank 1 is asked to stop after step 3, which all hear of in step 4."""
+    job = small_job(folder, "evaluation=null", "model.dropout=0")
+    parts = build_components(job)
+    assert (parts.world.rank, parts.world.size) == (rank, WORLD)
+    calls, total = [0], World.sum
+
+    def counted(self: World, *tensors: torch.Tensor) -> None:
+        calls[0] += len(tensors)
+        total(self, *tensors)
+
+    World.sum = counted
+    callback, stop = Asked(rank, 3), StopRequest()
+    stop.resumable = True
+    with stop:
+        loop = Loop(job, parts, [callback], stop, Position())
+        loop.run()
+        assert callback.steps == [1, 2, 3, 4]
+        # What the step counts, before backward, and all that it has found out, after it.
+        assert calls[0] == 2 * 4
+        assert stop.status == 75 and stop.defers
+        agree(loop, rank)
+    World.sum = total
+
+    class Slow(Callback):
+        """Rank 1 alone would end earlier."""
+
+        def start(self, loop: Loop) -> None:
+            take = parts.feed.take
+
+            def slowly() -> Any:
+                time.sleep(0.1 * rank)
+                return take()
+
+            parts.feed.take = slowly
+
+    timed = small_job(folder, "duration=0.3 s", "evaluation=null")
+    loop = Loop(timed, parts, [Slow()], StopRequest(), Position())
+    loop.run()
+    agree(loop, rank)
+
+
+def refuses_alike(folder: Path, rank: int) -> None:
+    """The gradients of rank 1 alone are not finite in step 2; a signal waits for the step."""
+    job = small_job(folder, "duration=4 steps", "evaluation=null", "resilience.non_finite=skip")
+    parts = build_components(job)
+    found: list[str] = []
+
+    class Seen(Callback):
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            found.append(result.verdict.value)
+            assert rank == 1 or math.isfinite(result.grad_norm)
+            # As SaveCallback leaves it: nothing is lost, but the other rank waits for this one.
+            loop.stop.busy = False
+            if rank == 0 and loop.position.step == 2:
+                signal.raise_signal(signal.SIGTERM)
+
+    steps = [0]
+
+    def broken(gradient: torch.Tensor) -> torch.Tensor:
+        steps[0] += 1
+        bad = rank == 1 and steps[0] in (3, 4)  # two micro-batches
+        return gradient * (math.inf if bad else 1.0)
+
+    next(parts.model.parameters()).register_hook(broken)
+    stop = StopRequest()
+    stop.resumable = True
+    with stop:
+        Loop(job, parts, [Seen()], stop, Position()).run()
+    assert found == ["taken", "skipped", "taken"], found
+    assert stop.status == 75
+
+
+if __name__ == "__main__":
+    sys.exit(fork(check, WORLD))

@@ -1,0 +1,295 @@
+"""What becomes of steps whose loss or gradients are not finite."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.config import ConfigError, RunError, resolve
+from setpoint.precision.config import LossScale
+from setpoint.precision.scaler import LossScaler
+from setpoint.resilience.signals import StopRequest
+from setpoint.track.events import EventLog
+from setpoint.track.tracker import Trackers
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.callback import Callback
+from setpoint.train.config import Job
+from setpoint.train.run import train
+from setpoint.train.step.engine import PlainEngine, Rates, Verdict
+from setpoint.train.step.loop import Loop, StepResult
+from setpoint.train.step.objective import Objective
+from setpoint.train.step.position import Position
+
+from ..poison import SEQUENCES, Poisoned
+from ..small import events, rows, small_job
+
+FLAGS = ("duration=12 steps", "evaluation=null", "checkpoint.keep=null")
+Poison = Callable[..., None]
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Poison:
+    """Let every training of the test meet bad batches, numbered from 1 in the order of the data."""
+
+    def set_bad(*bad: int, value: float = math.nan) -> None:
+        def build(job: Job, *given: Any) -> Components:
+            parts = build_components(job, *given)
+            objective: Any = Poisoned(parts, bad, value)
+            assert isinstance(parts.objective, Objective)
+            parts.objective = objective
+            return parts
+
+        monkeypatch.setattr("setpoint.train.run.build_components", build)
+
+    return set_bad
+
+
+def weights(parts: Components) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in parts.model.parameters()]
+
+
+def same(one: Components, other: Components) -> bool:
+    equal = all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+    a, b = one.optimizer.state_dict()["state"], other.optimizer.state_dict()["state"]
+    return equal and all(torch.equal(a[n][key], b[n][key]) for n in a for key in a[n])
+
+
+def by_hand(job: Job, *plan: int) -> tuple[Components, list[StepResult]]:
+    """Take steps, or with negative numbers pass over batches of the data."""
+    parts = build_components(job)
+    loop, results = Loop(job, parts, [], StopRequest(), Position()), []
+    for count in plan:
+        for _ in range(abs(count)):
+            if count > 0:
+                results.append(loop.step())
+            else:
+                parts.feed.take()
+    return parts, results
+
+
+def check_rows(run: Path, results: list[StepResult]) -> None:
+    """Each step has one row, that of the step which counts."""
+    found = [row for row in rows(run) if row["kind"] == "train"]
+    assert [row["step"] for row in found] == [*range(1, len(results) + 1)]
+    for row, result in zip(found, results, strict=True):
+        assert (row["loss"], row["lr"], row["grad_norm"]) == (
+            result.loss, result.lr, result.grad_norm,
+        )  # fmt: skip
+
+
+def test_a_rollback_goes_on_behind_the_bad_batch(tmp_path: Path, poison: Poison) -> None:
+    """To the bit as a run by hand that goes from step 4 to the batch after the seventh."""
+    job = small_job(tmp_path, *FLAGS, "resilience.non_finite=rollback", "tracking.every=1 steps")
+    expected, results = by_hand(job, 4, -3, 8)
+    poison(7)
+    ended = train(job)
+    assert same(ended.parts, expected)
+    check_rows(ended.directory, results)
+    (event,) = events(ended.directory, "rollback")
+    assert (event["step"], event["failed"], event["rollbacks"]) == (4, 7, 1)
+    assert event["loss"] == "NaN" and event["data"]["index"] == 7 * SEQUENCES
+    assert ended.parts.feed.state_dict()["index"] == 15 * SEQUENCES
+
+
+def test_several_rollbacks_and_a_gradient_that_is_not_finite(
+    tmp_path: Path, poison: Poison
+) -> None:
+    """Twice to one checkpoint, and once to the next; an infinite loss is as bad as none."""
+    flags = ("resilience.non_finite=rollback", "resilience.non_finite.limit=2")
+    job = small_job(tmp_path, *FLAGS, *flags)
+    poison(5, 7, 8, 13, value=math.inf)
+    # Batch 5 fails as step 5; then 6 is step 5 and 7 fails as step 6; 8 fails as step 5: too often.
+    with pytest.raises(RunError, match=r"gone back to the checkpoint of step 4 2 times, as often"):
+        train(job)
+    assert [e["failed"] for e in events(Path(next(tmp_path.glob("runs/*"))), "rollback")] == [5, 6]
+    poison(5, 7, 13, value=math.inf)
+    other = small_job(tmp_path, *FLAGS, *flags, "name=other")
+    # Step 5 to 8 take batches 8 to 11; step 8 is saved; 12 is step 9, and 13 fails as step 10.
+    expected, results = by_hand(other, 4, -3, 4, -2, 4)
+    ended = train(other)
+    assert [e["step"] for e in events(ended.directory, "rollback")] == [4, 4, 8]
+    assert same(ended.parts, expected)
+    check_rows(ended.directory, results)
+
+
+class Killed(BaseException):
+    """What ends the process of a test."""
+
+
+def on_event(patch: pytest.MonkeyPatch) -> None:
+    write = EventLog.write
+
+    def dying(self: EventLog, kind: str, **facts: Any) -> None:
+        write(self, kind, **facts)
+        if kind == "rollback":
+            raise Killed
+
+    patch.setattr(EventLog, "write", dying)
+
+
+def after_rewind(patch: pytest.MonkeyPatch) -> None:
+    rewind = Trackers.rewind
+
+    def dying(self: Trackers, *given: Any) -> None:
+        rewind(self, *given)
+        raise Killed
+
+    patch.setattr(Trackers, "rewind", dying)
+
+
+def two_steps_later(patch: pytest.MonkeyPatch) -> None:
+    rewind, advance = Loop.rewind, Loop.advance
+    left: list[int] = []
+
+    def begin(self: Loop, result: StepResult) -> None:
+        rewind(self, result)
+        left.append(2)
+
+    def dying(self: Loop, *given: Any) -> None:
+        advance(self, *given)
+        if left:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+
+    patch.setattr(Loop, "rewind", begin)
+    patch.setattr(Loop, "advance", dying)
+
+
+@pytest.mark.parametrize("kill", [on_event, after_rewind, two_steps_later])
+def test_killed_in_the_middle_of_a_rollback(
+    tmp_path: Path, poison: Poison, kill: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    job = small_job(tmp_path, *FLAGS, "resilience.non_finite=rollback")
+    expected, results = by_hand(job, 4, -3, 8)
+    poison(7)
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch)
+        with pytest.raises(Killed):
+            train(job)
+    ended = train(job)
+    assert ended.started.step == 4
+    assert same(ended.parts, expected)
+    check_rows(ended.directory, results)
+
+
+def test_every_callback_and_tracker_hears_of_a_rollback(
+    tmp_path: Path, poison: Poison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the position of the checkpoint, in place of the step; evaluations come again."""
+    told: list[tuple[str, int]] = []
+
+    class Told(Callback):
+        def after_step(self, loop: Loop, result: StepResult) -> None:
+            told.append(("step", loop.position.step))
+
+        def rewound(self, loop: Loop) -> None:
+            assert loop.before == loop.position and not loop.last and not loop.scores
+            told.append(("rewound", loop.position.step))
+
+    monkeypatch.setattr("setpoint.train.run.added_callbacks", lambda run: [Told()])
+    poison(6)
+    flags = ("duration=7 steps", "evaluation.every=1 steps", "resilience.non_finite=rollback")
+    run = train(small_job(tmp_path, *flags, "profiling={wait=2, warmup=0, active=4}")).directory
+    steps = [*range(1, 6)], [*range(5, 8)]
+    assert told == [
+        *(("step", n) for n in steps[0]), ("rewound", 4), *(("step", n) for n in steps[1]),
+    ]  # fmt: skip
+    for kind in ("train", "evaluation"):
+        assert [row["step"] for row in rows(run) if row["kind"] == kind] == [*range(1, 8)]
+
+
+def test_without_a_checkpoint_there_is_no_rollback(tmp_path: Path, poison: Poison) -> None:
+    poison(3)
+    with pytest.raises(RunError) as caught:
+        train(small_job(tmp_path, *FLAGS, "resilience.non_finite=rollback"))
+    assert str(caught.value) == (
+        "step 3: the loss is nan and the gradient norm nan, and resilience.non_finite = rollback "
+        "has no checkpoint to go back to. Lower checkpoint.every (4 steps), or set "
+        "checkpoint.at_start = true"
+    )
+    flags = ("resilience.non_finite=rollback", "checkpoint.at_start=true", "name=other")
+    ended = train(small_job(tmp_path, *FLAGS, *flags))
+    assert [e["step"] for e in events(ended.directory, "rollback")] == [0]
+    with pytest.raises(ConfigError, match="none is saved before the end"):
+        small_job(tmp_path, "resilience.non_finite=rollback", "checkpoint.every=never")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_skipped_step_counts_and_changes_nothing(
+    tmp_path: Path, poison: Poison, value: float
+) -> None:
+    job = small_job(tmp_path, *FLAGS, "resilience.non_finite=skip")
+    parts = build_components(job)
+    loop, results = Loop(job, parts, [], StopRequest(), Position()), []
+    for step in range(1, 13):
+        if step in (3, 8, 9):
+            tokens = parts.feed.take().whole.tokens
+            loop.advance(StepResult(math.nan, 0.0, 0.0, 0.0, tokens), 0.0)
+        else:
+            results.append(loop.step())
+    poison(3, 8, 9, value=value)
+    ended = train(job)
+    assert same(ended.parts, parts)
+    found = [row for row in rows(ended.directory) if row["kind"] == "train"]
+    assert [row["loss"] for row in found if row["step"] not in (3, 8, 9)] == [
+        result.loss for result in results
+    ]
+    assert [row["skipped_steps"] for row in found] == [0, 0, 1, 1, 1, 1, 1, 2, 3, 3, 3, 3]
+    assert [(e["step"], e["in_a_row"]) for e in events(ended.directory, "skip")] == [
+        (3, 1), (8, 1), (9, 2),
+    ]  # fmt: skip
+    assert ended.ended.tokens == 12 * 64
+
+
+def test_the_limit_of_skipped_steps_holds_over_a_resume(tmp_path: Path, poison: Poison) -> None:
+    """The count is in the checkpoint of step 4; two more are skipped, and the third is too many."""
+    flags = ("resilience.non_finite=skip", "resilience.non_finite.limit=3", "tracking.every=5")
+    job = small_job(tmp_path, *FLAGS, *flags)
+    poison(4, 5, 6, 7)
+    for _ in range(2):
+        with pytest.raises(RunError) as caught:
+            train(job)
+        assert str(caught.value).startswith(
+            "step 7: the loss is nan and the gradient norm nan, and the 3 steps before it were "
+            "skipped for the same reason, as many as resilience.non_finite.limit allows."
+        )
+    run = next(tmp_path.glob("runs/*"))
+    state = json.loads((run / "checkpoints/step-00000004/state.json").read_text())
+    assert state["non_finite"] == {"in_a_row": 1, "skipped": 1}
+    # The mean of the row is over the steps that have a loss.
+    assert all(math.isfinite(row["mean_loss"]) for row in rows(run))
+
+
+def test_skipping_with_master_weights(tmp_path: Path, poison: Poison) -> None:
+    poison(2)
+    flags = ("precision.compute=bf16", "precision.params=bf16", "precision.master=fp32")
+    ended = train(small_job(tmp_path, *FLAGS, *flags, "resilience.non_finite=skip"))
+    assert all(bool(weight.isfinite().all()) for weight in weights(ended.parts))
+
+
+def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path) -> None:
+    """A skipped step of fp16 is one whose gradients overflow, so that the next one may not."""
+    job = small_job(tmp_path)
+    parts = build_components(job)
+    parts.scaler = LossScaler("cpu", resolve(LossScale(initial=1024.0)))
+    poisoned: Any = Poisoned(parts, range(9))
+    parts.objective = poisoned
+    engine, step = PlainEngine(job, parts), parts.feed.take()
+    for expected in (512.0, 256.0):
+        ended = engine.finish(engine.forward_backward(step, step.whole), Rates(1e-3, 0.0))
+        assert ended.verdict is Verdict.REFUSED
+        assert parts.scaler.get_scale() == expected
+        assert all(parameter.grad is None for parameter in parts.model.parameters())
+
+
+def test_ranks_decide_alike(run_module: Callable[[str], None]) -> None:
+    """When to stop, by request and by time, and what becomes of a step."""
+    run_module("tests.train.step.stop_ranks")
