@@ -6,6 +6,7 @@ from _weakref import ref  # `weakref` itself is not free to import
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
+from ..types.base import PLAIN
 from ..values.containers import (
     CheckedDict,
     CheckedList,
@@ -45,7 +46,7 @@ from ..words.errors import Caution, Invalid
 from ..words.names import Path
 from ..words.shown import children, rebuild
 from ..words.texts import MAX_DEPTH
-from .walk import PLAIN, UNTOUCHED, inside_itself, sections, too_deep
+from .walk import UNTOUCHED, inside_itself, sections, too_deep
 
 C = TypeVar("C", bound=Node)
 Dropped = tuple[tuple[str, Any, Origin, str], ...]
@@ -140,10 +141,10 @@ class Fork:
         return self.open(value)
 
 
-def _holds(value: Any) -> bool:
+def holds(value: Any) -> bool:
     """Whether a value can be changed, or has something inside that can."""
     if value.__class__ is tuple:
-        return any(item.__class__ not in PLAIN for item in value)
+        return not PLAIN.issuperset(map(type, value))
     return isinstance(value, HOLDERS)
 
 
@@ -341,7 +342,7 @@ class Copies(Generic[C]):
                 values[name] = fresh[name] = section = self._copy(value, stays)
                 was = section._state.base if reuse and section._state is not None else None
                 self._fill(section, (*path, name), was is not None and base.get(name) is was)
-            elif _holds(value):
+            elif holds(value):
                 self._fill_container(copy, name, value, stays, path, fresh)
             elif isinstance(value, Reference):
                 self.refers = True
@@ -436,7 +437,7 @@ def freeze(section: Node) -> None:
         for name in invalid:
             values.pop(name, None)  # known to be wrong, and so unreadable
         object.__setattr__(section, "__dict__", values)
-    state.holding = [name for name in state.holding if name in values and _holds(values[name])]
+    state.holding = [name for name in state.holding if name in values and holds(values[name])]
     for name in state.holding:
         values[name] = frozen_value(values[name])
     state.frozen = True
@@ -477,7 +478,7 @@ def unpack(config: Node, packed: Packed) -> None:
     for name, value in values.items():
         if isinstance(value, tuple | list | dict) and not frozen:
             value = fields[name].type.replace_sections(value, _same, False)
-        elif frozen and _holds(value):
+        elif frozen and holds(value):
             holding.append(name)
         object.__setattr__(config, name, value)
     state = state_of(config)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from ..types.base import PLAIN
 from ..types.containers import REMOVE
-from ..values.node import Node, chain_of, value_or_missing
+from ..values.node import Node, chain_of, value_or_missing, values_of
 from ..values.origin import DERIVED, REFERENCE
 from ..values.reference import Reference, reference_to
 from ..words.names import Path
 from ..words.shown import MISSING
 from ..words.shown import same as same_value
-from .walk import PLAIN, sections
+from .walk import sections
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
@@ -51,26 +52,21 @@ def to_plain(
     def inside(section: Node, at: Path) -> dict[str, Any]:
         return to_plain(section, at, known, None, replace_mappings)
 
-    result: dict[str, Any] = {}
     same = default if type(default) is type(config) else None
-    tag = type(config).__setpoint__.tag
-    if tag is not None:
-        result["type"] = tag
-    for name, info in type(config).__setpoint__.fields.items():
-        value = value_or_missing(config, name)
-        if type(value) in PLAIN:
-            result[name] = value
-        elif value is not MISSING:
-            here = (*path, name)
-            if isinstance(value, Node) and places.get(id(value), here) == here:
-                special = same is not None or not isinstance(info.factory, type)
-                beside = _usual(info, same) if special else None
-                result[name] = to_plain(value, here, places, beside, replace_mappings)
-                continue
-            result[name] = plain_items(info.type, value, here, places, inside)
-            if isinstance(value, dict) and not replace_mappings:
-                gone = _removed(cast(dict[str, Any], value), _usual(info, same))
-                result[name] = {**gone, **result[name]}
+    tag, fields = type(config).__setpoint__.tag, type(config).__setpoint__.fields
+    result: dict[str, Any] = {} if tag is None else {"type": tag}
+    result |= values_of(config)
+    for name in [name for name, value in result.items() if value.__class__ not in PLAIN]:
+        value, info, here = result[name], fields[name], (*path, name)
+        if isinstance(value, Node) and places.get(id(value), here) == here:
+            special = same is not None or not isinstance(info.factory, type)
+            beside = _usual(info, same) if special else None
+            result[name] = to_plain(value, here, places, beside, replace_mappings)
+            continue
+        result[name] = plain_items(info.type, value, here, places, inside)
+        if isinstance(value, dict) and not replace_mappings:
+            gone = _removed(cast(dict[str, Any], value), _usual(info, same))
+            result[name] = {**gone, **result[name]}
     return result
 
 

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Any, cast
 
 from ..schema.field import FieldInfo
+from ..types.base import PLAIN
 from ..values.free import Free
 from ..values.node import (
     Chain,
@@ -25,7 +26,7 @@ from ..words.names import Path, dotted
 from ..words.shown import MISSING, children, item_at, nested, rebuild, same
 from ..words.texts import LiteralText, escaped
 from .unknown_keys import place_of
-from .walk import PLAIN, UNTOUCHED, Leaf, leaves, sections
+from .walk import UNTOUCHED, Leaf, leaves, sections
 
 PLACES = 10_000  # sections of one tree, each counted in every place where it stands
 
@@ -147,8 +148,7 @@ def switch(root: Node, old: Node, new: Node) -> None:
     changes: list[tuple[Node, FieldInfo, object]] = []
     count = 0
     for path, section in _touched_sections(root, (), set()):
-        for name in touched(section):
-            value: Any = value_or_missing(section, name)
+        for name, value in _touched_holders(section):
             found = {inside: new for inside, part in nested(value) if part is old}
             if not found:
                 continue
@@ -171,11 +171,16 @@ def _touched_sections(config: Node, path: Path, seen: set[int]) -> Iterator[tupl
     """The sections in which something was set or looked at; no default is made for this."""
     seen.add(id(config))
     yield path, config
-    for name in touched(config):
-        value: Any = value_or_missing(config, name)
+    for name, value in _touched_holders(config):
         for inside, part in nested(value):
             if isinstance(part, Node) and id(part) not in seen:
                 yield from _touched_sections(part, (*path, name, *inside), seen)
+
+
+def _touched_holders(section: Node) -> list[tuple[str, Any]]:
+    """The fields that were set or looked at, but for plain values."""
+    held = [(name, value_or_missing(section, name)) for name in touched(section)]
+    return [(name, value) for name, value in held if value.__class__ not in PLAIN]
 
 
 def _replace(section: Node, info: FieldInfo, stored: object) -> None:

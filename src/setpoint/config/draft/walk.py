@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..schema.bounds import BUDGET, IDENTITY, RUNTIME, Role
 from ..schema.field import FieldInfo
 from ..schema.tree import section_classes
-from ..types.base import FieldType
+from ..types.base import PLAIN, FieldType
 from ..values.free import Free
 from ..values.node import Chain, Node, State, chains_of, state_of, value_or_missing
 from ..values.origin import DEFAULT, Origin
@@ -19,8 +19,6 @@ from ..words.shown import MISSING, shown_plain
 from ..words.texts import MAX_DEPTH, TOO_DEEP
 
 UNTOUCHED = Origin(DEFAULT)
-# Every type dumps these as they are, so it need not be worked out from the annotation.
-PLAIN = frozenset({int, float, bool, str, type(None)})
 TAG = "tag"  # the first word of the path that sets one
 
 

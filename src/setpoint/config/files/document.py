@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ..words.errors import SetpointError
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
     from ..words.texts import Format
+
+
+_HOLDERS = frozenset((dict, list))
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, object]]:
@@ -29,10 +33,9 @@ def is_shallow(data: dict[str, object] | list[object], classes: frozenset[type])
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
         inside = [each.values() if each.__class__ is dict else each for each in level]
-        level = [item for items in inside for item in items]
-        if not classes.issuperset(map(type, level)):
+        if not classes.issuperset(map(type, chain.from_iterable(inside))):
             return False
-        level = [item for item in level if item.__class__ is dict or item.__class__ is list]
+        level = [item for item in chain.from_iterable(inside) if item.__class__ in _HOLDERS]
         if not level:
             return True
     return False

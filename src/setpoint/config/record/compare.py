@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..draft.walk import (
-    PLAIN,
     UNTOUCHED,
     absence_role,
     free_leaves,
@@ -15,7 +14,7 @@ from ..draft.walk import (
     narrower,
 )
 from ..schema.bounds import IDENTITY, Role
-from ..types.base import FieldType
+from ..types.base import PLAIN, FieldType, dump_item
 from ..values.free import Free
 from ..values.node import Node, chain_of, is_frozen
 from ..values.origin import Origin
@@ -291,7 +290,7 @@ class _Pairs:
             ours, theirs, name = field
             chains = chain_of(ours, name), chain_of(theirs, name)
             before, after = (chain[-1][0] if chain else UNTOUCHED for chain in chains)
-            self.leaf(_plain(kind, left), _plain(kind, right), path, role, (before, after))
+            self.leaf(dump_item(kind, left), dump_item(kind, right), path, role, (before, after))
 
     def leaf(
         self, left: Any, right: Any, path: Path, role: Role, origins: tuple[Origin, Origin]
@@ -301,10 +300,6 @@ class _Pairs:
             before, after = origins
             sources = (before, path), (after, path)
             self.found.append(Difference(dotted(path), left, right, sources, role))
-
-
-def _plain(kind: FieldType, value: Any) -> Any:
-    return value if value is not None and type(value) in PLAIN else kind.dump(value)
 
 
 def difference_of(row: Row) -> Difference:

@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import Any, cast
 
 from ..draft.argument_errors import need_config
-from ..draft.walk import PLAIN, Leaf, absence_role, free_leaves, has_shared, leaves
+from ..draft.walk import Leaf, absence_role, free_leaves, has_shared, leaves
 from ..schema.bounds import IDENTITY
 from ..schema.class_info import newer, renamed
 from ..schema.field import FieldInfo
-from ..types.base import FieldType
+from ..types.base import FieldType, dump_item
 from ..values.free import Free
 from ..values.node import Node, is_frozen, state_of, value_or_missing
 from ..values.reference import Reference
@@ -81,7 +81,9 @@ def canonical(config: Node) -> str:
             rows = _Rows().section(config)
         except _Irregular:
             return canonical_by_leaves(config)
-        return '{"' + ',"'.join(rows) + "}" if rows else "{}"
+        if type(config).__setpoint__.tag is not None:  # which no field of a root chooses
+            rows = _without(rows, "type")
+        return '{"' + rows.replace("\n", ',"') + "}" if rows else "{}"
     return canonical_by_leaves(config)
 
 
@@ -100,18 +102,20 @@ class _Irregular(Exception):
 class _Rows:
     """The canonical form of a resolved config, put together from that of its sections.
 
-    A row is the text `path":value`, without the quote before it, so that a section's rows become
-    those of the section above by a prefix. Paths hold letters, digits, `_`, `-` and dots only, so
-    that sorted rows are sorted by path. What is outside of identity has no rows, and nothing inside
-    of it has; a section's rows are therefore the same wherever they count, and are kept with it.
+    A row is the text `path":value`, without the quote before it; no row has a line break. The rows
+    of a section are one text, a row a line, which become those of the section above by a prefix.
+    Paths hold letters, digits, `_`, `-` and dots only, so that sorted rows are sorted by path, and
+    rows with a common prefix follow one another. What is outside of identity has no rows, and
+    nothing inside of it has; a section's rows are therefore the same wherever they count, and are
+    kept with it.
     """
 
     def __init__(self) -> None:
         self.quote = _quote()
         self.seen: set[int] = set()
 
-    def section(self, config: Node) -> list[str]:
-        """The sorted rows of a section, by paths relative to it."""
+    def section(self, config: Node) -> str:
+        """The sorted rows of a section, with its tag, by paths relative to it."""
         if id(config) in self.seen:
             raise _Irregular
         self.seen.add(id(config))
@@ -119,8 +123,10 @@ class _Rows:
         # Of what is self-contained, no part stands in a second place.
         if state.self_contained and state.rows is not None:
             return state.rows
+        quote, held, known = self.quote, vars(config), type(config).__setpoint__
         rows: list[str] = []
-        quote, held = self.quote, vars(config)
+        if known.tag is not None and known.role is IDENTITY:
+            rows.append(f'type":{quote(known.tag)}')
         for name, key, info in _plan(type(config)):
             value: Any = held.get(name, MISSING)
             cls = value.__class__
@@ -137,20 +143,19 @@ class _Rows:
             elif value is not MISSING or (value := value_or_missing(config, name)) is not MISSING:
                 self.value(rows, name, info.type, value)
         rows.sort()
+        text = "\n".join(rows)
         if state.self_contained:
-            state.rows = rows
-        return rows
+            state.rows = text
+        return text
 
     def value(self, rows: list[str], name: str, kind: FieldType, value: Any) -> None:
         """The rows of a value; `name` is its path relative to the section."""
         if isinstance(value, Node):
-            cls = type(value).__setpoint__
-            if cls.role is IDENTITY and cls.tag is not None:
-                rows.append(f'{name}.type":{self.quote(cls.tag)}')
-            elif cls.role is IDENTITY and not cls.fields:
+            inside = self.section(value)
+            if inside:
+                rows.append(f"{name}." + inside.replace("\n", f"\n{name}."))
+            elif type(value).__setpoint__.role is IDENTITY and not type(value).__setpoint__.fields:
                 rows.append(f'{name}":{{}}')
-            prefix = f"{name}."
-            rows += [prefix + row for row in self.section(value)]
         elif isinstance(value, Free):
             for leaf in free_leaves(value, (), IDENTITY):
                 path = ".".join(_word(part) for part in leaf.path)
@@ -164,8 +169,7 @@ class _Rows:
             for key, item, inner in items:
                 self.value(rows, f"{name}.{_word(key)}", inner, item)
         elif not kind.nested or absence_role(kind, IDENTITY) is IDENTITY:
-            plain = value if value is not None and type(value) in PLAIN else kind.dump(value)
-            rows.append(f'{name}":{_encoded(json_value(plain), self.quote)}')
+            rows.append(f'{name}":{_encoded(dump_item(kind, value), self.quote)}')
 
     def special(self, rows: list[str], config: Node, info: FieldInfo) -> None:
         """The rows of a field that was added later, or had other names in the canonical form."""
@@ -179,11 +183,9 @@ class _Rows:
             if not type(value).__setpoint__.fields:
                 raise _Irregular
             if tag is not None and same(tag, info.before):
-                found = [row for row in found if not row.startswith(f'{name}.type"')]
+                found = [rest for one in found if (rest := _without(one, f"{name}.type"))]
         elif found and found[0].startswith(f'{name}"'):  # the field is one leaf
-            kind: FieldType = info.type
-            plain: Any = value if value is not None and type(value) in PLAIN else kind.dump(value)
-            plain = json_value(plain)
+            plain = json_value(dump_item(info.type, value))
             if info.before is not MISSING and same(plain, info.before):
                 return
             old = info.formerly(plain) if info.formerly is not None else None
@@ -195,6 +197,11 @@ class _Rows:
                 if any(row.partition('"')[0] in old for row in rows):
                     raise _Irregular  # two fields that had one name
         rows += found
+
+
+def _without(rows: str, path: str) -> str:
+    """Rows without the one of a path."""
+    return "\n".join(row for row in rows.split("\n") if not row.startswith(f'{path}"'))
 
 
 def _plan(cls: Any) -> list[tuple[str, str | None, FieldInfo]]:
@@ -266,7 +273,7 @@ def _encoded(value: Any, quote: Callable[[str], str]) -> str:
     if isinstance(value, int):
         return int.__repr__(value)
     if isinstance(value, float):
-        return float.__repr__(value)
+        return _float(value)
     if isinstance(value, Mapping):
         pairs = sorted(cast(Mapping[str, Any], value).items())
         return "{" + ",".join(f"{quote(key)}:{_encoded(each, quote)}" for key, each in pairs) + "}"

@@ -14,6 +14,8 @@ from ..words.texts import OPENING, LiteralText, PlainScalar, refers, unescaped
 if TYPE_CHECKING:
     from ..values.origin import Origin
     from ..words.names import Path
+# Every type dumps these as they are, so it need not be worked out from the annotation.
+PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 class FieldType:
@@ -129,6 +131,8 @@ def read_item(kind: FieldType, item: object, origin: Origin) -> Any:
 
 def dump_item(kind: FieldType, item: Any) -> Any:
     """One item in plain data; a reference as its text."""
+    if item.__class__ in PLAIN:
+        return item
     return item.text if isinstance(item, Reference) else kind.dump(item)
 
 

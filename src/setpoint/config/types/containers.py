@@ -11,7 +11,7 @@ from ..values.origin import DEFAULT, Origin
 from ..words.errors import Invalid, several
 from ..words.shown import shown
 from ..words.texts import PlainScalar, is_text, parse_flow, parse_list, refuse_credentials
-from .base import FieldType, dump_item, read_item, replace_in_item
+from .base import PLAIN, FieldType, dump_item, read_item, replace_in_item
 
 if TYPE_CHECKING:
     from ..words.names import Path
@@ -123,6 +123,8 @@ class ContainerType(FieldType):
         return True
 
     def dump(self, value: Any) -> Any:
+        if value.__class__ is tuple and PLAIN.issuperset(map(type, value)):
+            return list(value)
         items = ((key, dump_item(kind, item)) for key, item, kind in self.items(value))
         return self.plain(items)
 

@@ -37,7 +37,7 @@ class State:
     # where it is not known, see `walk.has_shared`.
     has_shared: bool | None = None
     # Of such a section: its part of the canonical form, once a fingerprint has been taken.
-    rows: list[str] | None = None
+    rows: str | None = None
     # What resolve found legal but suspicious, on the root; None elsewhere.
     cautions: tuple[Caution, ...] | None = None
 
@@ -187,6 +187,15 @@ def value_or_missing(config: Any, name: str) -> Any:
         return getattr(config, name)
     except UnresolvedError:
         return MISSING
+
+
+def values_of(config: Node) -> dict[str, Any]:
+    """The values of all fields that have one, in order of declaration."""
+    fields, held = type(config).__setpoint__.fields, vars(config)
+    if is_frozen(config) and len(held) == len(fields):
+        return {name: held[name] for name in fields}
+    found = {name: value_or_missing(config, name) for name in fields}
+    return {name: value for name, value in found.items() if value is not MISSING}
 
 
 def touched(config: Node) -> Iterator[str]:
