@@ -74,7 +74,7 @@ def test_infinities_that_would_fail_at_the_second_step(cli: CommandLine) -> None
 def test_the_plan_shows_groups(cli: CommandLine) -> None:
     group = "{pattern = norm, lr_multiplier = 0.5, options = {betas = [0.8, 0.9]}}"
     words = f"check small.toml --plan --optimizer muon --optimizer.groups '[{group}]'"
-    compare("cli/check_plan", cli.ok(words).partition("groups of parameters")[2])
+    compare("cli/check_plan", cli.ok(words).partition("parameter groups")[2])
     found = json.loads(cli.ok(f"{words} --json"))["plan"]["groups"]
     assert found[-1]["options"] == {"algorithm": "adamw", "betas": [0.8, 0.9]}
     assert "plan" not in json.loads(cli.ok("check small.toml --json"))

@@ -32,7 +32,7 @@ class Plan:
 
     def render(self) -> str:
         """The plan for people."""
-        groups = [bold("groups of parameters"), _groups(self.groups)]
+        groups = [bold("parameter groups"), _groups(self.groups)]
         return "\n".join([*groups, "", bold("memory"), _memory(self.memory)])
 
 
@@ -49,7 +49,15 @@ def make_plan(job: Job) -> Plan:
 
 
 def _groups(rows: Sequence[GroupRow]) -> str:
-    headings = ("  group", "lr", "decay", "tensors", "parameters", "options", "first names")
+    headings = (
+        "  group",
+        "lr",
+        "weight decay",
+        "tensors",
+        "parameters",
+        "options",
+        "first parameters",
+    )
     cells: list[tuple[str, ...]] = []
     for row in rows:
         options = ", ".join(f"{name} = {_shown(value)}" for name, value in row.options.items())
@@ -75,16 +83,16 @@ def _memory(plan: MemoryPlan) -> str:
         "master weights": plan.masters,
         "gradients": plan.gradients,
         "optimizer state": state,
-        "of it on the host": plan.on_host,
+        "of which on the host": plan.on_host,
         "averaged weights, while evaluated": plan.averaged,
         "activations of a micro-batch": None if held is None else held.kept,
         "recomputation of a layer": 0 if held is None else held.again,
         "logits and their loss": None if held is None else held.logits,
     }
     known = [(f"  {what}", in_units(size)) for what, size in sizes.items() if size]
-    unknown = [(f"  {what}", "not known here") for what, size in sizes.items() if size is None]
-    more = "" if not unknown else ", without what is not known"
-    return table([*known, *unknown, ("  together at most", in_units(plan.total) + more)])
+    unknown = [(f"  {what}", "unknown here") for what, size in sizes.items() if size is None]
+    more = "" if not unknown else ", without the unknown parts"
+    return table([*known, *unknown, ("  total at most", in_units(plan.total) + more)])
 
 
 def _shown(value: Any) -> str:

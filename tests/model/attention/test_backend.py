@@ -36,7 +36,7 @@ def compare(backend, places, window=None, *, inputs, atol=1e-5, **options):
     exact = [x.detach().float().requires_grad_(x.requires_grad) for x in inputs]
     results = []
     for attend, given in ((backend, inputs), (Eager(), exact)):
-        mixed = attend.attend(*given, attend.see(places, window), **options)
+        mixed = attend.attend(*given, attend.prepare_mask(places, window), **options)
         found = [(mixed * weights).float()]
         if given[0].requires_grad:
             found += torch.autograd.grad(found[0].sum(), given)
@@ -95,7 +95,7 @@ def test_weights_are_dropped(name):
     backend = choose_backend(config, torch.device("cpu"))
     query, key, value = draw(grad=False)
     value = torch.ones_like(value)
-    seen = backend.see(LAYOUTS["plain"], None)
+    seen = backend.prepare_mask(LAYOUTS["plain"], None)
     torch.manual_seed(1)
     mixed = backend.attend(query, key, value, seen, dropout=0.5)
     # The weights of a row sum to one, and what is kept counts twice.
@@ -108,7 +108,7 @@ def test_weights_are_dropped(name):
 def test_eager_against_one_query_at_a_time():
     query, key, value = (x.double() for x in draw(grad=False))
     places = LAYOUTS["right padding"]
-    seen = Eager().see(places, 4)
+    seen = Eager().prepare_mask(places, 4)
     mixed = Eager().attend(query, key, value, seen, scale=0.7, soft_cap=0.5)
     for row in range(BATCH):
         for s in range(LENGTH):

@@ -86,7 +86,7 @@ def test_kernels_are_asked_for_by_name(monkeypatch):
     x = torch.randn(1, 3, 2, 4)
     for name in ("sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math"):
         backend = SDPA(name)
-        backend.attend(x, x, x, SDPA.see(backend, _layout(CPU), None))
+        backend.attend(x, x, x, SDPA.prepare_mask(backend, _layout(CPU), None))
     assert allowed == [[place == kernel for place in range(4)] for kernel in range(4)]
 
 
@@ -101,7 +101,7 @@ def test_grouped_heads_are_repeated_for_the_kernel_that_needs_it(monkeypatch):
     query, key = torch.randn(1, 3, 4, 4), torch.randn(1, 3, 2, 4)
     for name in ("sdpa", "sdpa_flash", "sdpa_efficient"):
         backend = SDPA(name)
-        backend.attend(query, key, key, backend.see(_layout(CPU), None))
+        backend.attend(query, key, key, backend.prepare_mask(_layout(CPU), None))
     assert seen == [(2, True), (2, True), (4, False)]
     heads = repeat_heads(key, 2)
     assert torch.equal(heads[:, :, 0], heads[:, :, 1])
@@ -110,9 +110,9 @@ def test_grouped_heads_are_repeated_for_the_kernel_that_needs_it(monkeypatch):
 
 
 def test_the_flash_kernel_of_a_gpu_takes_no_mask():
-    assert SDPA("sdpa_flash").see(_layout(CUDA), None).is_causal
+    assert SDPA("sdpa_flash").prepare_mask(_layout(CUDA), None).is_causal
     with pytest.raises(SetpointError, match="sdpa_flash takes no mask on a GPU"):
-        SDPA("sdpa_flash").see(_layout(CUDA), 2)
+        SDPA("sdpa_flash").prepare_mask(_layout(CUDA), 2)
 
 
 def _layout(device):

@@ -32,17 +32,17 @@ def test_only_kinds_that_the_model_has_are_prepared():
 
 
 def test_the_plain_case_makes_no_mask():
-    seen = attention_context(small_config(), TOKENS).views["full"].seen
-    assert (seen.is_causal, seen.mask) == (True, None)
+    mask = attention_context(small_config(), TOKENS).views["full"].mask
+    assert (mask.is_causal, mask.mask) == (True, None)
     long = small_config(attention_pattern=("sliding",), sliding_window=9)
-    seen = attention_context(long, TOKENS).views["sliding"].seen
-    assert (seen.is_causal, seen.mask) == (True, None)
-    seen = attention_context(small_config(), TOKENS, torch.arange(3, 12)).views["full"].seen
-    assert (seen.is_causal, seen.mask) == (True, None)
+    mask = attention_context(long, TOKENS).views["sliding"].mask
+    assert (mask.is_causal, mask.mask) == (True, None)
+    mask = attention_context(small_config(), TOKENS, torch.arange(3, 12)).views["full"].mask
+    assert (mask.is_causal, mask.mask) == (True, None)
     cache = KeyValueCache()
     attention_context(small_config(), TOKENS, cache=cache)
-    seen = attention_context(small_config(), TOKENS[:, :1], cache=cache).views["full"].seen
-    assert (seen.is_causal, seen.mask) == (False, None)
+    mask = attention_context(small_config(), TOKENS[:, :1], cache=cache).views["full"].mask
+    assert (mask.is_causal, mask.mask) == (False, None)
 
 
 def test_kinds_share_a_rotation_unless_their_bases_differ():
@@ -64,7 +64,7 @@ def test_other_positions_do_not_turn(positions):
     context = attention_context(small_config(positions=positions), TOKENS)
     assert context.views["full"].rotation is None
     x = torch.randn(2, 9, 6, 4)
-    assert context.turn(x, "full") is x
+    assert context.apply_rotary(x, "full") is x
 
 
 def test_latent_attention_turns_its_own_part():

@@ -19,7 +19,7 @@ def look(query, *arguments, **options):
 def attend(**options):
     x = torch.randn(2, 11, 2, 8)
     places = LAYOUTS["documents"]
-    Flash(look).attend(x, x, x, Flash(look).see(places, 4), **options)
+    Flash(look).attend(x, x, x, Flash(look).prepare_mask(places, 4), **options)
     return dict(GIVEN)
 
 

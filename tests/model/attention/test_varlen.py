@@ -27,7 +27,7 @@ def test_groups_are_asked_for_where_there_is_a_question(kv_heads):
     query, key = torch.randn(2, 11, 4, 8), torch.randn(2, 11, kv_heads, 8)
     for function in (new, old):
         backend = Varlen(function)
-        backend.attend(query, key, key, backend.see(LAYOUTS["plain"], None))
+        backend.attend(query, key, key, backend.prepare_mask(LAYOUTS["plain"], None))
     assert options == [kv_heads == 1, None]
 
 

@@ -71,13 +71,13 @@ class Attention(nn.Module):
         query, key, value = self._project(cast_once(x))
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        query, key = context.turn(query, self.kind), context.turn(key, self.kind)
-        key, value = context.remember(self.layer, self.kind, key, value)
+        query, key = context.apply_rotary(query, self.kind), context.apply_rotary(key, self.kind)
+        key, value = context.update_cache(self.layer, self.kind, key, value)
         mixed = context.backend.attend(
             query,
             key,
             value,
-            context.views[self.kind].seen,
+            context.views[self.kind].mask,
             scale=self.scale,
             soft_cap=self.soft_cap,
             dropout=self.dropout if self.training else 0.0,

@@ -32,7 +32,7 @@ class View:
     """
 
     rotation: Rotation | None
-    seen: Any
+    mask: Any
     first: int
 
 
@@ -49,7 +49,7 @@ class AttentionContext:
     views: dict[Kind, View]
     cache: KeyValueCache | None = None
 
-    def turn(self, x: Tensor, kind: Kind) -> Tensor:
+    def apply_rotary(self, x: Tensor, kind: Kind) -> Tensor:
         """Rotate queries or keys by their positions, if the model does.
 
         Returns:
@@ -58,7 +58,7 @@ class AttentionContext:
         by = self.views[kind].rotation
         return x if by is None else rotate(x, by)
 
-    def remember(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def update_cache(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Append what a layer keeps of the new tokens to the cache, if there is one.
 
         Returns:
@@ -117,8 +117,8 @@ def attention_context(
     for kind in kinds_of(config):
         window = config.sliding_window if kind == "sliding" else None
         first = 0 if cache is None or window is None else cache.forget(layout, window)
-        seen = backend.see(layout.without_first(first), window)
-        views[kind] = View(_rotation(config, kind, positions, turned), seen, first)
+        mask = backend.prepare_mask(layout.without_first(first), window)
+        views[kind] = View(_rotation(config, kind, positions, turned), mask, first)
     return AttentionContext(positions, backend, views, cache)
 
 

@@ -12,7 +12,7 @@ from setpoint.model.attention.layout import Layout, visible
 class Eager:
     """Plain tensor operations, which hold all S x L weights."""
 
-    def see(self, layout: Layout, window: int | None) -> Tensor:
+    def prepare_mask(self, layout: Layout, window: int | None) -> Tensor:
         """Make the mask.
 
         Arguments:
@@ -25,7 +25,7 @@ class Eager:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        seen: Tensor,
+        mask: Tensor,
         *,
         scale: float | None = None,
         soft_cap: float | None = None,
@@ -43,7 +43,7 @@ class Eager:
         scores = heads @ key.permute(0, 2, 3, 1).unsqueeze(2) * scale
         if soft_cap is not None:
             scores = torch.tanh(scores / soft_cap) * soft_cap
-        scores = scores.float().masked_fill(~seen.unsqueeze(2), -torch.inf)
+        scores = scores.float().masked_fill(~mask.unsqueeze(2), -torch.inf)
         weights = F.dropout(scores.softmax(dim=-1), dropout).to(value.dtype)
         mixed = weights @ value.transpose(1, 2).unsqueeze(2)
         return mixed.flatten(1, 2).transpose(1, 2)

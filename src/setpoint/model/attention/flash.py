@@ -25,7 +25,7 @@ class Flash:
             )
         self.function = function
 
-    def see(self, layout: Layout, window: int | None) -> Packed:
+    def prepare_mask(self, layout: Layout, window: int | None) -> Packed:
         """Find the sequences.
 
         Arguments:
@@ -38,7 +38,7 @@ class Flash:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        seen: Packed,
+        mask: Packed,
         *,
         scale: float | None = None,
         soft_cap: float | None = None,
@@ -55,17 +55,17 @@ class Flash:
                 query,
                 key,
                 value,
-                seen.query_starts,
-                seen.key_starts,
-                seen.longest_query,
-                seen.longest_key,
+                mask.query_starts,
+                mask.key_starts,
+                mask.longest_query,
+                mask.longest_key,
                 dropout_p=dropout,
                 softmax_scale=scale,
                 causal=True,
-                window_size=seen.window,
+                window_size=mask.window,
                 # The package's way to say: no cap.
                 softcap=0.0 if soft_cap is None else soft_cap,
                 deterministic=torch.are_deterministic_algorithms_enabled(),
             )
 
-        return attend_packed(kernel, query, key, value, seen)
+        return attend_packed(kernel, query, key, value, mask)

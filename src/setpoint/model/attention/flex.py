@@ -21,7 +21,7 @@ _compiled_blocks: Any = torch.compile(create_block_mask)
 class Flex:
     """`torch.nn.attention.flex_attention`, compiled on a GPU (Dong et al., 2024)."""
 
-    def see(self, layout: Layout, window: int | None) -> BlockMask:
+    def prepare_mask(self, layout: Layout, window: int | None) -> BlockMask:
         """Find the blocks that are seen whole, in part and not at all.
 
         Arguments:
@@ -38,7 +38,7 @@ class Flex:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        seen: BlockMask,
+        mask: BlockMask,
         *,
         scale: float | None = None,
         soft_cap: float | None = None,
@@ -64,7 +64,7 @@ class Flex:
             key.transpose(1, 2),
             value.transpose(1, 2),
             score_mod=None if soft_cap is None else capping(soft_cap),
-            block_mask=seen,
+            block_mask=mask,
             scale=scale,
             enable_gqa=query.shape[2] != key.shape[2],
         )

@@ -93,11 +93,11 @@ class LatentAttention(nn.Module):
         # Head counts are read off the shapes: under tensor parallelism they are the local ones.
         query = query.unflatten(-1, (-1, self.nope_head_dim + self.rope_head_dim))
         plain, turned = query.split((self.nope_head_dim, self.rope_head_dim), dim=-1)
-        turned = context.turn(turned, self.kind)
+        turned = context.apply_rotary(turned, self.kind)
         latent, shared = self.key_value_down(x).split((self.kv_rank, self.rope_head_dim), dim=-1)
         latent = self.key_value_down_norm(latent)
-        shared = self.shared_key(context.turn(shared.unsqueeze(2), self.kind))
-        latent, shared = context.remember(self.layer, self.kind, latent, shared)
+        shared = self.shared_key(context.apply_rotary(shared.unsqueeze(2), self.kind))
+        latent, shared = context.update_cache(self.layer, self.kind, latent, shared)
         if context.cache is not None and x.shape[1] == 1:
             mixed = self._attend_to_latents(plain, turned, latent, shared, context)
         else:
@@ -144,7 +144,7 @@ class LatentAttention(nn.Module):
             query,
             key,
             value,
-            context.views[self.kind].seen,
+            context.views[self.kind].mask,
             scale=self.scale,
             soft_cap=self.soft_cap,
             dropout=self.dropout if self.training else 0.0,

@@ -83,7 +83,7 @@ def _attempt(
                     query,
                     key,
                     value,
-                    backend.see(layout, window),
+                    backend.prepare_mask(layout, window),
                     soft_cap=config.attention_soft_cap,
                     dropout=config.attention_dropout if training else 0.0,
                 )

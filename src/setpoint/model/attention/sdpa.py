@@ -20,7 +20,7 @@ KERNELS = {
 }
 
 
-class Seen(NamedTuple):
+class SdpaMask(NamedTuple):
     """What scaled dot product attention takes.
 
     Arguments:
@@ -39,7 +39,7 @@ class SDPA:
         self.name = name
         self.kernel = KERNELS[name]
 
-    def see(self, layout: Layout, window: int | None) -> Seen:
+    def prepare_mask(self, layout: Layout, window: int | None) -> SdpaMask:
         """Make a mask, where causality alone does not say it.
 
         Arguments:
@@ -49,22 +49,22 @@ class SDPA:
             SetpointError: the kernel takes no mask.
         """
         if layout.is_causal(window):
-            return Seen(is_causal=True)
+            return SdpaMask(is_causal=True)
         if layout.is_last(window):
-            return Seen(is_causal=False)
+            return SdpaMask(is_causal=False)
         if self.name == "sdpa_flash" and layout.device.type == "cuda":
             raise SetpointError(
                 "model.attention_backend = sdpa_flash takes no mask on a GPU, which windows, "
                 "documents and padding need; use sdpa, flex, varlen or flash_attention"
             )
-        return Seen(is_causal=False, mask=visible(layout, window))
+        return SdpaMask(is_causal=False, mask=visible(layout, window))
 
     def attend(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        seen: Seen,
+        mask: SdpaMask,
         *,
         scale: float | None = None,
         soft_cap: float | None = None,
@@ -76,26 +76,26 @@ class SDPA:
             scale: of the products; None: 1 / sqrt(D).
         """
         assert soft_cap is None
-        if self._needs_equal_heads(query, seen):
+        if self._needs_equal_heads(query, mask):
             key, value = (repeat_heads(x, query.shape[2] // x.shape[2]) for x in (key, value))
         with self._chosen():
             mixed = F.scaled_dot_product_attention(
                 query.transpose(1, 2),
                 key.transpose(1, 2),
                 value.transpose(1, 2),
-                attn_mask=seen.mask,
+                attn_mask=mask.mask,
                 dropout_p=dropout,
-                is_causal=seen.is_causal,
+                is_causal=mask.is_causal,
                 scale=scale,
                 enable_gqa=query.shape[2] != key.shape[2],
             )
         return mixed.transpose(1, 2)
 
-    def _needs_equal_heads(self, query: Tensor, seen: Seen) -> bool:
+    def _needs_equal_heads(self, query: Tensor, mask: SdpaMask) -> bool:
         # The memory-efficient kernel, the only one but cuDNN's that takes masks on a GPU, knows
         # no grouped queries; without it PyTorch falls back to holding all the weights.
         return self.name == "sdpa_efficient" or (
-            self.name == "sdpa" and seen.mask is not None and query.is_cuda
+            self.name == "sdpa" and mask.mask is not None and query.is_cuda
         )
 
     def _chosen(self) -> AbstractContextManager[object]:

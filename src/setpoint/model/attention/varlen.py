@@ -26,7 +26,7 @@ class Varlen:
         # Before PyTorch 2.12 grouped queries were taken without asking.
         self.asks_for_groups = "enable_gqa" in inspect.signature(function).parameters
 
-    def see(self, layout: Layout, window: int | None) -> Packed:
+    def prepare_mask(self, layout: Layout, window: int | None) -> Packed:
         """Find the sequences.
 
         Arguments:
@@ -39,7 +39,7 @@ class Varlen:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        seen: Packed,
+        mask: Packed,
         *,
         scale: float | None = None,
         soft_cap: float | None = None,
@@ -52,7 +52,7 @@ class Varlen:
         """
         assert soft_cap is None
         assert dropout == 0.0
-        options: dict[str, Any] = {"scale": scale, "window_size": seen.window}
+        options: dict[str, Any] = {"scale": scale, "window_size": mask.window}
         if self.asks_for_groups:
             options["enable_gqa"] = query.shape[2] != key.shape[2]
 
@@ -61,13 +61,13 @@ class Varlen:
                 query,
                 key,
                 value,
-                seen.query_starts,
-                seen.key_starts,
-                seen.longest_query,
-                seen.longest_key,
+                mask.query_starts,
+                mask.key_starts,
+                mask.longest_query,
+                mask.longest_key,
                 **options,
             )
             assert isinstance(result, torch.Tensor)
             return result
 
-        return attend_packed(kernel, query, key, value, seen)
+        return attend_packed(kernel, query, key, value, mask)
