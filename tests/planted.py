@@ -276,15 +276,15 @@ BREAKS = [
         "optim",
     ),
     Break(
-        "optim/schedule/warmup.py",
+        "optim/schedule/curves.py",
         "((at + ahead) / warmup)",
         "(at / warmup)",
         "optim/schedule",
     ),
     Break(
-        "optim/schedule/plateau.py",
-        "if self.waited > self.patience:",
-        "if self.waited >= self.patience:",
+        "optim/schedule/build.py",
+        "if self.waited > self.config.patience:",
+        "if self.waited >= self.config.patience:",
         "optim/schedule",
     ),
     # Checkpoints.
