@@ -132,7 +132,7 @@ class Definitions:
                     properties[key].append(schema)
         self.schemas[name] = {
             "properties": {
-                key: options[0] if len(options) == 1 else _any_of(options)
+                key: options[0] if len(options) == 1 else _of_any(options)
                 for key, options in properties.items()
             },
             # Closed, although the `type` may be one that takes any argument: a misspelt key is far
@@ -161,6 +161,19 @@ def _pointer(name: str) -> str:
     return f"#/$defs/{name}"
 
 
-def _any_of(options: list[Schema]) -> Schema:
+def _of_any(options: list[Schema]) -> Schema:
+    """One field of several variants: what each takes, with the help of the first."""
     help = {key: text for key, text in options[0].items() if key == "description"}
-    return {**help, **inside([{"anyOf": options}])}
+    if all(
+        "default" in option and option["default"] == options[0]["default"] for option in options
+    ):
+        help["default"] = options[0]["default"]
+    taken: list[Schema] = []
+    for option in options:
+        bare = {
+            key: value for key, value in option.items() if key not in ("description", "default")
+        }
+        if bare not in taken:
+            taken.append(bare)
+    # Of one schema a validator says which keyword is not met; of `anyOf` only that none fits.
+    return {**help, **(taken[0] if len(taken) == 1 else inside([{"anyOf": options}]))}
