@@ -199,3 +199,21 @@ def test_training_starts_without_inference(tmp_path: Path) -> None:
         "assert not [name for name in sys.modules if name.startswith('setpoint.infer')]"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+
+
+def test_a_variable_that_sounds_like_an_option_is_refused(
+    cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SETPOINT__EVALUATION__SEQUENCES", "3")
+    answer = cli(f"evaluate {run}")
+    assert answer.status == 2
+    assert "SETPOINT__EVALUATION__SEQUENCES): use --sequences" in answer.err
+    monkeypatch.delenv("SETPOINT__EVALUATION__SEQUENCES")
+    monkeypatch.setenv("SETPOINT__TRACKING__EVERY", "3")
+    assert cli(f"evaluate {run}").status == 0
+
+
+def test_a_file_with_a_null_seed_stands_for_no_run(cli: CommandLine) -> None:
+    answer = cli("generate small.toml --seed null --prompt a")
+    assert answer.status == 2
+    assert "seed = null: small.toml stands for no run" in answer.err

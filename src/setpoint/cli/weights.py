@@ -17,6 +17,7 @@ from setpoint.config import (
     COMMAND_LINE,
     DEFAULT,
     DERIVED,
+    ENVIRONMENT,
     IDENTITY,
     PROGRAM,
     RUNTIME,
@@ -90,6 +91,12 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         path = source
         _refuse_another_model(path, job)
         _refuse_what_is_over(job, arguments)
+    elif job.seed is None:
+        raise SetpointError(
+            f"seed = null: {source} stands for no run, since each start draws a seed and is a run "
+            f"of its own; give the run directory, which `setpoint compare "
+            f"{os.path.join(job.workspace, *filter(None, [job.experiment]))}` lists"
+        )
     else:
         path = run_directory_of(job)
     if not os.path.isdir(path):
@@ -255,13 +262,13 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
     lines: list[str] = []
     for leaf in leaves(job):
         today = leaf.chain and not isinstance(leaf.origin, Recorded)
-        if not today or leaf.origin.layer != COMMAND_LINE or leaf.role is not RUNTIME:
-            continue
-        if leaf.path[0] in TAKEN_OVER:
+        if not today or leaf.role is not RUNTIME or leaf.path[0] in TAKEN_OVER:
             continue
         path = [str(part) for part in leaf.path]
         option = INSTEAD.get(command, {}).get(".".join(path[:2]))
-        if only_instead and not option:
+        # Variables may be set for other commands, so that only what sounds like an option counts.
+        typed = leaf.origin.layer == COMMAND_LINE and not only_instead
+        if not typed and not (option and leaf.origin.layer in (COMMAND_LINE, ENVIRONMENT)):
             continue
         given = f"  {leaf.key} ({leaf.origin.describe(leaf.path)})"
         lines.append(f"{given}: use {option}" if option else given)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .composition import compose as compose
     from .composition import import_presets as import_presets
     from .draft.argument_errors import need_class as need_class
+    from .draft.argument_errors import need_resolved as need_resolved
     from .draft.build import building as building
     from .draft.build import owner_of as owner_of
     from .draft.config import Builds as Builds
@@ -262,7 +263,7 @@ _NAMES = {
         "ANY_NAME call_component converted_argument parameters_of takes_parameter wrong_arguments"
     ),
     "composition": "Composition HEADERS SUFFIXES SWEEP_KEY compose import_presets",
-    "draft.argument_errors": "need_class",
+    "draft.argument_errors": "need_class need_resolved",
     "draft.build": "building owner_of",
     "draft.config": "Builds Config fields_of is_set",
     "draft.copying": "draft_of is_changed",

@@ -12,6 +12,7 @@ from setpoint.config import Config, SetpointError, field
 from setpoint.config.schema.tree import add_section
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
+from setpoint.train.record.outlook import standing
 from setpoint.train.run import train
 from setpoint.train.step.loop import Loop, StepResult
 
@@ -70,3 +71,27 @@ def test_what_builds_no_callback_is_refused_before_anything_is_written(tmp_path:
     with pytest.raises(SetpointError, match=r"idle: an added section must build a .*Callback"):
         train(job)
     assert not list((tmp_path / "runs").glob("*/config.json"))
+
+
+def test_a_draft_is_refused_by_the_name_of_the_function(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="train takes a resolved configuration, got a draft"):
+        train(small_job(tmp_path).evolve())
+
+
+def test_an_outcome_is_shown_without_its_parts(tmp_path: Path) -> None:
+    assert len(repr(train(small_job(tmp_path, "duration=1 steps")))) < 3000
+
+
+def test_damaged_metrics_do_not_fail_the_end(tmp_path: Path) -> None:
+    """A session that was stopped before its first evaluation looks for one in the metrics."""
+    job = small_job(tmp_path, "duration=4 steps", "evaluation.every=last_step")
+    run = train(job).directory
+    (run / "metrics.jsonl").write_text("damaged\n")
+    assert train(job).status == 0
+
+
+def test_how_far_a_run_is_does_not_depend_on_the_pointer(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=4 steps")).directory
+    (run / "checkpoints" / "latest").write_text("nonsense")
+    (run / "events.jsonl").unlink()
+    assert standing(str(run)) == "is at step 4"

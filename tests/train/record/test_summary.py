@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from setpoint.config import compose, resolve
 from setpoint.data.ngram import ngram_baselines
 from setpoint.train.config import Job
+from setpoint.train.record.run_name import draw_seed
 from setpoint.train.record.summary import print_summary
 from setpoint.train.run import Outcome, train
 
@@ -78,3 +80,17 @@ def test_a_stopped_run_is_said_to_go_on(tmp_path: Path) -> None:
     lines = summary(job, replace(train(job), status=130))
     assert "state interrupted" in lines
     assert lines[-1] == "saved at step 2; the same command resumes there"
+
+
+def test_a_run_of_a_drawn_seed_resumes_by_its_directory(tmp_path: Path) -> None:
+    """The same command would draw another seed, and so begin another run."""
+    from dataclasses import replace
+
+    draft = small_job(tmp_path, "duration=2 steps", "seed=null").evolve()
+    draw_seed(draft)
+    job = resolve(draft)
+    outcome = replace(train(job), status=130)
+    command = f"saved at step 2; `setpoint train {outcome.directory}` resumes there"
+    assert summary(job, outcome)[-1] == command
+    recorded = compose(Job, str(outcome.directory)).resolve()
+    assert summary(recorded, outcome)[-1] == "saved at step 2; the same command resumes there"

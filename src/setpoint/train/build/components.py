@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,7 +105,9 @@ def data_line(job: Job, parts: Components) -> str:
     return "; ".join([line, *meant])
 
 
-def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Components:
+def build_components(
+    job: Job, fresh: bool = True, show: Work = no_work, tokenizer_files: Path | None = None
+) -> Components:
     """Build everything that a job needs; nothing is written.
 
     What is built works under `build.process.settings_of(job)`, which the caller opens
@@ -113,6 +116,7 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
     Arguments:
         fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
             has weights of its own.
+        tokenizer_files: the directory with the tokenizer's files; None: `tokenizer.path`.
 
     Raises:
         SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
@@ -122,7 +126,8 @@ def build_components(job: Job, fresh: bool = True, show: Work = no_work) -> Comp
     device = world.device
     assert job.seed is not None
     seed_everything(job.seed, world.rank)
-    tokenizer = job.tokenizer.build()
+    elsewhere = {} if tokenizer_files is None else {"directory": tokenizer_files}
+    tokenizer = job.tokenizer.build(**elsewhere)
     require_tokens(job.loss, tokenizer.vocab_size)
     corpus, kept_back = job.data.build(tokenizer=tokenizer, show=show)
     if job.evaluation is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Outcome:
     ended: Position
     scores: Scores
     reason: str | None
-    parts: Components
+    parts: Components = field(repr=False)  # megabytes of text otherwise
 
     @property
     def score(self) -> Score | None:

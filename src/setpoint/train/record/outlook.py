@@ -2,54 +2,59 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from setpoint.checkpoint.layout import directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.checkpoint.pointers import readable_pointer
 from setpoint.config import SetpointError
 from setpoint.track.jsonl import read_jsonl
+from setpoint.train.config import Job
+from setpoint.train.record.run_name import is_drawn
 
 FINISHED = "is finished"
+THE_SAME = "the same command"
 
 
-def newest_whole(root: Path) -> int | None:
-    """Find the newest checkpoint whose files are there in full length; no checksum is computed.
-
-    Returns:
-        its step; None if there is none.
-    """
+def newest_whole(root: Path) -> tuple[int, Path] | tuple[None, None]:
+    """Find the newest checkpoint whose files are there in full length; no checksum is computed."""
     for step, directory in reversed(list_checkpoints(root).items()):
         try:
             files = read_manifest(directory).files
             if all((directory / name).stat().st_size == each.size for name, each in files.items()):
-                return step
+                return step, directory
         except (SetpointError, OSError):
             continue
-    return None
+    return None, None
 
 
 def format_newest(root: Path) -> str:
     """Name the newest whole checkpoint, for those who leave in a hurry."""
-    step = newest_whole(root)
+    step, _ = newest_whole(root)
     if step is None:
         return "There is no checkpoint yet"
     return f"The newest checkpoint is {root / directory_name(step)}"
 
 
-def outlook(root: Path, since: int | None = None) -> str:
+def outlook(root: Path, since: int | None = None, again: str = THE_SAME) -> str:
     """Say what a stop means where everything that was trained is saved.
 
     Arguments:
         since: the step at which this session went on; None before it has.
+        again: what resumes the run; see `command_again`.
     """
-    step = newest_whole(root)
+    step, _ = newest_whole(root)
     if step is None:
-        return "nothing was trained; the same command starts again"
+        return f"nothing was trained; {again} starts again"
     if since is None or step <= since:
-        return f"nothing was trained; the same command resumes at step {step}"
-    return f"saved at step {step}; the same command resumes there"
+        return f"nothing was trained; {again} resumes at step {step}"
+    return f"saved at step {step}; {again} resumes there"
+
+
+def command_again(job: Job, path: str | Path) -> str:
+    """What resumes a run: the command that began it, unless that draws another seed."""
+    return f"`setpoint train {shlex.quote(str(path))}`" if is_drawn(job) else THE_SAME
 
 
 def standing(folder: str) -> str:
@@ -58,7 +63,7 @@ def standing(folder: str) -> str:
     rows = [row for row in _rows(folder) if row.get("event") in sessions]
     if rows and rows[-1]["event"] == "end" and rows[-1].get("status") == 0:
         return f"{FINISHED} at step {rows[-1].get('step')}"
-    step = readable_pointer(Path(folder, "checkpoints"), "latest")
+    step, _ = newest_whole(Path(folder, "checkpoints"))
     return "has no checkpoint yet" if step is None else f"is at step {step}"
 
 

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from setpoint.checkpoint.layout import list_checkpoints
-from setpoint.config import CONFIG, NEEDS, ConfigError, SetpointError, resolve, verify
+from setpoint.config import (
+    CONFIG,
+    NEEDS,
+    ConfigError,
+    SetpointError,
+    need_resolved,
+    resolve,
+    verify,
+)
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 from setpoint.train.record.accepted import Accepted, refuse_renaming
 from setpoint.train.record.contract import check_contract
+from setpoint.train.record.kept import kept_tokenizer
 from setpoint.train.record.run_name import draw_seed, run_directory_of
 
 Stamp = tuple[int | None, tuple[int, ...]]
@@ -28,6 +37,7 @@ class Plan:
         accept: fields and sections of the fingerprint that may differ from the record.
         accepted: what differs from the record, the data aside; None for a new run.
         stamp: the record and the checkpoints as they were when they were compared.
+        tokenizer: the checkpoint to read the tokenizer from; None: from `tokenizer.path`.
     """
 
     job: Job
@@ -36,6 +46,7 @@ class Plan:
     accept: Sequence[str]
     accepted: Accepted | None
     stamp: Stamp
+    tokenizer: Path | None
 
     @property
     def has_checkpoints(self) -> bool:
@@ -61,6 +72,7 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
     Raises:
         SetpointError: if they contradict each other, or the job cannot be trained here.
     """
+    need_resolved(job, "train")
     if job.seed is None:
         draft = job.evolve()
         draw_seed(draft)
@@ -72,13 +84,14 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
         raise ConfigError(problems)
     path = Path(directory if directory is not None else run_directory_of(job))
     looked_at, stamp = RunDirectory.look(path), stamp_of(path)
+    tokenizer = kept_tokenizer(job, path)
     _check_resume(job, path, bool(stamp[1]))
     accepted = None
     if (path / CONFIG).exists() or stamp[1]:
         accepted = check_contract(str(path), job, accept, given=directory is not None)
         if directory is not None:
             refuse_renaming(str(path), accepted)
-    return Plan(job, path, looked_at, accept, accepted, stamp)
+    return Plan(job, path, looked_at, accept, accepted, stamp, tokenizer)
 
 
 def stamp_of(path: Path) -> Stamp:

@@ -10,12 +10,16 @@ from setpoint.config import (
     PROGRAM,
     SHORT,
     Origin,
+    Recorded,
     SetpointError,
     can_be_path,
+    chain_of,
     fingerprint,
     shown_plain,
 )
 from setpoint.train.config import Job
+
+DRAWN = "drawn, since seed is null"
 
 
 def run_directory_of(job: Job, digest: str | None = None) -> str:
@@ -48,4 +52,11 @@ def draw_seed(draft: Job) -> None:
     if draft.seed is None:
         import secrets  # which loads hashlib, and no other command draws any
 
-        draft.set_field("seed", secrets.randbits(62), Origin(PROGRAM, "drawn, since seed is null"))
+        draft.set_field("seed", secrets.randbits(62), Origin(PROGRAM, DRAWN))
+
+
+def is_drawn(job: Job) -> bool:
+    """Whether the seed was drawn by this process, so that the same command draws another one."""
+    chain = chain_of(job, "seed")
+    last = chain[-1][0] if chain else None
+    return last is not None and not isinstance(last, Recorded) and DRAWN in last.describe(("seed",))

@@ -28,7 +28,7 @@ from setpoint.train.evaluation.score import Scores, scores_in
 from setpoint.train.record.context import Outcome, Run, Start
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
-from setpoint.train.record.outlook import format_newest, outlook
+from setpoint.train.record.outlook import command_again, format_newest, outlook
 from setpoint.train.record.refuse import Plan, what_is_gone
 from setpoint.train.record.start import write_start
 from setpoint.train.record.state import restore, states_of
@@ -145,7 +145,8 @@ def run_loop(run: Run, loop: Loop) -> None:
     """
     root, stop = run.store.root, run.stop
     stop.newest = partial(format_newest, root)
-    stop.outlook = partial(outlook, root, loop.position.step)
+    again = command_again(run.job, run.directory.path)
+    stop.outlook = partial(outlook, root, loop.position.step, again)
     if stop.is_deaf:
         run.progress.note(
             "training runs in a thread that is not the main one, where Python takes no signals: "
@@ -230,7 +231,7 @@ def _start_again(run: Run) -> None:
 
 def _scores_at(path: Path, step: int) -> Scores:
     """Look up an evaluation of the sessions before, for a run that is finished already."""
-    rows = read_jsonl(path) if path.exists() else []
+    rows = read_jsonl(path, damaged=[]) if path.exists() else []
     for row in reversed(rows):
         if row.get("kind") == "evaluation" and row["step"] == step:
             return scores_in(row)

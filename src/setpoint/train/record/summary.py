@@ -12,7 +12,7 @@ from setpoint.track.summary import print_table
 from setpoint.train.config import Job
 from setpoint.train.evaluation.evaluate import eval_slice
 from setpoint.train.record.context import Outcome
-from setpoint.train.record.outlook import outlook
+from setpoint.train.record.outlook import command_again, outlook
 
 ENDINGS = {
     0: "finished",
@@ -45,7 +45,9 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
     ]
     print_table(f"{job.name}: {outcome.directory}", rows, stream=stream)
     if outcome.status:
-        print(outlook(outcome.directory / "checkpoints", before.step), file=stream, flush=True)
+        again = command_again(job, outcome.directory)
+        left = outlook(outcome.directory / "checkpoints", before.step, again)
+        print(left, file=stream, flush=True)
     # Whoever stops a run waits for it to leave, so nothing is counted then.
     finished, section = outcome.status == 0, job.evaluation
     if finished and outcome.score is not None and section is not None and section.baselines:
