@@ -26,11 +26,17 @@ class Shape(Config):
 class Circle(Shape, type="circle"):
     """Round."""
 
+    width: float = field(default=1.0, gt=0)
+    """Of the line."""
+
     radius: float = 1.0
 
 
 class Group(Shape, type="group"):
     """Shapes inside a shape."""
+
+    width: float = field(default=2.0, gt=0)
+    """Of all lines inside."""
 
     part_of: Shape | None = None
     radius: str = "none"
@@ -74,6 +80,7 @@ def test_without_a_type_the_fields_of_all_variants_are_known() -> None:
     assert complaints(KNOWN, {"either": {"area": 2, "radius": "x"}}) == []
     assert complaints(KNOWN, {"either": {"area": 2, "radius": 3}}) == []
     assert complaints(KNOWN, {"either": {"radius": None}}) == ["either.radius: anyOf"]
+    assert complaints(KNOWN, {"either": {"width": -1}}) == ["either.width: exclusiveMinimum"]
     assert complaints(KNOWN, {"either": {"sides": 3}}) == ["either: additionalProperties"]
     assert complaints(KNOWN, {"either": {"type": "circle", "radius": "x"}}) == [
         "either.radius: pattern"
