@@ -90,3 +90,8 @@ def test_what_is_held_out(cli: CommandLine) -> None:
     cli.ok("check small.toml --data.held_out 0 --evaluation null")
     text = cli.refused(f"check none.toml --data.held_out 0.1 {validation}")
     assert "has no effect: validation takes its place" in text
+
+
+def test_the_place_of_a_section_that_other_classes_would_take(cli: CommandLine) -> None:
+    """An imported model takes any argument, so that `model.experts` exists for it alone."""
+    assert "Did you mean model.moe.experts?" in cli.refused("check tiny --moe.experts 8")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,3 +160,11 @@ def test_a_full_disk_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(SetpointError, match="cannot be written: No space left on device"):
             RunDirectory.create(tmp_path / "run")
     RunDirectory.create(tmp_path / "run").close()
+
+
+def test_the_reason_why_none_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for flag, reason in ((0, "Permission denied"), (os.ST_RDONLY, "Read-only file system")):
+        monkeypatch.setattr(os, "statvfs", lambda _, flag=flag: SimpleNamespace(f_flag=flag))
+        with pytest.raises(SetpointError, match=f"cannot be made: .*: {reason}"):
+            RunDirectory.look(tmp_path / "run")

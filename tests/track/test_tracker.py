@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from setpoint.config import RUNTIME, resolve
+from setpoint.config import RUNTIME, SetpointError, resolve
 from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.tracker import Tracker, Trackers
@@ -36,6 +36,16 @@ class Counting(Tracker):
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}
+
+
+class Mute:
+    """Is no tracker."""
+
+    class Config(TrackerConfig, type="mute-of-a-test", role=RUNTIME):
+        """Its section."""
+
+    def __init__(self, config: Mute.Config, *, run_directory: RunDirectory) -> None:
+        pass
 
 
 OWN = forget(TrackerConfig, __name__)
@@ -99,3 +109,8 @@ def test_all_are_closed_whatever_one_raises(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full"):
         trackers.close()
     assert closed == ["failing"] * 2
+
+
+def test_what_takes_no_rows_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match=r"Mute \(type = mute-of-a-test\) has no write"):
+        session(tmp_path / "run", 0, {}, Mute.Config)

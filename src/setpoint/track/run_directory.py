@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,7 +110,7 @@ class RunDirectory:
             above = above.parent
         if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
             verb = "written" if there else "made"
-            why = "Permission denied" if above.is_dir() else "Not a directory"
+            why = os.strerror(_why_not(above))
             raise SetpointError(f"run directory {path} cannot be {verb}: {above}: {why}")
         refuse_locked(path / ".lock")
         return cls(path, None, not (path / CONFIG).exists())
@@ -218,6 +219,14 @@ def is_run_directory(path: Path) -> bool:
     """
     others = ("origins.json", "environment.json", "events.jsonl", ".lock")
     return (path / CONFIG).is_file() and any((path / name).exists() for name in others)
+
+
+def _why_not(directory: Path) -> int:
+    """The error that making something in a directory would have."""
+    if not directory.is_dir():
+        return errno.ENOTDIR
+    read_only = os.statvfs(directory).f_flag & os.ST_RDONLY
+    return errno.EROFS if read_only else errno.EACCES
 
 
 def _exists(path: Path) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from setpoint.config import SetpointError
+
 if TYPE_CHECKING:
     from .config import TrackerConfig
     from .run_directory import RunDirectory
@@ -105,6 +107,9 @@ class Trackers:
             same = sum(name.partition(".")[0] == tag for name in self.opened)
             name = f"{tag}.{same}" if same else tag
             built = section.build(run_directory=run)
+            if not callable(getattr(built, "write", None)):
+                kind = type(built).__name__
+                raise SetpointError(f"tracking.trackers: {kind} (type = {tag}) has no write(row)")
             tracker = built if isinstance(built, Tracker) else _Rows(built)
             self.opened[name] = tracker
             tracker.open(step, self.states.get(name, {}), note)

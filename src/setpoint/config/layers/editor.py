@@ -356,7 +356,9 @@ class Editor(EditorBase):
             close: list[str] = type(node).__setpoint__.near(key) if len(rest) > 1 else []
             whole = (*close, *rest[1:])
             there = classes_at(type(node), whole[:-1]) if close else []
-            exists = any(cls.__setpoint__.find(str(whole[-1])) for cls in there)
+            # Not in one that takes any argument: what is there says nothing of the name.
+            closed = [cls for cls in there if not hasattr(cls, "__setpoint_open__")]
+            exists = any(cls.__setpoint__.find(str(whole[-1])) for cls in closed)
             meant = f"Did you mean {dotted((*done, *whole))}?" if exists else ""
             if close and done:
                 error = Invalid(
