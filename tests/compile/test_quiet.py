@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from setpoint.compile.settings import LOGGERS, is_told, quiet_compiler
+from setpoint.compile.settings import LOGGERS, is_repeated, quiet_compiler
 
 from .models import SETTINGS, Asking, compiled, stack, train_on
 
@@ -75,4 +75,4 @@ def test_other_warnings_are_heard_and_all_is_restored(monkeypatch: pytest.Monkey
 )
 def test_what_is_told(level: int, text: str, told: bool) -> None:
     record = logging.LogRecord("x", level, "file", 1, text, (), None)
-    assert is_told(record) is told
+    assert is_repeated(record) is told

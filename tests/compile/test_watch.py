@@ -84,7 +84,7 @@ def test_the_limit_is_found_and_what_runs_as_written() -> None:
     limit, ran = watch.news().fallbacks
     assert "compile.recompile_limit = 1 is reached" in limit
     assert "expected 4, actual 5" in limit
-    assert ran == "0, 1, 2 ran as written, 3 of 3 compiled modules"
+    assert ran == "0, 1, 2 ran eagerly, 3 of 3 compiled modules"
     # Once for each finding, however often it happens.
     train_on(model, 5)
     assert not watch.news()
@@ -104,7 +104,7 @@ def test_a_backend_that_fails_silently_is_found() -> None:
         train_on(model, 4)
     found = watch.news().fallbacks
     assert any("this backend cannot" in text for text in found), found
-    assert found[-1] == "0, 1, 2 ran as written, 3 of 3 compiled modules"
+    assert found[-1] == "0, 1, 2 ran eagerly, 3 of 3 compiled modules"
 
 
 @pytest.mark.parametrize("what", ["stance", "disable"])
@@ -116,7 +116,7 @@ def test_what_leaves_no_trace_with_the_compiler_is_found(what: str) -> None:
     else:
         with torch._dynamo.config.patch(disable=True):
             train_on(model, 4)
-    assert watch.news().fallbacks == ("0, 1, 2 ran as written, 3 of 3 compiled modules",)
+    assert watch.news().fallbacks == ("0, 1, 2 ran eagerly, 3 of 3 compiled modules",)
 
 
 def test_what_happened_before_is_not_told() -> None:
@@ -131,4 +131,4 @@ def test_many_names_are_shortened() -> None:
     watch = Watch(compiled(model), 8)
     with torch.compiler.set_stance("force_eager"):
         train_on(model, 4)
-    assert watch.news().fallbacks == ("0, 1, 2 and others ran as written, 9 of 9 compiled modules",)
+    assert watch.news().fallbacks == ("0, 1, 2 and others ran eagerly, 9 of 9 compiled modules",)

@@ -199,7 +199,7 @@ def test_a_part_that_runs_as_written_is_told(tmp_path: Path) -> None:
     assert "print" in told
     assert "test_run_compiled.py:" in told
     log = (outcome.directory / "logs" / "rank-0.log").read_text()
-    assert log.count("a graph ends, and what ends it runs as written") == 1
+    assert log.count("a graph ends, and what ends it runs eagerly") == 1
 
 
 def test_a_part_that_runs_as_written_ends_the_run_if_it_must_not(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_part_that_runs_as_written_ends_the_run_if_it_must_not(tmp_path: Path)
 def test_sizes_that_vary_beyond_the_limit_end_the_run_if_they_must_not(tmp_path: Path) -> None:
     """Training and evaluation are two graphs already, one of which would silently be eager."""
     flags = ("compile.dynamic=false", "compile.recompile_limit=1", "compile.fallback=fail")
-    with pytest.raises(RunError, match=r"compile\.recompile_limit = 1 is reached(.|\n)*as written"):
+    with pytest.raises(RunError, match=r"compile\.recompile_limit = 1 is reached(.|\n)*eagerly"):
         train(job_of(tmp_path, *COMPILED, *flags, "evaluation.every=1 steps"))
 
 

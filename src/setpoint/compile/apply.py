@@ -20,7 +20,7 @@ NUMBERS = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "la
 
 
 class Compiled:
-    """What was to be compiled, and what of it ran as it is written all the same."""
+    """What was to be compiled, and what of it ran eagerly all the same."""
 
     def __init__(self, names: dict[nn.Module, str]) -> None:
         self.names = names

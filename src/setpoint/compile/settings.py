@@ -66,10 +66,10 @@ def compiling(config: Compile | None) -> Iterator[None]:
         yield
 
 
-def is_told(record: logging.LogRecord) -> bool:
-    """Say whether a line of PyTorch's log repeats what `Watch` tells, or warns of no harm."""
-    told = record.levelno == logging.WARNING and str(record.msg).startswith(BEGINNINGS)
-    return told or KEPT in record.getMessage()
+def is_repeated(record: logging.LogRecord) -> bool:
+    """Say whether a line of PyTorch's log repeats what `Watch` reports, or warns of no harm."""
+    repeated = record.levelno == logging.WARNING and str(record.msg).startswith(BEGINNINGS)
+    return repeated or KEPT in record.getMessage()
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def quiet_compiler() -> Iterator[None]:
         return
 
     def passes(record: logging.LogRecord) -> bool:
-        return not is_told(record)
+        return not is_repeated(record)
 
     loggers = [logging.getLogger(name) for name in LOGGERS]
     for logger in loggers:

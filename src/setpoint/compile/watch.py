@@ -25,7 +25,7 @@ class News:
 
     Arguments:
         recompilations: why graphs among them were compiled anew, in PyTorch's words.
-        fallbacks: what ran as it is written although it was to be compiled, and why; each is told
+        fallbacks: what ran eagerly although it was to be compiled, and why; each is reported
             once.
     """
 
@@ -48,7 +48,7 @@ class Watch:
     def __init__(self, compiled: Compiled, limit: int) -> None:
         self.compiled = compiled
         self.limit = limit
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._breaks = len(graph_breaks())
         records = compilations()
         self._last: Any = records[-1] if records else None
@@ -63,11 +63,11 @@ class Watch:
         names = self.compiled.take()
         if names:
             found.append(
-                f"{_listed(names)} ran as written, {len(names)} of {len(self.compiled.names)} "
+                f"{_listed(names)} ran eagerly, {len(names)} of {len(self.compiled.names)} "
                 f"compiled modules"
             )
-        new = [text for text in dict.fromkeys(found) if text not in self._told]
-        self._told.update(new)
+        new = [text for text in dict.fromkeys(found) if text not in self._reported]
+        self._reported.update(new)
         return News(
             graphs=len(made),
             seconds=sum(record.entire_frame_compile_time_s or 0.0 for record in forward),
@@ -90,7 +90,7 @@ class Watch:
         new = reasons[self._breaks :] if len(reasons) >= self._breaks else reasons
         self._breaks = len(reasons)
         return [
-            f"a graph ends, and what ends it runs as written: {reason_in(r.reason)}"
+            f"a graph ends, and what ends it runs eagerly: {reason_in(r.reason)}"
             f"{_place(r.user_stack)}"
             for r in new
             if not _is_meant(r)
@@ -138,7 +138,7 @@ def explain(error: Exception) -> RunError | None:
     return RunError(
         f"torch.compile: {reason_in(str(error))}\n"
         f"Change what it names, or set compile = null; if compile.fullgraph is true, false lets "
-        f"such a part run as it is written, and compile.backend = aot_eager shows whether it is "
+        f"such a part run eagerly, and compile.backend = aot_eager shows whether it is "
         f"the backend that fails"
     )
 
