@@ -21,6 +21,8 @@ FOLDER = Path(__file__).parent
 TEXTS = "[{type: text, paths: ['books/*.txt', notes.md]}, {type: random, documents: 40}]"
 LINEAR = ["--schedule.warmup", "${schedule.horizon // 10}"]
 PHASES = "[{length: 9, target: 1}, {target: 0.5}, {length: 25 %, target: 0}]"
+MIXED = "[{type: stdlib, weight: 3}, {type: random, weight: 1, epochs: 2}]"
+ANNEAL = "{start: 200 steps, weights: {random: 2}, lr_factor: 0.5}"
 NOT_SAVED = "evaluated-but-not-saved"
 
 # Name -> modifiers and flags, all on the preset `tiny`.
@@ -37,6 +39,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "phases": ([], ["--schedule", "piecewise", "--schedule.phases", PHASES]),
     "user-area": ([], ["--user.note", "a word", "--user.a.list", "[1, 2.5, true, null]"]),
     "batch": ([], ["--batch.global_size", "32", "--batch.micro_size", "4"]),
+    "mixture": ([], ["--data.sources", MIXED, "--data.anneal", ANNEAL]),
     "silence": ([], ["--silence", "[warmup-longer-than-run]"]),
     "plateau": ([], ["--schedule", "plateau", "--silence", f"[{NOT_SAVED}]"]),
 }

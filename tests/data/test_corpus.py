@@ -71,13 +71,14 @@ def test_sources_are_joined_split_and_the_same_each_time(tmp_path: Path) -> None
         sources=(Random(documents=20, length=50), Text(paths=(f"{tmp_path}/*.txt",))), held_out=0.3
     )
     tokenizer = Bytes().build()
-    train, held_out = build_corpora(config, tokenizer)
+    (train,), held_out = build_corpora(config, tokenizer)
     assert (train.side, held_out.side) == ("train", "held_out")
     names = {file.name for file in [*train.files, *held_out.files]}
     assert names == {f"random/{i:06d}" for i in range(20)} | {f"text/{i}.txt" for i in range(20)}
     again = build_corpora(config, tokenizer)
-    assert [c.digest for c in again] == [train.digest, held_out.digest]
-    assert np.array_equal(again[0].tokens, train.tokens)
+    assert again.held_out is not None
+    assert [c.digest for c in (*again.train, again.held_out)] == [train.digest, held_out.digest]
+    assert np.array_equal(again.train[0].tokens, train.tokens)
     assert json.loads(json.dumps(train.files)) == [list(file) for file in train.files]
 
 
@@ -89,7 +90,9 @@ def test_equal_digests_mean_equal_tokens_wherever_the_files_lie(tmp_path: Path) 
         for number in range(10):
             (folder / f"{number}.txt").write_text(f"text number {number}")
         config = Data(sources=(Text(paths=(f"{folder}/*.txt",)),), held_out=0.4)
-        digests.append([corpus.digest for corpus in build_corpora(config, ByteTokenizer())])
+        (train,), held_out = build_corpora(config, ByteTokenizer())
+        assert held_out is not None
+        digests.append([train.digest, held_out.digest])
     assert digests[0] == digests[1]
 
 
@@ -130,7 +133,7 @@ def test_a_named_text_is_all_that_its_sources_hold(tmp_path: Path) -> None:
 def test_a_row_knows_its_source() -> None:
     """That of its first target, where it runs across documents; by the longest name."""
     sources = (Random(name="a", documents=9, length=30), Random(name="a-b", documents=9, length=30))
-    train, held_out = build_corpora(Data(sources=sources, held_out=0.3), ByteTokenizer())
+    (train,), held_out = build_corpora(Data(sources=sources, held_out=0.3), ByteTokenizer())
     for corpus in (train, held_out):
         assert corpus.sources == ("a", "a-b")
         names = [file.name for file in corpus.files]
@@ -143,7 +146,7 @@ def test_a_row_knows_its_source() -> None:
         expected = [corpus.source[10 * i // 31] for i in range(len(windows))]
         assert found.tolist() == expected
         assert 0 < sum(expected) < len(expected)
-    alone = build_corpora(Data(sources=sources[:1]), ByteTokenizer())[0]
+    alone = build_corpora(Data(sources=sources[:1]), ByteTokenizer()).train[0]
     assert alone.sources == ("a",) and not alone.source.any()
 
 
@@ -159,7 +162,7 @@ def test_held_out_text_of_its_own() -> None:
         sources=(Random(documents=3, length=9),),
         validation=(Random(name="val", documents=2, length=9, seed=1),),
     )
-    train, held_out = build_corpora(config, ByteTokenizer())
+    (train,), held_out = build_corpora(config, ByteTokenizer())
     assert held_out is not None
     assert [len(each.files) for each in (train, held_out)] == [3, 2]
     assert all(file.name.startswith("val/") for file in held_out.files)
@@ -168,7 +171,7 @@ def test_held_out_text_of_its_own() -> None:
 
 def test_nothing_held_out() -> None:
     config = Data(sources=(Random(documents=3, length=9),), held_out=0)
-    train, held_out = build_corpora(config, ByteTokenizer())
+    (train,), held_out = build_corpora(config, ByteTokenizer())
     assert held_out is None and len(train.files) == 3
 
 

@@ -69,7 +69,7 @@ def test_sources_build_their_owner(config: SourceConfig, owner: type) -> None:
 def test_data_and_tokenizer_build_the_corpora() -> None:
     corpora = resolve(Data(sources=(Random(),))).build(tokenizer=Bytes().build())
     assert isinstance(Bytes().build(), ByteTokenizer)
-    assert all(isinstance(corpus, Corpus) for corpus in corpora)
+    assert all(isinstance(corpus, Corpus) for corpus in (*corpora.train, corpora.held_out))
 
 
 def test_variants_are_chosen_by_type() -> None:

@@ -117,8 +117,8 @@ def test_larger_vocabularies_need_wider_codes_and_give_the_same_model() -> None:
 def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: str) -> None:
     source = Random(documents=200, length=2000, alphabet=alphabet, seed=3)
     source.pattern = pattern  # pyright: ignore[reportAttributeAccessIssue]
-    train, held_out = build_corpora(Data(sources=(source,), held_out=0.2), ByteTokenizer())
-    bits = ngram_baselines(train, held_out)
+    (train,), held_out = build_corpora(Data(sources=(source,), held_out=0.2), ByteTokenizer())
+    bits = ngram_baselines([train], held_out)
     entropy = RandomSource(source).entropy()
     # A little above: the ends of documents cost bits too, and counting is not knowing.
     assert 0 < bits.unigram - math.log2(alphabet) < 0.02
@@ -127,19 +127,19 @@ def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: st
 
 
 def test_text_that_was_never_seen_costs_finite_bits(corpus_of: Callable[..., Corpus]) -> None:
-    bits = ngram_baselines(corpus_of(b"a" * 50), corpus_of(b"zzz"))
+    bits = ngram_baselines([corpus_of(b"a" * 50)], corpus_of(b"zzz"))
     assert all(math.isfinite(value) for value in bits)
     assert bits.unigram > 8
 
 
 def test_the_smallest_corpora_work(corpus_of: Callable[..., Corpus]) -> None:
-    bits = ngram_baselines(corpus_of(b"a"), corpus_of(b"a"))
+    bits = ngram_baselines([corpus_of(b"a")], corpus_of(b"a"))
     assert all(math.isfinite(value) and value >= 0 for value in bits)
 
 
 def test_inputs_are_left_as_they_were(corpus_of: Callable[..., Corpus]) -> None:
     train, held_out = corpus_of(b"banana bandana"), corpus_of(b"ban")
     before = train.tokens.copy(), held_out.tokens.copy()
-    ngram_baselines(train, held_out)
+    ngram_baselines([train], held_out)
     assert np.array_equal(train.tokens, before[0])
     assert np.array_equal(held_out.tokens, before[1])

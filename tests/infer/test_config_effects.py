@@ -222,6 +222,9 @@ EFFECTS = {
 # Always there: what is in them counts. Of the model only what is no part of what was learned may
 # be set.
 ELSEWHERE = {
+    "Data.mixture": "which rows are trained on",
+    "Data.phases": "which rows are trained on",
+    "Data.anneal": "which rows are trained on",
     "Inference.weights": "Weights",
     "Inference.model": "its attention backend, in a test below",
     "Inference.tokenizer": "tests/infer/test_adopt.py",

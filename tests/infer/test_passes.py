@@ -212,7 +212,7 @@ def test_a_record_from_before_is_a_job_without_them(
     out = tmp_path / "out"
     infer(job_of(trained[1], out, *JUDGE, "output={out}"))
     record = json.loads((out / "config.json").read_text())
-    assert record["setpoint"]["schema"] == 3
+    assert record["setpoint"]["schema"] == 4
     record["setpoint"]["schema"] = 1
     del record["profiling"], record["resilience"]
     (out / "config.json").write_text(json.dumps(record))

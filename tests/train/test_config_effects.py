@@ -37,6 +37,7 @@ from setpoint.train.step.position import Position
 
 from ..data.tokenizers_here import byte_level
 from .compile_effects import ROWS as COMPILE_ROWS
+from .data_effects import ROWS as DATA_ROWS
 from .evaluation_effects import ROWS as EVALUATION_ROWS
 from .expert_effects import ROWS as EXPERT_ROWS
 from .group_effects import ROWS as GROUP_ROWS
@@ -314,12 +315,13 @@ EFFECTS |= {name: Effect(*row) for name, row in PRECISION_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in PROFILE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in SCHEDULE_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in EVALUATION_ROWS.items()}
+EFFECTS |= {name: Effect(*row) for name, row in DATA_ROWS.items()}
 
 # Sections that are always there and have no value of their own: what is in them has.
 SECTIONS = {
     "Job.model", "Job.tokenizer", "Job.data", "Job.batch", "Job.optimizer", "Job.loss",
     "Job.precision", "Job.parallel", "Job.checkpoint", "Job.memory", "Job.tracking",
-    "Job.resilience",
+    "Job.resilience", "Data.mixture",
 }  # fmt: skip
 
 
@@ -373,7 +375,9 @@ def test_each_field_is_in_the_table() -> None:
     names = {f"{cls.__name__}.{name}" for cls in classes() for name in cls.__setpoint__.fields}
     assert names - SECTIONS == EFFECTS.keys()
     for name in SECTIONS:
-        assert isinstance(Job.__setpoint__.fields[name.removeprefix("Job.")].initial(), Config)
+        owner, _, field = name.partition(".")
+        (cls,) = {cls for cls in classes() if cls.__name__ == owner}
+        assert isinstance(cls.__setpoint__.fields[field].initial(), Config)
 
 
 @pytest.mark.parametrize("name", EFFECTS)

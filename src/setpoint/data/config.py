@@ -6,9 +6,52 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from setpoint.config import IDENTITY, Config, Problem, check, dead, field
-from setpoint.data.sources.config import SourceConfig, Stdlib
+from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
+from setpoint.units import Length
+
+
+class Mixture(Config, role=IDENTITY):
+    """How the sources are mixed where they have weights."""
+
+    temperature: float = field(
+        default=1.0,
+        gt=0,
+        lt=inf,
+        before=1.0,
+        also_called=("mix_temperature", "sampling_temperature"),
+    )
+    """Temperature of the weights: shares are proportional to weight^(1/temperature); above 1 they
+    are more alike."""
+
+
+class Phase(Config, role=IDENTITY):
+    """Part of the run with weights of its own."""
+
+    start: Length = field(also_called=("start_step",))
+    """Start of the phase: a number of steps or tokens from the start of the run ("2000 steps",
+    "1e9 tokens"); later than that of the phase before."""
+
+    weights: dict[str, float] = field(factory=dict, also_called=("dataset_weights",))
+    """Weight of each source by name, in place of `data.sources.*.weight`; a source that is not
+    named keeps its weight."""
+
+    lr_factor: float = field(default=1.0, ge=0, lt=inf, also_called=("lr_scale",))
+    """Factor on the learning rate in this phase, on top of the schedule's."""
+
+    @check
+    def _check_start(self) -> Iterator[Problem]:
+        if self.start.unit not in ("steps", "tokens") or not self.start.count:
+            yield Problem("start", "is not a number of steps or tokens above 0",
+                          valid=("2000 steps", "1e9 tokens"))  # fmt: skip
+
+    @check
+    def _check_weights(self) -> Iterator[Problem]:
+        for name, weight in self.weights.items():
+            if not 0 <= weight < inf:
+                yield Problem(f"weights.{name}", "is out of range", valid=("0 or more",))
 
 
 class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
@@ -54,6 +97,76 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
     )
     """Validation data sources, used instead of a split of `sources`; all of their documents are
     held out."""
+
+    mixture: Mixture = field(factory=Mixture)
+    """Mixture of the sources; counts where sources have a weight."""
+
+    phases: tuple[Phase, ...] = field(default=(), before=[])
+    """Phases of the mixture, by rising start: other weights and learning rates from there on."""
+
+    anneal: Phase | None = field(default=None, before=None)
+    """Annealing: one last phase; null: none."""
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether sources are drawn from by weight, each in epochs of its own."""
+        return any(source.weight is not None for source in self.sources)
+
+    @property
+    def all_phases(self) -> tuple[Phase, ...]:
+        """The phases after the first, which has the sources' own weights."""
+        return self.phases if self.anneal is None else (*self.phases, self.anneal)
+
+    @check
+    def _check_mixture(self) -> Iterator[Problem]:
+        names = [source.name for source in self.sources]
+        given = [index for index, source in enumerate(self.sources) if source.weight is not None]
+        for index, source in enumerate(self.sources):
+            if given and source.weight is None:
+                yield Problem(
+                    f"sources.{index}.weight",
+                    f"is null, and data.sources.{given[0]}.weight is given",
+                    valid=("1.0",),
+                    hint="Give every source a weight, or none.",
+                )
+            if not given and source.epochs is not None:
+                yield Problem(
+                    f"sources.{index}.epochs",
+                    "limits a source of a mixture, and no source has a weight",
+                    valid=("null",),
+                    also=(f"sources.{index}.weight",),
+                )
+        if not given:
+            for path in ("phases", "anneal"):
+                if getattr(self, path):
+                    yield Problem(
+                        path,
+                        "changes the weights of a mixture, and no source has a weight",
+                        valid=("null",) if path == "anneal" else ("[]",),
+                        also=("sources",),
+                    )
+            return
+        weights = {source.name: source.weight or 0.0 for source in self.sources}
+        phases = [(f"phases.{index}", phase) for index, phase in enumerate(self.phases)]
+        phases += [("anneal", self.anneal)] if self.anneal is not None else []
+        if not any(weights.values()):
+            yield Problem("sources.0.weight", "is 0 as that of all sources", valid=("1.0",))
+        for path, phase in phases:
+            for name in phase.weights:
+                if name not in weights:
+                    yield Problem(
+                        f"{path}.weights.{name}", "is no source", valid=names, also=("sources",)
+                    )
+            if not any((weights | phase.weights).values()):
+                yield Problem(f"{path}.weights", "leave no source a weight above 0")
+
+    @check
+    def _check_validation(self) -> Iterator[Problem]:
+        yield from unmixed_problems(self.validation, "validation")
+
+    @dead("mixture.temperature")
+    def _temperature_is_dead(self) -> str | None:
+        return None if self.is_mixture else "no source has a weight"
 
     @dead("held_out")
     def _held_out_is_dead(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -227,16 +227,26 @@ def build_named_corpus(
     return build_corpus(documents, tokenizer, side=name, where=where, sources=names, show=show)
 
 
+class Corpora(NamedTuple):
+    """Both sides of the data.
+
+    Arguments:
+        train: one corpus of all sources, or of a mixture one for each.
+        held_out: of all sources; None where nothing is held out.
+    """
+
+    train: tuple[Corpus, ...]
+    held_out: Corpus | None
+
+
 def build_corpora(
-    config: Data, tokenizer: Tokenizer, show: Show | None = None
-) -> tuple[Corpus, Corpus | None]:
+    config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
+) -> Corpora:
     """Read all sources and build both sides.
 
     Arguments:
         config: the section `data`.
-
-    Returns:
-        the training corpus and the held-out corpus; None where nothing is held out.
+        mixed: whether each source gets a training corpus of its own.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -250,14 +260,29 @@ def build_corpora(
         raise SetpointError(_no_text(config))
     split = split_documents(documents, 0 if config.validation else config.held_out)
     names = [source.name for source in config.sources]
-    train = build_corpus(split.train, tokenizer, side="train", sources=names, show=show)
+    parts = [split.train]
+    if mixed:
+        parts = [[] for _ in names]
+        for document in split.train:
+            parts[_source_of(document.name, names)].append(document)
+    train: list[Corpus] = []
+    for index, part in enumerate(parts):
+        if not part:
+            raise SetpointError(
+                f"data.sources.{index}: no document of '{names[index]}' is left to train on, with "
+                f"data.held_out = {config.held_out:g}.\nValid: more documents, or another share."
+            )
+        of = names[index : index + 1] if mixed else names
+        train.append(build_corpus(part, tokenizer, side="train", sources=of, show=show))
     if config.validation:
-        where = "data.validation"
-        sources = config.validation
-        return train, build_named_corpus("held_out", sources, tokenizer, where=where, show=show)
-    if not split.held_out:
-        return train, None
-    return train, build_corpus(split.held_out, tokenizer, side="held_out", sources=names, show=show)
+        held = build_named_corpus(
+            "held_out", config.validation, tokenizer, where="data.validation", show=show
+        )
+    elif split.held_out:
+        held = build_corpus(split.held_out, tokenizer, side="held_out", sources=names, show=show)
+    else:
+        held = None
+    return Corpora(tuple(train), held)
 
 
 def _no_text(config: Data) -> str:

@@ -14,6 +14,7 @@ they keep a weight seen on few tokens off 0 and 1. Then the slice is counted as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Baselines(NamedTuple):
     trigram: float
 
 
-def ngram_baselines(train: Corpus, held_out: Corpus) -> Baselines:
+def ngram_baselines(train: Sequence[Corpus], held_out: Corpus) -> Baselines:
     """Fit on one side, evaluate on the other, by the bookkeeping of the trained model.
 
     Every token but the first is predicted, separators too, and the bits are divided by the bytes.
@@ -51,7 +52,8 @@ def ngram_baselines(train: Corpus, held_out: Corpus) -> Baselines:
     Returns:
         bits per byte.
     """
-    bits = ngram_bits(train.tokens[:], held_out.tokens[:], train.vocab_size, train.separator)
+    tokens = np.concatenate([corpus.tokens[:] for corpus in train])
+    bits = ngram_bits(tokens, held_out.tokens[:], held_out.vocab_size, held_out.separator)
     return Baselines(*(total / held_out.byte_count for total in bits))
 
 

@@ -21,17 +21,21 @@ class Order:
 
     Arguments:
         size: sequences in an epoch.
+        name: of the source, where there are several streams with one seed.
         sorted_epoch: an epoch that a run of before began in another order, and ends in it.
     """
 
-    def __init__(self, seed: int, size: int, sorted_epoch: int | None = None) -> None:
+    def __init__(
+        self, seed: int, size: int, sorted_epoch: int | None = None, name: str = ""
+    ) -> None:
         self.seed = seed
         self.size = size
         self.sorted_epoch = sorted_epoch
+        self.stream = f"windows/{seed}/{name}/" if name else f"windows/{seed}/"
         # Two: a batch which crosses into the next part needs both.
         self._part = lru_cache(maxsize=2)(self._draw)
 
-    def name(self, epoch: int) -> str | None:
+    def name_of(self, epoch: int) -> str | None:
         """What a checkpoint calls the order of an epoch; None for that of before they had names."""
         return None if epoch == self.sorted_epoch else FEISTEL
 
@@ -50,7 +54,7 @@ class Order:
         self._part.cache_clear()
 
     def _draw(self, epoch: int, part: int) -> npt.NDArray[np.int64]:
-        key = f"windows/{self.seed}/{epoch}"
+        key = f"{self.stream}{epoch}"
         first, last = part * PART, min(self.size, (part + 1) * PART)
         if epoch == self.sorted_epoch:
             return sorted_order(key, self.size)[first:last]

@@ -55,11 +55,15 @@ class ShuffledSampler:
 
     Sequences of all epochs form one stream, and a batch may cross from one epoch into the next, so
     nothing is dropped. The position in that stream is the whole state.
+
+    Arguments:
+        name: of the source, where there are several streams with one seed.
     """
 
-    def __init__(self, sequences: Sequences, seed: int) -> None:
+    def __init__(self, sequences: Sequences, seed: int, name: str = "") -> None:
         self.sequences = sequences
-        self.order = Order(seed, len(sequences))
+        self.name = name
+        self.order = Order(seed, len(sequences), name=name)
         self._position = 0
 
     @property
@@ -91,7 +95,7 @@ class ShuffledSampler:
             that of its epoch.
         """
         epoch, index = divmod(self._position, self.order.size)
-        name = self.order.name(epoch)
+        name = self.order.name_of(epoch)
         order = {} if name is None else {"order": name}
         return {"epoch": epoch, "index": index, **order, **self._stream()}
 
@@ -134,7 +138,7 @@ class ShuffledSampler:
                 f"Valid: epoch 0 or more, index 0 to {size - 1}."
             )
         self._position = epoch * size + index
-        self.order = Order(self.order.seed, size, None if "order" in state else epoch)
+        self.order = Order(self.order.seed, size, None if "order" in state else epoch, self.name)
 
     def _stream(self) -> dict[str, Any]:
         identity = self.sequences.identity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,6 +27,14 @@ class DataIdentity:
     tokens: int
     bytes: int
     files: Sequence[FileRecord]
+
+    @classmethod
+    def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
+        """What several texts of one side are together."""
+        digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
+        tokens, size = sum(part.tokens for part in parts), sum(part.bytes for part in parts)
+        files = tuple(file for part in parts for file in part.files)
+        return cls(parts[0].side, digest, tokens, size, files)
 
 
 Rows = Any

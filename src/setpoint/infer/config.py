@@ -99,7 +99,7 @@ RULES = (
 
 class Inference(
     Config,
-    schema=3,
+    schema=4,
     migrations="setpoint.infer.migrations",
     presets="setpoint.presets",
     rules=RULES,

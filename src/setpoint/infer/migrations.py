@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from setpoint.config import RUNTIME, Added, Operation, migration
+from setpoint.data.migrations import mixtures
 
 
 @migration(to=2)
@@ -20,3 +21,9 @@ def passes() -> Iterable[Operation]:
 def validation() -> Iterable[Operation]:
     """Held-out text may have sources of its own."""
     return [Added("data.validation", [])]
+
+
+@migration(to=4)
+def mixed_data() -> Iterable[Operation]:
+    """Sources are mixed by weight."""
+    return mixtures("data.sources", "data.validation", "evaluation.sets.*.sources")

@@ -74,7 +74,7 @@ def corpora(loaded: Loaded, job: Inference, show: Work = no_work) -> Iterator[tu
     """
     assert job.evaluation is not None
     if job.evaluation.sides:
-        train, held_out = job.data.build(tokenizer=loaded.tokenizer, show=show)
+        (train,), held_out = job.data.build(tokenizer=loaded.tokenizer, show=show)
         for side in job.evaluation.sides:
             corpus = train if side == "train" else held_out
             assert corpus is not None, "the configuration is refused otherwise"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from setpoint.config import RUNTIME, Config, Problem, SetpointError, check, dead, field
-from setpoint.data.sources.config import NAME, SourceConfig
+from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 
 
 class Generation(Config):
@@ -105,6 +105,7 @@ class DataSet(Config):
     def _check_sources(self) -> Iterator[Problem]:
         if not self.sources:
             yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
+        yield from unmixed_problems(self.sources, "sources")
 
 
 class Evaluation(Config):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from setpoint.config import RUNTIME, Config, derived, field
-from setpoint.units import Duration
+from setpoint.units import Duration, Length
 
 DEFAULT_GLOBAL_SIZE = 8
 
@@ -128,3 +130,10 @@ def limits_of(duration: Duration, batch: Batch) -> dict[str, float]:
         steps = -(-int(tokens) // (batch.global_size * batch.sequence_length))
         limits["steps"] = min(steps, limits.get("steps", steps))
     return limits
+
+
+def steps_before(start: Length, batch: Batch) -> int:
+    """Steps before the one that a number of steps or tokens lets begin, tokens as full batches."""
+    if start.unit == "steps":
+        return int(start.count)
+    return math.ceil(start.count / (batch.global_size * batch.sequence_length))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from setpoint.config import RUNTIME, Added, Converted, Kept, Merged, Operation, Renamed, migration
+from setpoint.data.migrations import mixtures
 from setpoint.units import Length
 
 
@@ -183,9 +184,10 @@ def _codes(silenced: Any) -> Any:
 
 @migration(to=7)
 def plain_names() -> Iterable[Operation]:
-    """Names say evaluate where they said judge; steps that are not finite may be passed over."""
+    """Names are plain, steps that are not finite may be passed over; sources are mixed."""
     return [
         Renamed("schedule.judged_on", "schedule.evaluated_on", of="plateau"),
         Converted("silence", _codes, ""),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
+        *mixtures("data.sources", "data.validation", "evaluation.datasets.*.sources"),
     ]

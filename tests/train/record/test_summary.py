@@ -36,7 +36,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
     assert model in lines
     assert any(line.startswith("unigram (how frequent is the byte) ") for line in lines)
     assert parts.held_out.identity.tokens > end
-    whole = ngram_baselines(parts.train.corpus, parts.held_out.corpus)
+    whole = ngram_baselines(parts.corpora, parts.held_out.corpus)
     assert 2.5 < whole.unigram < 3.5
     assert whole.bigram < 2.0
 

@@ -5,7 +5,8 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Literal
 
 from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
@@ -21,6 +22,28 @@ class SourceConfig(Config, role=IDENTITY):
 
     name: str = field(pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
+
+    weight: float | None = field(
+        default=None, ge=0, lt=inf, before=None, also_called=("sampling_ratio", "proportion")
+    )
+    """Mixture weight: share of the training sequences relative to the other sources; null for all:
+    no mixture, each document once per epoch. 0: none, until a phase gives it some."""
+
+    epochs: float | None = field(default=None, gt=0, lt=inf, before=None)
+    """Epoch limit in a mixture: passes over the source after which the others share its place;
+    null: no limit."""
+
+
+def unmixed_problems(sources: Sequence[SourceConfig], path: str) -> Iterator[Problem]:
+    """Find weights of sources that are read whole, since they are evaluated on."""
+    for index, source in enumerate(sources):
+        for name in ("weight", "epochs"):
+            if getattr(source, name) is not None:
+                yield Problem(
+                    f"{path}.{index}.{name}",
+                    "is for a mixture to train on, and validation data is read whole",
+                    valid=("null",),
+                )
 
 
 class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):

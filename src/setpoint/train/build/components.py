@@ -12,10 +12,11 @@ from torch import nn
 
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled
+from setpoint.data.corpus import Corpus
 from setpoint.data.feed import Feed
-from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.sequences import Sequences
 from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.windows import Windows, evaluation_windows, require_one_window, training_windows
+from setpoint.data.windows import Windows, evaluation_windows, require_one_window
 from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.layers import layers_of
 from setpoint.optim.build import build_optimizer
@@ -26,7 +27,9 @@ from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
+from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
+from setpoint.train.build.data import build_training_data
 from setpoint.train.build.model import build_first_model
 from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.config import Job
@@ -41,6 +44,7 @@ class Components:
     """The objects of one training job.
 
     Arguments:
+        corpora: what `train` is cut from: one, or of a mixture one for each source.
         train, held_out: the two sides of the data; None where nothing is held out.
         eval_sets: the data sets of the evaluation beside these, by their names.
         feed: gives each step its micro-batches of the training side, counted.
@@ -59,7 +63,8 @@ class Components:
 
     world: World
     tokenizer: Tokenizer
-    train: Windows
+    corpora: tuple[Corpus, ...]
+    train: Sequences
     held_out: Windows | None
     feed: Feed
     model: nn.Module
@@ -129,13 +134,13 @@ def build_components(
     elsewhere = {} if tokenizer_files is None else {"directory": tokenizer_files}
     tokenizer = job.tokenizer.build(**elsewhere)
     require_tokens(job.loss, tokenizer.vocab_size)
-    corpus, kept_back = job.data.build(tokenizer=tokenizer, show=show)
+    corpora, kept_back = job.data.build(tokenizer=tokenizer, mixed=job.data.is_mixture, show=show)
     if job.evaluation is not None:
         assert kept_back is not None, "the configuration is refused otherwise"
         # Else it would come out at the first evaluation, when the training is paid for.
         require_one_window(kept_back, job.batch.sequence_length)
     eval_sets = build_datasets(job, tokenizer, show)
-    train, held_out = training_windows(corpus, job.batch.sequence_length), None
+    (train, sampler), held_out = build_training_data(job, corpora), None
     if kept_back is not None:
         held_out = evaluation_windows(kept_back, job.batch.sequence_length)
     model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh)
@@ -156,7 +161,7 @@ def build_components(
     objective = Objective(model, job.loss.build())
     feed = Feed(
         train,
-        ShuffledSampler(train, job.seed),
+        sampler,
         objective.count,
         micro_size=job.batch.micro_size,
         accumulation=job.batch.accumulation,
@@ -166,6 +171,7 @@ def build_components(
     return Components(
         world=world,
         tokenizer=tokenizer,
+        corpora=corpora,
         train=train,
         held_out=held_out,
         feed=feed,
@@ -178,6 +184,10 @@ def build_components(
             job.schedule,
             tokens_per_step=job.batch.global_size * job.batch.sequence_length,
             epochs_per_step=job.batch.global_size / len(train),
+            phases=[
+                (steps_before(phase.start, job.batch), phase.lr_factor)
+                for phase in job.data.all_phases
+            ],
         ),
         scaler=build_scaler(job.precision, device),
         non_finite=NonFiniteSteps(job.resilience.non_finite),

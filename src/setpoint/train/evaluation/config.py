@@ -17,7 +17,7 @@ from setpoint.config import (
     json_value,
     same,
 )
-from setpoint.data.sources.config import NAME, SourceConfig
+from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 from setpoint.units import Period
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class EvaluationData(Config, role=RUNTIME):
             yield Problem("name", "is the name of what data.held_out keeps back", valid=("web",))
         if not self.sources:
             yield Problem("sources", "no source, so no text", valid=('[{type = "stdlib"}]',))
+        yield from unmixed_problems(self.sources, "sources")
 
 
 class Best(Config, role=RUNTIME):

@@ -57,7 +57,7 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
 def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | None) -> None:
     parts = outcome.parts
     assert parts.held_out is not None
-    counted = ngram_baselines(parts.train.corpus, eval_slice(job, parts.held_out.corpus))
+    counted = ngram_baselines(parts.corpora, eval_slice(job, parts.held_out.corpus))
     rows = [
         ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
         ("bigram (given the byte before)", f"{counted.bigram:.3f}"),

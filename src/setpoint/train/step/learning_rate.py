@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,14 +23,20 @@ class LearningRate:
     Arguments:
         tokens_per_step: tokens in a full batch.
         epochs_per_step: the share of an epoch that a full batch is.
+        phases: first step and factor of each phase of the data, by rising steps.
     """
 
     def __init__(
-        self, section: ScheduleConfig, tokens_per_step: int, epochs_per_step: float = 0.0
+        self,
+        section: ScheduleConfig,
+        tokens_per_step: int,
+        epochs_per_step: float = 0.0,
+        phases: Sequence[tuple[int, float]] = (),
     ) -> None:
         self.curve: Any = section.build()
         self.by = section.moved_by
         self.tokens_per_step = tokens_per_step
+        self.phases = tuple(phases)
         self.extent = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step}
         # The present epoch, and where its first step began; none before the first.
         self.epoch, self.began = -1, Position()
@@ -41,7 +47,9 @@ class LearningRate:
         Arguments:
             position: not before the one of the last call.
         """
-        return self.curve(self._place(position))
+        factor = self.curve(self._place(position))
+        here = [extra for first, extra in self.phases if first <= position.step]
+        return factor * here[-1] if here else factor
 
     def _place(self, position: Position) -> Place:
         if self.by == "epoch":

@@ -1,0 +1,247 @@
+"""Several sources as one stream, whose shares are those of their weights after every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.data.sampler import Sampler
+from setpoint.data.sequences import DataIdentity, Rows, Sequences
+from setpoint.shapes.batch import TENSORS, Batch
+
+
+class Phase(NamedTuple):
+    """Shares of the sources from a row of the stream on.
+
+    Arguments:
+        shares: one per source; they add up to 1.
+    """
+
+    first: int
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MixedRows:
+    """Rows of several sources in the order of the stream.
+
+    Arguments:
+        source: (B,) which of the sources each is from.
+        parts: of each source its rows, in the order in which they come.
+    """
+
+    source: npt.NDArray[np.int64]
+    parts: tuple[Rows, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, key: slice) -> MixedRows:
+        start, stop, _ = key.indices(len(self))
+        before = np.bincount(self.source[:start], minlength=len(self.parts))
+        until = np.bincount(self.source[:stop], minlength=len(self.parts))
+        cut = zip(self.parts, before.tolist(), until.tolist(), strict=True)
+        return MixedRows(self.source[start:stop], tuple(rows[a:b] for rows, a, b in cut))
+
+
+class Mixture:
+    """The rows of several sources: `setpoint.data.sequences.Sequences`."""
+
+    def __init__(self, names: Sequence[str], members: Sequence[Sequences]) -> None:
+        self.sources = tuple(names)
+        self.members = tuple(members)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens that the model reads of each row, S."""
+        return self.members[0].sequence_length
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What its sources are, one after the other."""
+        return DataIdentity.joined([each.identity for each in self.members])
+
+    def __len__(self) -> int:
+        return sum(len(each) for each in self.members)
+
+    def rows(self, rows: MixedRows) -> Batch:
+        """Some of them as a batch, in the order of the stream."""
+        made = [
+            (number, member.rows(part))
+            for number, (member, part) in enumerate(zip(self.members, rows.parts, strict=True))
+            if len(part)
+        ]
+        # Where each row of the batch lies when those of one source stand together.
+        places = torch.from_numpy(np.argsort(np.argsort(rows.source, kind="stable")))
+        batches = [batch for _, batch in made]
+        tensors: dict[str, Any] = {name: _joined(batches, name, places) for name in TENSORS}
+        return Batch(
+            **tensors,
+            tokens=sum(batch.tokens for batch in batches),
+            target_tokens=sum(batch.target_tokens for batch in batches),
+            target_bytes=sum(batch.target_bytes for batch in batches),
+            source=torch.from_numpy(rows.source),
+        )
+
+
+def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.Tensor | None:
+    tensors = [getattr(batch, name) for batch in batches]
+    if all(each is None for each in tensors):
+        return None
+    return torch.cat(tensors)[places]
+
+
+class MixtureSampler:
+    """Takes each row from the source that is furthest behind its share.
+
+    Within a phase the count of each of K sources differs from its share of all rows by less than K
+    at every moment, on all machines and for any number of ranks, so shares are exact in the long
+    run. Nothing is drawn.
+
+    Arguments:
+        members: the samplers of the sources.
+        phases: by their first rows, which rise; the first is 0.
+        limits: rows that may be taken of each source; None: as many as are wanted.
+        size: rows of an epoch over all sources.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        members: Sequence[Sampler],
+        phases: Sequence[Phase],
+        limits: Sequence[int | None],
+        size: int,
+    ) -> None:
+        self.names = tuple(names)
+        self.members = tuple(members)
+        self.phases = tuple(phases)
+        self.limits = tuple(limits)
+        self.size = size
+        self.taken = [0] * len(self.names)
+        # Rows of each source since the shares were last others.
+        self.since = [0] * len(self.names)
+
+    @property
+    def position(self) -> int:
+        """Rows that were taken, of all sources."""
+        return sum(self.taken)
+
+    @property
+    def epoch(self) -> float:
+        """Rows taken as a multiple of all that there are."""
+        return self.position / self.size
+
+    def take(self, count: int) -> MixedRows:
+        """The next rows, and move past them.
+
+        Raises:
+            SetpointError: all sources that have a share were read as often as they may be.
+        """
+        before = list(self.taken)
+        source: list[int] = []
+        while len(source) < count:
+            source += self._stretch(count - len(source))
+        parts = tuple(
+            member.take(now - then)
+            for member, now, then in zip(self.members, self.taken, before, strict=True)
+        )
+        return MixedRows(np.array(source, np.int64), parts)
+
+    def _stretch(self, count: int) -> list[int]:
+        """Sources of up to `count` rows, over which the shares stay the same."""
+        at = self.position
+        if any(phase.first == at for phase in self.phases):
+            self.since = [0] * len(self.names)
+        shares, taken, since = self._shares(at), self.taken, self.since
+        ahead = (phase.first - at for phase in self.phases if phase.first > at)
+        count, before = min([count, *ahead]), sum(since)
+        places: list[int] = []
+        for total in range(before + 1, before + count + 1):
+            _, number = max((share * total - since[k], -k) for k, share in shares)
+            places.append(-number)
+            taken[-number] += 1
+            since[-number] += 1
+            if taken[-number] == self.limits[-number]:
+                self.since = [0] * len(self.names)
+                break
+        return places
+
+    def _shares(self, at: int) -> list[tuple[int, float]]:
+        """The sources that rows may come from, with their shares."""
+        phase = next(phase for phase in reversed(self.phases) if phase.first <= at)
+        shares = [
+            (number, share)
+            for number, share in enumerate(phase.shares)
+            if share > 0 and self.taken[number] != self.limits[number]
+        ]
+        if not shares:
+            raise SetpointError(
+                f"data.sources: every source was read as often as its epochs allow, after {at} "
+                f"sequences.\nValid: a shorter duration, more epochs, or epochs = null for a "
+                "source, which is then read as often as is needed."
+            )
+        total = sum(share for _, share in shares)
+        return [(number, share / total) for number, share in shares]
+
+    def forget(self) -> None:
+        """Drop what the sources keep."""
+        for member in self.members:
+            member.forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rows of each source, over all and since its shares were last others, and its state."""
+        counts = zip(self.names, self.members, self.taken, self.since, strict=True)
+        return {
+            "mixture": {
+                name: {"taken": taken, "since": since, "state": member.state_dict()}
+                for name, member, taken, since in counts
+            }
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
+        """Go on where `state` was taken; see `setpoint.data.sampler.Sampler`.
+
+        A source that is new in `other_data` starts at its beginning, and shares count anew.
+
+        Raises:
+            SetpointError: the state is one of other sources or other data.
+        """
+        found = state.get("mixture")
+        if not isinstance(found, dict) or not (other_data or set(found) == set(self.names)):
+            known = sorted(found) if isinstance(found, dict) else "no mixture"
+            raise SetpointError(
+                f"data.sources: the data position was recorded with {known}, and now the mixture "
+                f"is of {sorted(self.names)}, so it does not point at the same rows.\n"
+                f"Valid: the sources of the record, or a new run."
+            )
+        kept = [member.state_dict() for member in self.members]
+        try:
+            for name, member in zip(self.names, self.members, strict=True):
+                if name in found:
+                    member.load_state_dict(found[name]["state"], other_data)
+        except SetpointError:
+            for member, before in zip(self.members, kept, strict=True):
+                member.load_state_dict(before)
+            raise
+        given = [found.get(name, {"taken": 0, "since": 0}) for name in self.names]
+        self.taken = [int(each["taken"]) for each in given]
+        same = set(found) == set(self.names)
+        self.since = [int(each["since"]) if same else 0 for each in given]
+
+
+def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[float, ...]:
+    """Shares in proportion to w^(1/temperature); a weight of 0 stays 0.
+
+    Source: Conneau et al., "Unsupervised cross-lingual representation learning at scale" (2020),
+    section 3.1, with alpha = 1 / temperature.
+    """
+    top = max(weights)
+    powers = [(weight / top) ** (1 / temperature) if weight else 0.0 for weight in weights]
+    return tuple(power / sum(powers) for power in powers)

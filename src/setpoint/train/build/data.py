@@ -1,0 +1,74 @@
+"""What is trained on: sequences and the order of their rows, by source where they are mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from setpoint.config import SetpointError
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
+from setpoint.data.sampler import Sampler, ShuffledSampler
+from setpoint.data.sequences import Sequences
+from setpoint.data.windows import training_windows
+from setpoint.train.batch import steps_before
+
+if TYPE_CHECKING:
+    from setpoint.data.corpus import Corpus
+    from setpoint.train.config import Job
+
+
+def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences, Sampler]:
+    """Cut the training side into sequences, and put them in order.
+
+    Arguments:
+        corpora: one, or of a mixture one for each source.
+
+    Raises:
+        SetpointError: a corpus is shorter than one sequence, or the sources of a mixture allow
+            fewer epochs than the duration takes.
+    """
+    assert job.seed is not None
+    length = job.batch.sequence_length
+    if not job.data.is_mixture:
+        windows = training_windows(corpora[0], length)
+        return windows, ShuffledSampler(windows, job.seed)
+    sources = job.data.sources
+    names = [source.name for source in sources]
+    members = [training_windows(corpus, length) for corpus in corpora]
+    samplers = [
+        ShuffledSampler(each, job.seed, name) for name, each in zip(names, members, strict=True)
+    ]
+    limits = [
+        None if source.epochs is None else max(1, round(source.epochs * len(member)))
+        for source, member in zip(sources, members, strict=True)
+    ]
+    _require_rows(job, limits)
+    mixture = Mixture(names, members)
+    return mixture, MixtureSampler(names, samplers, phases_of(job), limits, len(mixture))
+
+
+def phases_of(job: Job) -> list[Phase]:
+    """The shares of the sources, and the rows at which they change."""
+    weights = {source.name: source.weight or 0.0 for source in job.data.sources}
+    temperature = job.data.mixture.temperature
+    phases = [Phase(0, shares_of(list(weights.values()), temperature))]
+    for phase in job.data.all_phases:
+        own = list((weights | phase.weights).values())
+        first = steps_before(phase.start, job.batch) * job.batch.global_size
+        phases.append(Phase(first, shares_of(own, temperature)))
+    return phases
+
+
+def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
+    if any(limit is None for limit in limits):
+        return
+    steps = job.total_steps()
+    have = sum(limit or 0 for limit in limits)
+    if steps is not None and steps * job.batch.global_size > have:
+        size = job.batch.global_size
+        raise SetpointError(
+            f"data.sources: `epochs` allows {have:,} sequences, and {steps:,} steps of {size} take "
+            f"{steps * size:,}.\n"
+            f"Valid: duration up to {have // size} steps, more epochs, or epochs = null for a "
+            "source."
+        )

@@ -1,0 +1,151 @@
+"""Mixtures: exact shares at every moment, whoever takes how many rows at once, resumed anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from setpoint.config import SetpointError
+from setpoint.data.corpus import build_corpus
+from setpoint.data.document import Document
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
+from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.windows import Windows, training_windows
+
+LENGTH = 4
+WEIGHTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=5)
+
+
+def windows_of(index: int, sequences: int = 7) -> Windows:
+    """Sequences that hold one byte only, by which their source is known."""
+    text = bytes([index]) * (sequences * (LENGTH + 1) - 2)
+    documents = [Document(f"s{index}/a", text)]
+    return training_windows(build_corpus(documents, ByteTokenizer(), side="train"), LENGTH)
+
+
+def mixture_of(
+    weights: list[float], later: dict[int, list[float]] | None = None, limits: Any = None
+) -> tuple[Mixture, MixtureSampler]:
+    names = [f"s{index}" for index in range(len(weights))]
+    members = [windows_of(index) for index in range(len(weights))]
+    samplers = [ShuffledSampler(each, 3, name) for each, name in zip(members, names, strict=True)]
+    phases = [Phase(0, shares_of(weights))]
+    phases += [Phase(first, shares_of(each)) for first, each in (later or {}).items()]
+    whole = Mixture(names, members)
+    limits = limits or [None] * len(weights)
+    return whole, MixtureSampler(names, samplers, phases, limits, len(whole))
+
+
+def taken(sampler: MixtureSampler, count: int) -> list[tuple[int, int]]:
+    """The next rows as (source, number)."""
+    rows = sampler.take(count)
+    parts = [iter(part.tolist()) for part in rows.parts]
+    return [(source, next(parts[source])) for source in rows.source.tolist()]
+
+
+@given(WEIGHTS)
+def test_each_source_has_its_share_after_every_row(weights: list[float]) -> None:
+    _, sampler = mixture_of(weights)
+    shares, counts = np.array(shares_of(weights)), np.zeros(len(weights))
+    for row in range(1, 200):
+        counts[sampler.take(1).source[0]] += 1
+        assert np.abs(counts - shares * row).max() < len(weights)
+
+
+@given(WEIGHTS, st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(1, 20))
+def test_the_stream_is_the_same_in_pieces_and_resumed(
+    weights: list[float], pieces: list[int], change: int
+) -> None:
+    later = {change: weights[::-1]}
+    _, whole = mixture_of(weights, later)
+    expected = taken(whole, sum(pieces))
+    _, sampler = mixture_of(weights, later)
+    found: list[tuple[int, int]] = []
+    for count in pieces:
+        state = json.loads(json.dumps(sampler.state_dict()))
+        _, sampler = mixture_of(weights, later)
+        sampler.load_state_dict(state)
+        found += taken(sampler, count)
+    assert found == expected
+    assert sampler.state_dict() == whole.state_dict()
+
+
+@given(WEIGHTS, st.integers(2, 12), st.data())
+def test_a_slice_of_the_rows_is_what_its_rank_makes(
+    weights: list[float], count: int, data: st.DataObject
+) -> None:
+    mixture, sampler = mixture_of(weights)
+    rows = sampler.take(count)
+    batch = mixture.rows(rows)
+    first = data.draw(st.integers(0, count - 1))
+    part = mixture.rows(rows[first : data.draw(st.integers(first + 1, count))])
+    assert part.inputs.tolist() == batch.inputs[first : first + len(part.inputs)].tolist()
+    # The second token of each of these sequences is the byte of its source.
+    assert batch.source is not None
+    assert batch.inputs[:, 1].tolist() == batch.source.tolist() == rows.source.tolist()
+    assert batch.tokens == count * LENGTH
+
+
+def test_phases_change_the_shares_at_their_row() -> None:
+    _, sampler = mixture_of([3, 1], {40: [0, 1], 60: [1, 1]})
+    sources = [source for source, _ in taken(sampler, 100)]
+    assert [sources[a:b].count(0) for a, b in ((0, 40), (40, 60), (60, 100))] == [30, 0, 20]
+
+
+def test_a_source_is_read_as_often_as_its_limit_allows() -> None:
+    _, sampler = mixture_of([1, 1, 2], limits=[7, None, 3])
+    sources = [source for source, _ in taken(sampler, 40)]
+    assert [sources.count(k) for k in range(3)] == [7, 30, 3]
+    assert set(sources[20:]) == {1}
+
+
+def test_all_sources_read_to_their_limits_are_an_error() -> None:
+    _, sampler = mixture_of([1, 1], limits=[7, 7])
+    sampler.take(14)
+    with pytest.raises(SetpointError, match="as often as its epochs allow, after 14 sequences"):
+        sampler.take(1)
+
+
+def test_a_source_is_whole_in_each_of_its_epochs() -> None:
+    _, sampler = mixture_of([1, 1])
+    rows = taken(sampler, 28)
+    numbers = [number for source, number in rows if source == 0]
+    assert sorted(numbers[:7]) == sorted(numbers[7:]) == list(range(7))
+
+
+@given(WEIGHTS, st.floats(0.1, 10))
+def test_temperature(weights: list[float], temperature: float) -> None:
+    logits = np.log(weights) / temperature
+    expected = np.exp(logits - logits.max())
+    assert shares_of(weights, temperature) == pytest.approx(expected / expected.sum())
+    assert shares_of([*weights, 0.0], temperature)[-1] == 0
+
+
+def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
+    _, sampler = mixture_of([1, 1])
+    sampler.take(5)
+    before = sampler.state_dict()
+    _, other = mixture_of([1, 1, 1])
+    with pytest.raises(SetpointError, match="recorded with .*'s0', 's1', 's2'"):
+        sampler.load_state_dict(other.state_dict())
+    single = ShuffledSampler(windows_of(0), 3, "s0").state_dict()
+    with pytest.raises(SetpointError, match="recorded with no mixture"):
+        sampler.load_state_dict(single)
+    broken = mixture_of([1, 1])[1].state_dict()
+    broken["mixture"]["s1"]["state"]["seed"] = 4
+    with pytest.raises(SetpointError, match="seed"):
+        sampler.load_state_dict(broken)
+    assert sampler.state_dict() == before
+
+
+def test_epochs_are_counted_over_all_sources() -> None:
+    _, sampler = mixture_of([1, 3])
+    sampler.take(21)
+    assert math.isclose(sampler.epoch, 1.5)
