@@ -204,7 +204,7 @@ def test_ng_13_30_39_checks_stand_beside_the_fields_and_span_sections(cli: Comma
     )
     assert "16 tokens do not fit a model that takes 8" in text  # batch against model
     assert "2 heads cannot be shared evenly by 3 key-value heads" in text
-    assert "is not one of the known values: got fp8" in text  # a Literal
+    assert "is not one of the valid values: got fp8" in text  # a Literal
     assert "7 sequences cannot be divided by 2" in text
     for cls, name in (
         (Transformer, "_check_shapes"),
@@ -318,7 +318,7 @@ def test_ng_20_43_files_are_data(cli: CommandLine) -> None:
 )
 def test_ng_22_did_you_mean(cli: CommandLine, typo: str, meant: str) -> None:
     last = cli.refused(f"check small.toml {typo}").strip().splitlines()[-1]
-    assert last.strip().startswith((f"Did you mean {meant}?", f"Here it is called {meant}"))
+    assert last.strip().startswith((f"Did you mean {meant}?", f"Setpoint calls it {meant}"))
 
 
 def test_ng_23_required_values_chains_registries_products(cli: CommandLine) -> None:

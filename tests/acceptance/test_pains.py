@@ -53,7 +53,7 @@ def shown(cli: CommandLine, line: str) -> dict[str, Any]:
         ("data.sources = [{type = 'random', lenght = 3}]", "Did you mean data.sources.0.length?"),
         ("extend = 'tiny'", "unknown key"),  # a misspelt keyword of the engine
         ("checkpoint.every = 'last_stp'", "valid: "),
-        ("learning_rate = 1e-3", "Here it is called optimizer.lr: lr = 0.001 under [optimizer]"),
+        ("learning_rate = 1e-3", "Setpoint calls it optimizer.lr: lr = 0.001 under [optimizer]"),
         ("[optimizer]\nheads = 4", "model.heads"),  # the right name in the wrong section
         ("silence = ['learning-rate-hihg']", "learning-rate-high"),
     ],
@@ -142,7 +142,7 @@ def test_pain_06_names_and_meanings_that_change(cli: CommandLine, script: Script
         assert re.search("whole (number|count)", cli.refused(f"check small.toml {flag}"))
     cli.file("exp.yaml", "extends: small.toml\nevaluation:\n  every: 1.0\n")
     assert "whole count of steps" in cli.refused("check exp.yaml")
-    assert "Here it is called schedule.warmup" in cli.refused(
+    assert "Setpoint calls it schedule.warmup" in cli.refused(
         "check small.toml --schedule.warmup_ratio 1.0"
     )
 

@@ -265,7 +265,7 @@ def test_references_that_explode_are_refused() -> None:
     assert len(compose(Multiplied, flags=flags).resolve().b) == 500
     flags.append("--c=[" + ",".join(['"${b}"'] * 500) + "]")
     problems = problems_of(lambda: compose(Multiplied, flags=flags).resolve())
-    assert problems[0].message == "repeats lists and mappings of more than 100000 values"
+    assert problems[0].message == "expands by references to more than 100000 values"
 
 
 class Many(Config):
@@ -338,7 +338,7 @@ def test_a_reference_that_comes_to_a_reference() -> None:
     """Text of the user area may look like a reference, which no field can hold."""
     draft = Job(name="${user.text}", user={"text": "${a}"})
     (problem,) = problems_of(lambda: resolve(draft))
-    assert problem.message == "comes to a text that holds a reference itself"
+    assert problem.message == "evaluates to a text that is a reference itself"
 
 
 class Head(Config, type="head"):

@@ -132,8 +132,8 @@ def test_the_variant_of_an_item() -> None:
     ("flag", "path", "message"),
     [
         ("--sources.5.weight=1", "sources.5.weight", "sources has 1 item; there is no item 5"),
-        ("--sources.x=1", "sources.x", "sources is a list; 'x' names no item of it"),
-        ("--sources.0.type=txt", "sources.0.type", "is not one of the known values: got txt"),
+        ("--sources.x=1", "sources.x", "sources is a list; 'x' names none of its items"),
+        ("--sources.0.type=txt", "sources.0.type", "is not one of the valid values: got txt"),
         ("--sources.0.lenght=3", "sources.0.lenght", "unknown key: Synthetic"),
         ("--sources.0.documents.x=3", "sources.0.documents.x", "is a single value; it has no 'x'"),
         ("--optimizer.betas.0=7", "optimizer.betas.0", "is out of range: it must be >= 0, < 1"),
@@ -170,7 +170,7 @@ def test_a_family_without_default_asks_for_its_type() -> None:
     class Root(Config):
         optimizer: AdamW | Sgd
 
-    with pytest.raises(ConfigError, match="no variant is chosen here yet") as caught:
+    with pytest.raises(ConfigError, match="choose a variant first") as caught:
         compose(Root, flags=["--optimizer.lr=1"]).resolve()
     problem = caught.value.problems[0]
     assert (problem.path, problem.origin) == ("optimizer.type", "command line --optimizer.lr")

@@ -138,7 +138,7 @@ def test_a_method_that_is_wrong_is_told_in_words() -> None:
             return True  # pyright: ignore[reportReturnType]
 
     texts = [problem.message for problem in problems_of(lambda: resolve(Wrong()))]
-    assert "_writes" in texts[0] and "y cannot be set here" in texts[0]
+    assert "_writes" in texts[0] and "y cannot be set in this method" in texts[0]
     assert "_fails" in texts[1] and "ZeroDivisionError" in texts[1]
     assert "_says_true" in texts[2] and "returns a reason or None" in texts[2]
 

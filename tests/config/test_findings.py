@@ -108,5 +108,8 @@ def test_a_deriving_method_only_reads() -> None:
             return [][self.x]
 
     first, second = problems_of(lambda: resolve(Derived()))
-    assert "Derived._y (" in first.message and "Derived.x cannot be set here" in first.message
+    assert (
+        "Derived._y (" in first.message
+        and "Derived.x cannot be set in this method" in first.message
+    )
     assert "Derived._z (" in second.message and "IndexError" in second.message

@@ -67,7 +67,7 @@ def test_a_subclass_can_derive_anew() -> None:
 
 
 def test_each_code_of_a_caution_says_what_it_means() -> None:
-    with pytest.raises(TypeError, match="cautions says what each code means"):
+    with pytest.raises(TypeError, match="cautions maps each code to what it means"):
         check(cautions=("code",))  # pyright: ignore[reportArgumentType]
 
 

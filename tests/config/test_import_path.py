@@ -105,7 +105,7 @@ def test_reading_a_path_imports_nothing() -> None:
 def test_the_class_is_checked_when_it_is_there() -> None:
     config = compose(Uses, flags=[f"--cls={targets.__name__}.double"]).resolve()
     assert config.cls is not None
-    with pytest.raises(Exception, match="double is not a class that is a Part"):
+    with pytest.raises(Exception, match="double is not a subclass of Part"):
         config.cls()
 
 

@@ -86,5 +86,5 @@ def test_it_means_the_same_in_every_layer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a ${b c}", "${", "a ${b"])
 def test_the_error_names_the_escape(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"writes it \$\$\{"):
+    with pytest.raises(ConfigError, match=r"escape it as \$\$\{"):
         Texts(name=text)

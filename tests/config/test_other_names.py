@@ -56,18 +56,18 @@ OTHER_NAMES: dict[str, Converter | str] = {
 @pytest.mark.parametrize(
     ("flags", "hint"),
     [
-        ("--rpm=120", "Here it is called motor.speed, in turns per second: --motor.speed 2"),
-        ("--velocity=3", "Here it is called motor.speed: --motor.speed 3"),
+        ("--rpm=120", "Setpoint calls it motor.speed, in turns per second: --motor.speed 2"),
+        ("--velocity=3", "Setpoint calls it motor.speed: --motor.speed 3"),
         # What would be refused is not suggested.
-        ("--velocity=-3", "Here it is called motor.speed."),
-        ("--rpm=0", "Here it is called motor.speed, in turns per second."),
-        ("--coasting=1", "Here it is called share, a share: --share 0.5"),
-        ("--coasting=1 --motor.speed=4", "Here it is called share, a share: --share 0.25"),
-        ("--coasting=1 --velocity=8", "Here it is called share, a share: --share 0.125"),
+        ("--velocity=-3", "Setpoint calls it motor.speed."),
+        ("--rpm=0", "Setpoint calls it motor.speed, in turns per second."),
+        ("--coasting=1", "Setpoint calls it share, a share: --share 0.5"),
+        ("--coasting=1 --motor.speed=4", "Setpoint calls it share, a share: --share 0.25"),
+        ("--coasting=1 --velocity=8", "Setpoint calls it share, a share: --share 0.125"),
         ("--coasting=x", ""),
         (
             "--spare_motor=1",
-            "Here it is called spare.speed and spare.mode: "
+            "Setpoint calls it spare.speed and spare.mode: "
             '--spare.speed 1 --spare.mode "very slow"',
         ),
         ("--gearbox=1", "There are no gears."),

@@ -90,8 +90,8 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("@bigg", "names no preset"),
-        ("@", "names no preset"),
+        ("@bigg", "is not the name of a preset"),
+        ("@", "is not the name of a preset"),
         ("@big(dim=x)", "is not an int"),
         ("@foreign", "gives a Stranger, not a Run"),
     ],

@@ -101,7 +101,7 @@ def test_what_a_value_of_a_parameter_may_be() -> None:
     with pytest.raises(SetpointError) as caught:
         call_preset("chosen(mode=quik)")
     assert str(caught.value) == (
-        "the preset 'chosen(mode=quik)': parameter 'mode' is not one of the known values: got "
+        "the preset 'chosen(mode=quik)': parameter 'mode' is not one of the valid values: got "
         "quik; valid: quick, slow. Did you mean quick?"
     )
 

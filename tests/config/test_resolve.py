@@ -70,7 +70,7 @@ def test_dead_knobs_only_count_when_they_were_set() -> None:
 def test_required_fields() -> None:
     problems = problems_of(lambda: resolve(Job(sources=[Text()], tracker=Tracker())))
     assert [problem.path for problem in problems] == ["sources.0.paths", "tracker.url"]
-    assert problems[1].hint == "Expected a str, a text like https?://.*."
+    assert problems[1].hint == "Expected a str, matching https?://.*."
 
 
 def test_items_that_were_changed_in_place_are_checked() -> None:

@@ -43,12 +43,12 @@ def test_it_is_read_when_it_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_what_cannot_be_revealed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TOKEN", raising=False)
-    with pytest.raises(SetpointError, match="the environment variable TOKEN, named by a secret"):
+    with pytest.raises(SetpointError, match="the environment variable TOKEN of a secret"):
         Secret("env:TOKEN").reveal()
     with pytest.raises(SetpointError, match="cannot be read: No such file"):
         Secret(f"file:{tmp_path / 'none'}").reveal()
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(SetpointError, match="is not a text in UTF-8"):
+    with pytest.raises(SetpointError, match="is not UTF-8 text"):
         Secret(f"file:{tmp_path / 'binary'}").reveal()
     with pytest.raises(SetpointError):
         Secret("file:a\0b").reveal()
@@ -140,7 +140,7 @@ def test_a_secret_meets_its_url_when_it_is_used(monkeypatch: pytest.MonkeyPatch)
     assert secret.login("redis://host") == "redis://:a%2Fb%40c@host"
     assert "a%2F" not in repr(secret.login("https://host"))
     for url in ("host", "https://you@host", ""):
-        with pytest.raises(SetpointError, match="is not an address without a login"):
+        with pytest.raises(SetpointError, match="is not a URL without a login"):
             secret.login(url)
 
 

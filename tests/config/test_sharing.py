@@ -226,7 +226,7 @@ def test_references_that_no_place_can_take() -> None:
     reports.append(str(ConfigError(problems_of(lambda: flags(*words)))))
     compare("config/shared_wrong", "\n\n".join(reports))
     (problem,) = problems_of(lambda: flags("--spare=${watch}", "--spare.layers=3"))
-    assert "leads to no section" in problem.message
+    assert "does not lead to a section" in problem.message
 
 
 def test_a_section_that_is_switched_on_later() -> None:

@@ -137,11 +137,11 @@ class Renamed(Config):
 
 
 def test_names_of_other_systems() -> None:
-    assert name_here(Renamed, "learning-rate") == "Here it is called steps.lr."
-    assert name_here(Renamed, "batch_size") == "Here it is called steps.size or portion."
+    assert name_here(Renamed, "learning-rate") == "Setpoint calls it steps.lr."
+    assert name_here(Renamed, "batch_size") == "Setpoint calls it steps.size or portion."
     assert name_here(Renamed, "step_size") == ""
     assert name_here(Renamed, "learning") == ""
-    assert place_of(Renamed, "learning_rate", "a.learning_rate") == "Here it is called steps.lr."
+    assert place_of(Renamed, "learning_rate", "a.learning_rate") == "Setpoint calls it steps.lr."
     # A misspelt name of somebody else's.
     assert place_of(Renamed, "lerning_rate", "a.lerning_rate") == "Did you mean steps.lr?"
     assert place_of(Renamed, "warning", "a.warning") == ""

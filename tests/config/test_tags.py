@@ -89,7 +89,7 @@ def test_each_field_reads_the_value_by_its_own_type_and_range() -> None:
     ("flag", "message", "hint"),
     [
         ("tag.learning_rat=1", "there is no tag 'learning_rat'", "Did you mean tag.learning_rate?"),
-        ("tag.matrix=1", "reaches no field of this configuration", ""),
+        ("tag.matrix=1", "matches no field of this configuration", ""),
         ("tag=1", "unknown key: Root has no field 'tag'", ""),
         ("tag.a.b=1", "unknown key: Root has no field 'tag'", ""),
     ],
@@ -104,7 +104,7 @@ def test_a_root_has_no_field_of_that_name() -> None:
         tag: str = "x"
         rate: float = field(default=1.0, tags=("a",))
 
-    with pytest.raises(SetpointError, match=r"Own\.tag: 'tag' is a word of the root"):
+    with pytest.raises(SetpointError, match=r"Own\.tag: 'tag' is reserved at the root"):
         compose(Own, flags=["tag=y"])
 
     class Whole(Config):

@@ -73,7 +73,7 @@ def test_errors_in_words_pass_unchanged() -> None:
 
 def test_what_is_no_function_and_what_is_no_name_of_a_module(folder: Path) -> None:
     (folder / "plain.py").write_text("x = 3\n\ndef make():\n    return x\n")
-    with pytest.raises(SetpointError, match="x in plain is no function, but of type int"):
+    with pytest.raises(SetpointError, match="x in plain is not a function but of type int"):
         find_user_function("plain:x")
     with pytest.raises(SetpointError, match="has no function 'mak'. Did you mean make"):
         find_user_function("plain:mak")

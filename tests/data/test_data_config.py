@@ -120,8 +120,8 @@ def test_each_field_changes_the_fingerprint(changed: Data) -> None:
         (Random, "length", 0, ">= 1"),
         (Random, "seed", -1, ">= 0"),
         (Random, "pattern", "markow", "markov"),
-        (Stdlib, "name", "a/b", "a text like"),
-        (Text, "name", "", "a text like"),
+        (Stdlib, "name", "a/b", "does not match the pattern"),
+        (Text, "name", "", "does not match the pattern"),
         (Text, "paths", "a.txt", "list"),
     ],
 )

@@ -42,8 +42,8 @@ SHORT = (
     (r"a period such as .*? or 'never'", "period"),
     (r"a size in bytes such as .*? or 512", "size"),
     (r"an import path such as '.*?'", "import path"),
-    (r"a list of items that are each ", "list of "),
-    (r"a mapping of names to values that are each ", "mapping of "),
+    (r"a list of values, each ", "list of "),
+    (r"a mapping from str to values, each ", "mapping of "),
     (r"any keys with plain values", "mapping"),
     (r"a tuple of \d+: ", "tuple of "),
     (r"a section with type = .*?(?=,|$)", "variants"),
@@ -92,7 +92,7 @@ def fields_table(wanted: str) -> str:
         for pattern, word in SHORT:
             kind = re.sub(pattern, word, kind)
         if limits := row.get("range"):
-            kind += f": {limits.replace('a text like ', '')}"
+            kind += f": {limits.replace('matching ', '')}"
         default = next((word for word in ("required", "derived") if word in row), "")
         if "default" in row:
             default = _default(row["default"])

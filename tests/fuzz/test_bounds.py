@@ -14,10 +14,10 @@ PROGRAM = """
 import sys
 from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.texts import MAX_BYTES
-from setpoint.config.files.read import parse
+from setpoint.config.files.read import parse_bytes
 format, text = sys.argv[1], eval(sys.argv[2], {"MAX": MAX_BYTES[sys.argv[1]]})
 try:
-    document = parse(text, format, "f")
+    document = parse_bytes(text.encode(), format, "f")
     document.locate(("a", "b"))
     print("read", len(document.data))
 except SetpointError as error:

@@ -79,5 +79,5 @@ def test_what_is_no_sum(target: Any, words: str) -> None:
 
 
 def test_what_is_handed_over_cannot_be_given() -> None:
-    with pytest.raises(ConfigError, match="is handed over when it is built"):
+    with pytest.raises(ConfigError, match="is passed when it is built; leave it out"):
         built("torch.nn.CrossEntropyLoss", reduction="mean")

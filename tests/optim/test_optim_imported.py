@@ -99,10 +99,10 @@ def test_pairs_are_one_group() -> None:
     ("target", "fields", "words"),
     [
         ("torch.optim.Adagrad", {"lr_decya": 1}, "has no parameter 'lr_decya'"),
-        ("torch.optim.Adagrad", {"params": 1}, "is handed over when it is built"),
+        ("torch.optim.Adagrad", {"params": 1}, "is passed when it is built; leave it out"),
         ("torch.optim.Adagrad", {"eps": "x"}, "is not a float"),
         ("torch.optim.Rprop", {"weight_decay": 0.1}, "torch.optim.Rprop takes none"),
-        ("torch.optim.Optimizer", {}, "needs 'defaults', and nothing gives it"),
+        ("torch.optim.Optimizer", {}, "needs 'defaults', which is not given"),
     ],
 )
 def test_what_the_signature_refuses(target: str, fields: dict[str, Any], words: str) -> None:

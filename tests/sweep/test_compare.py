@@ -105,5 +105,5 @@ def test_metrics_that_are_missing_empty_or_damaged_are_named(tmp_path: Path) -> 
 
 
 def test_a_name_that_nothing_can_have_is_told() -> None:
-    with pytest.raises(SetpointError, match="can have this name"):
+    with pytest.raises(SetpointError, match="not a valid file name"):
         entries(["a" * 300], [])

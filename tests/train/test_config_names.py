@@ -56,7 +56,7 @@ def test_a_foreign_name_is_answered_with_ours(name: str, paths: list[str]) -> No
     ours = OTHER_NAMES.get(name)
     for flag in (f"--{name}=1", f"--other.{name}=1"):  # with another system's section, too
         if ours is None:
-            assert hint(flag).startswith(f"Here it is called {' or '.join(paths)}")
+            assert hint(flag).startswith(f"Setpoint calls it {' or '.join(paths)}")
         else:
             assert hint(flag)
 
@@ -253,7 +253,7 @@ def test_values_of_files_are_answered_as_they_are_written(tmp_path: Path) -> Non
 
 def test_what_is_incomplete_is_not_suggested() -> None:
     assert hint("--low_freq_factor=1") == (
-        "Here it is called model.rope_scaling.low_frequency_factor."
+        "Setpoint calls it model.rope_scaling.low_frequency_factor."
     )
 
 
@@ -316,12 +316,12 @@ def test_a_file_and_a_variable_are_answered_as_they_are_written(tmp_path: Path) 
         return {problem.path: problem.hint for problem in caught.value.problems}
 
     said = _hints(files=[toml])
-    assert said["max_iters"] == 'Here it is called duration: duration = "500 steps"'
+    assert said["max_iters"] == 'Setpoint calls it duration: duration = "500 steps"'
     assert said["training.min_lr"].endswith("(0.0003 / 0.003): floor = 0.1 under [schedule]")
-    assert said["model.n_embd"] == "Here it is called model.dim: dim = 64 under [model]"
+    assert said["model.n_embd"] == "Setpoint calls it model.dim: dim = 64 under [model]"
     said = _hints(files=[json])
-    assert said["model.n_head"] == 'Here it is called model.heads: "model": {"heads": 4}'
-    assert said["num_train_epochs"] == 'Here it is called duration: "duration": "2 epochs"'
+    assert said["model.n_head"] == 'Setpoint calls it model.heads: "model": {"heads": 4}'
+    assert said["num_train_epochs"] == 'Setpoint calls it duration: "duration": "2 epochs"'
     assert '"compile": {}' in said["compile"]
     said = _hints(environ={"SETPOINT__LEARNING_RATE": "1e-3"})
     assert said["learning_rate"].endswith("optimizer.lr: SETPOINT__OPTIMIZER__LR=1e-3")

@@ -57,7 +57,7 @@ class _Expansion:
     def file(self, word: str, above: tuple[str, ...], folder: str) -> Iterator[str]:
         """The words of one file; a relative name is looked for beside the file that names it."""
         if not can_be_named(word):
-            raise SetpointError(f"{_where(word)}{word!r}: no file can have this name")
+            raise SetpointError(f"{_where(word)}{word!r} is not a valid file name")
         name = os.path.normpath(os.path.join(folder, os.path.expanduser(word[1:])))
         if word == "@":
             raise SetpointError(f"{_where(word)}'@' names no file; expected @FILE")

@@ -330,7 +330,7 @@ class _Sources(Generic[C]):
 
 def _refuse_name(name: str, title: str = "") -> None:
     if not can_be_named(name):
-        raise SetpointError(f"{title}{name!r}: nothing can have this name")
+        raise SetpointError(f"{title}{name!r} is not a valid name of a file or preset")
 
 
 def _place(document: Document, index: int) -> str:

@@ -234,7 +234,7 @@ def _answer_value(refused: Unknown, editor: EditorBase) -> str:
     section = {".".join(map(str, path)): f"@{value}"}
     if isinstance(value, str) and preset_named(value) and _fits(editor, section):
         return (
-            f"The section of the preset {value} is taken with @: {written(section, refused.origin)}"
+            f"The section of the preset {value} is taken by @: {written(section, refused.origin)}"
         )
     return ""
 
@@ -267,7 +267,7 @@ def _renamed(editor: EditorBase, unknown: Unknown, word: str) -> str:
             section = path.rpartition(".")[0]
             options.append(({path: value}, [{section: tag} for tag in tags if section]))
     if len(options) < len(found):
-        return f"Here it is called {' or '.join(found)}."
+        return f"Setpoint calls it {' or '.join(found)}."
     return _sentence(options, "", unknown.origin, editor)
 
 
@@ -306,9 +306,9 @@ def _sentence(
     note: str,
     origin: Origin,
     editor: EditorBase,
-    verb: str = "Here it is called",
+    verb: str = "Setpoint calls it",
 ) -> str:
-    """`Here it is called A, NOTE: what to write`; without that where it would be refused."""
+    """`Setpoint calls it A, NOTE: what to write`; without that where it would be refused."""
     names = " or ".join(" and ".join(values) for values, _ in options)
     head = f"{verb} {names}{f', {note}' if note else ''}"
     texts: list[str] = []

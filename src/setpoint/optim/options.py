@@ -71,7 +71,7 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
         if name in type(config).__setpoint__.fields:
             raise Invalid(f"is the same for all groups of type = {tag}", tuple(sorted(known)))
         called = [field for field, info in known.items() if name in info.also_called]
-        hint = f"Here it is called {called[0]}." if called else did_you_mean(name, list(known))
+        hint = f"Setpoint calls it {called[0]}." if called else did_you_mean(name, list(known))
         message = f"type = {tag} has no option {name!r} for a group"
         raise Invalid(message, tuple(sorted(known)), hint=hint)
     except Invalid as error:

@@ -76,7 +76,7 @@ def _without_run(point: Mapping[str, Any]) -> str:
 def _entries(word: str, notes: list[str]) -> Iterator[Entry]:
     path = Path(word)
     if not can_be_path(word):
-        raise SetpointError(f"{shown_plain(word)}: nothing can have this name")
+        raise SetpointError(f"{shown_plain(word)}: not a valid file name")
     if (path / NAME).is_file():
         for point in read_record_of(path):
             # The folder may have been moved, or copied, with all that is in it.

@@ -56,7 +56,7 @@ def _time(given: Given) -> Ours | str | None:
             return Ours({"duration": f"{count} {unit}"})
     if given.number is not None:
         return (
-            f"Here it is called duration, which takes a unit: {_whole(given.number)} min, "
+            f"Setpoint calls it duration, which takes a unit: {_whole(given.number)} min, "
             f"{_whole(given.number)} steps or {_whole(given.number)} epochs."
         )
     return None
@@ -76,7 +76,7 @@ def _share_of_peak(path: str) -> Converter:
         peak = _peak(given)
         note = "a fraction of optimizer.lr, not a learning rate"
         if given.number is None or peak is None:
-            return f"Here it is called {path}, {note}."
+            return f"Setpoint calls it {path}, {note}."
         return Ours({path: given.number / peak}, f"{note} ({given.number:g} / {peak:g})")
 
     return convert
@@ -151,7 +151,7 @@ def _accumulation(given: Given) -> Ours | str | None:
     whole = number is not None and number >= 1 and number == int(number)
     known = isinstance(size, int) and isinstance(ranks, int) and isinstance(micro, int | float)
     if number is None or not whole or not known or not isinstance(micro, int | float):
-        return f"Here it is called {path}: it divides batch.global_size, and micro_size shrinks."
+        return f"Setpoint calls it {path}: it divides batch.global_size, and micro_size shrinks."
     count, wanted = int(number), int(number * micro) * ranks
     if wanted == size:
         return Ours({path: count})
@@ -167,9 +167,9 @@ def _micro(given: Given) -> Ours | str | None:
     path, number = "batch.micro_size", given.number
     size, ranks = given.of("batch.global_size"), given.of("parallel.world_size")
     if not isinstance(size, int) or not isinstance(ranks, int):
-        return f"Here it is called {path}."
+        return f"Setpoint calls it {path}."
     if number is None or number < 1 or number != int(number):
-        return f"Here it is called {path}, a number of sequences."
+        return f"Setpoint calls it {path}, a number of sequences."
     each = int(number) * ranks
     accumulation = given.beside(*ACCUMULATION)
     passes = None if accumulation is None else accumulation.number
@@ -227,7 +227,7 @@ def _every(path: str) -> Converter:
             return (
                 Ours({path: f"{count} steps"})
                 if count
-                else (f"Here it is called {path}, a count with a unit such as 100 steps.")
+                else (f"Setpoint calls it {path}, a count with a unit such as 100 steps.")
             )
         if number is None:
             return None
@@ -239,7 +239,7 @@ def _every(path: str) -> Converter:
             horizon = given.of("schedule.horizon")
             updates = horizon.in_unit("steps") if isinstance(horizon, Duration) else None
             if updates is None:
-                return f"Here it is called {path}, a count with a unit such as 100 steps."
+                return f"Setpoint calls it {path}, a count with a unit such as 100 steps."
             note = f"a count with a unit ({number:g} of {updates} steps)"
             return Ours({path: f"{max(1, round(number * updates))} steps"}, note)
         return Ours({path: f"{_whole(number)} steps"})
@@ -252,7 +252,7 @@ def _batches(given: Given) -> Ours | str | None:
     size, number = given.of("batch.micro_size"), given.number
     note = "a number of sequences, not of batches"
     if number is None or number < 1 or number != int(number) or not isinstance(size, int):
-        return f"Here it is called evaluation.sequences, {note}."
+        return f"Setpoint calls it evaluation.sequences, {note}."
     return Ours({"evaluation.sequences": int(number) * size}, f"{note} ({number:g} * {size})")
 
 
@@ -445,7 +445,7 @@ def _metric(given: Given) -> Ours | str | None:
 def _share_held_out(given: Given) -> Ours | str | None:
     if given.number is not None and 0 < given.number < 1:
         return Ours({"data.held_out": given.value})
-    return "Here it is called data.held_out, a fraction of the documents such as 0.05."
+    return "Setpoint calls it data.held_out, a fraction of the documents such as 0.05."
 
 
 HOLDS_RECORDS = (

@@ -38,8 +38,8 @@ def test_components() -> None:
     [
         ([PART, 3], "must be a component, as the others are"),
         ({"a": PART, "b": 3}, "must be a component, as the others are"),
-        ([[PART]], "holds a component too deep inside"),
-        ({"a": {"b": PART}}, "holds a component too deep inside"),
+        ([[PART]], "holds a component that is nested too deeply"),
+        ({"a": {"b": PART}}, "holds a component that is nested too deeply"),
         (object(), "is not plain data"),
         ({"type": "import", "target": "x"}, "is not an import path"),
     ],

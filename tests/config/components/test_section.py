@@ -171,10 +171,10 @@ def test_what_is_not_imported_is_left_to_verify() -> None:
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--optimizer.build=1", "'build' is a word of the engine"),
+        ("--optimizer.build=1", "'build' is a reserved word"),
         ("--optimizer._x=1", "'_x' cannot be the name of an argument"),
         ("--optimizer.class=1", "'class' cannot be the name of an argument"),
-        ("--only={type=import, target=a.b}", "is not one of the known values: got import"),
+        ("--only={type=import, target=a.b}", "is not one of the valid values: got import"),
         ("--optimizer.lr=-1", "it must be > 0"),
         ("--optimizer.rate=https://a:hunter2@b", "holds a password inside a URL"),
         ("--act={type=import, target=nothing}", "is not an import path"),
@@ -192,7 +192,7 @@ def test_wrong_input(flag: str, words: str) -> None:
 
 
 def test_a_family_without_a_variant_for_them() -> None:
-    with pytest.raises(ConfigError, match="takes no components that are imported by a path"):
+    with pytest.raises(ConfigError, match="does not take components that are imported by a path"):
         Net(only=partial(Part, size=1))
     with pytest.raises(ConfigError, match="it must be > 0"):
         Net(optimizer=partial(targets.anything, lr=-3))

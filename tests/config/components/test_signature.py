@@ -76,7 +76,7 @@ def test_values_are_read_by_the_annotation(annotation: Any, value: object, expec
         (torch.Tensor, 3, "is not a Tensor, which is given as {type = 'import', target = ...}"),
         (tuple[float, float], [1], "needs 2 items, got 1"),
         (tuple[float, float], 3, "is not a tuple of 2"),
-        (Literal["a", "b"], "c", "is not one of the known values"),
+        (Literal["a", "b"], "c", "is not one of the valid values"),
         (int, 1.5, "is not an int"),
         (bool, "yes", "is not a bool"),
         (int, None, "is not an int: got null"),
@@ -103,14 +103,14 @@ def test_names() -> None:
     assert wrong(Part, rate=1.0) == {}
     assert wrong(Part, rat=1.0) == {"rat": "it has no parameter 'rat'; Did you mean rate?"}
     assert wrong(targets.anything, whatever=1) == {}
-    assert "by its position only" in wrong(targets.by_position, size=1)["size"]
+    assert "is positional-only in" in wrong(targets.by_position, size=1)["size"]
 
 
 def test_what_is_required_and_what_is_handed_over() -> None:
     assert wrong(Part) == {}
-    assert wrong(Part, ()) == {"size": "it needs 'size', and nothing gives it; "}
+    assert wrong(Part, ()) == {"size": "it needs 'size', which is not given; "}
     assert wrong(Part, ("*",)) == {}
-    assert wrong(Part, ("size",), size=3) == {"size": "is handed over when it is built; "}
+    assert wrong(Part, ("size",), size=3) == {"size": "is passed when it is built; leave it out; "}
 
 
 def test_components_are_not_held_against_annotations() -> None:

@@ -67,7 +67,7 @@ def test_what_is_not_a_plain_file(folder):
     assert refusal("d.toml") == "d.toml: expected a file; this is a directory"
     assert refusal("p.toml") == "p.toml: expected a file; this is not a regular file"
     assert refusal("d.toml/x.toml") == "d.toml/x.toml: no such file"
-    assert refusal("\0.toml") == "'\\x00.toml': no file can have this name"
+    assert refusal("\0.toml") == "'\\x00.toml': not a valid file name"
     assert refusal("x" * 300 + ".toml").endswith(": cannot be read: File name too long")
 
 

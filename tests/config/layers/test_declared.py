@@ -109,7 +109,7 @@ def test_help_and_schema_say_it() -> None:
 
 def test_what_cannot_be_declared() -> None:
     for name in ("", "A-B", 3):
-        with pytest.raises(DeclarationError, match="is no name of a variable"):
+        with pytest.raises(DeclarationError, match="is not the name of an environment variable"):
             type(Config)("Wrong", (Config,), {
                 "__annotations__": {"x": int}, "x": field(default=1, environment=name),
                 "__module__": __name__, "__qualname__": "Wrong",

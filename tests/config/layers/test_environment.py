@@ -76,7 +76,7 @@ def test_a_variable_with_one_underscore_that_means_a_field_is_a_problem() -> Non
     assert "hush" not in str(problems[-1].value)
     assert [str(problem.value) for problem in problems[1:3]] == ["1", "1"]
     assert problems[1].message == (
-        "two underscores stand before each name: SETPOINT_OPTIMIZER_LR sets nothing"
+        "SETPOINT_OPTIMIZER_LR sets nothing: write two underscores before each name"
     )
     assert "Did you mean SETPOINT__OPTIMIZER__LR?" in problems[1].hint
 
@@ -86,7 +86,7 @@ def test_one_field_by_two_variables_is_a_problem() -> None:
     (problem,) = problems_of(lambda: compose(Job, environ=environ).resolve())
     assert (problem.path, problem.message) == (
         "seed",
-        "is set by the variable SETPOINT__SEED as well",
+        "is also set by the variable SETPOINT__SEED",
     )
     assert problem.origin == "environment variable setpoint__seed"
 

@@ -102,7 +102,7 @@ def test_a_chain_with_a_gap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Root(Config, schema=3, migrations="chain_with_a_gap"):
         pass
 
-    words = r"Root is of schema 3, but its migrations are not a whole chain: there is none to 2"
+    words = r"Root is of schema 3, but its chain of migrations is not complete: there is none to 2"
     with pytest.raises(SetpointError, match=words):
         chain(Root)
     monkeypatch.setattr(Root.__setpoint__, "schema", 1)

@@ -20,7 +20,7 @@ def test_a_value_in_another_unit() -> None:
     # A number of a YAML file is a text until its field reads it.
     assert applied(operation, {"warmup": PlainScalar("3")}).data == {"warmup": 3000}
     assert applied(operation, {"warmup": 0}).notes == []
-    with pytest.raises(SetpointError, match="cannot be taken to schema 2"):
+    with pytest.raises(SetpointError, match="cannot be migrated to schema 2"):
         applied(operation, {"warmup": None})
 
 
@@ -74,7 +74,7 @@ def test_a_new_value_may_follow_from_the_others_and_from_the_variant() -> None:
     assert tree.data["o"]["total"] == 6
     assert tree.origins["o.total"]["layers"][-1]["layer"] == "derived"
     assert "total" not in applied(operation, {"o": {"type": "y", "a": 3}}, o__a=3).data["o"]
-    with pytest.raises(SetpointError, match=r"o\.total = None cannot be taken to schema 2"):
+    with pytest.raises(SetpointError, match=r"o\.total = None cannot be migrated to schema 2"):
         applied(operation, {"o": {"type": "x"}}, o__a=3)
 
 

@@ -164,8 +164,8 @@ def test_a_retired_field_is_reported_unless_nothing_is_lost() -> None:
 def test_a_function_that_fails_is_said_with_the_value() -> None:
     with pytest.raises(SetpointError) as caught:
         applied(Split("size", ("a", "b"), lambda n: (n // 2, 2)), {"size": "many"})
-    assert "size = 'many' cannot be taken to schema 2: TypeError" in str(caught.value)
-    with pytest.raises(SetpointError, match="holds a reference, whose value is not known yet"):
+    assert "size = 'many' cannot be migrated to schema 2: TypeError" in str(caught.value)
+    with pytest.raises(SetpointError, match="holds a reference, whose value cannot be converted"):
         applied(Split("size", ("a", "b"), lambda n: (n, n)), {"size": "${x * 2}"})
 
 

@@ -23,5 +23,5 @@ def test_only_classes_of_the_kind() -> None:
     kind = ImportPathType(targets.Part)
     assert kind.read(targets.Part, HERE) == ImportPath(targets.Part)
     for value in (targets.Whole, targets.double, 3, None):
-        with pytest.raises(Invalid, match="class that is a Part"):
+        with pytest.raises(Invalid, match="subclass of Part"):
             kind.read(value, HERE)

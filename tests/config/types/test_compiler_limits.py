@@ -22,12 +22,12 @@ RIGHT: list[tuple[object, dict[str, Any]]] = [
     (int, {"default": 1, "before": None}),
 ]
 WRONG: list[tuple[object, dict[str, Any], str]] = [
-    (str, {"default": "a", "ge": 1}, "are for numbers, and it is a str"),
-    (Period, {"default": Period("1 step"), "ge": 1}, "are for numbers, and it is"),
+    (str, {"default": "a", "ge": 1}, "apply to numbers, and this is a str"),
+    (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers, and this is"),
     (tuple[int, ...], {"default": (1,), "ge": 1}, "limits of the items are item_gt"),
-    (int, {"default": 1, "pattern": "a"}, "a pattern is for texts, and it is an int"),
-    (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is no regular expression"),
-    (str | None, {"default": None, "pattern": "["}, "is no regular expression"),
+    (int, {"default": 1, "pattern": "a"}, "a pattern applies to str, and this is an int"),
+    (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is not a regular expression"),
+    (str | None, {"default": None, "pattern": "["}, "is not a regular expression"),
     (int, {"default": 1, "item_ge": 1}, "for lists and mappings of numbers"),
     (list[str], {"factory": list, "item_ge": 1}, "for lists and mappings of numbers"),
     (int, {"default": 1, "before": "a"}, "before='a' is not an int"),

@@ -67,12 +67,12 @@ def test_what_is_taken(annotation: Any, value: object, stored: object) -> None:
 @pytest.mark.parametrize(
     ("annotation", "value", "at", "message"),
     [
-        (tuple[int, ...], "1,2", (), "is not a list of items that are each an int: got '1"),
+        (tuple[int, ...], "1,2", (), "is not a list of values, each an int: got '1"),
         (tuple[int, ...], {"a": 1}, (), "is not a list"),
         (tuple[int, ...], [1, "x", 2.5], (1,), "is not an int: got 'x'"),
         (tuple[int, ...], W("1,x"), (1,), "is not an int: got x"),
         (tuple[float, float], [1], (), "needs 2 items, got 1"),
-        (dict[str, int], [1], (), "is not a mapping of names to values that are each an int"),
+        (dict[str, int], [1], (), "is not a mapping from str to values, each an int"),
         (dict[str, int], {"a": "x"}, ("a",), "is not an int"),
         (dict[str, int], {1: 1}, (), "has a key that is not a str: 1"),
         (dict[str, int], {"\ud800": 1}, (), "has a key that cannot be written"),

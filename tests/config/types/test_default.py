@@ -130,5 +130,5 @@ def test_factories_that_are_no_functions_are_refused_at_the_class() -> None:
         wrong(Section, factory=Section())
     with pytest.raises(TypeError, match=r"Wrong\.x: the factory is a list, which cannot be"):
         wrong(list[int], factory=[1])
-    with pytest.raises(TypeError, match=r"Wrong\.x: has a default and a factory"):
+    with pytest.raises(TypeError, match=r"Wrong\.x: has both a default and a factory"):
         wrong(int, default=3, factory=int)

@@ -28,8 +28,8 @@ def test_what_is_taken() -> None:
     ("kind", "value", "at", "message"),
     [
         (FAMILY, {}, ("type",), "needs a type"),
-        (FAMILY, {"type": "sdg"}, ("type",), "is not one of the known values: got 'sdg'"),
-        (FAMILY, {"type": 3}, ("type",), "is not one of the known values: got 3"),
+        (FAMILY, {"type": "sdg"}, ("type",), "is not one of the valid values: got 'sdg'"),
+        (FAMILY, {"type": 3}, ("type",), "is not one of the valid values: got 3"),
         (FAMILY, 3, (), "is not a section with type = adamw or sgd: got 3"),
         (FAMILY, None, (), "is not a section with type = adamw or sgd: got null"),
         (FAMILY, Batch(), (), "is not a section"),

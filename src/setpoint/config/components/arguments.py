@@ -166,8 +166,8 @@ def _refuse_hidden(value: object, depth: int) -> None:
     """Refuse a component where nobody would build it."""
     if depth and _is_component(value):
         raise Invalid(
-            "holds a component too deep inside: it stands directly as an argument, or in a list "
-            "or mapping that is one"
+            "holds a component that is nested too deeply: a component is an argument itself, or an "
+            "item of a list or mapping that is one"
         )
     for _, item in children(value):
         _refuse_hidden(item, depth + 1)

@@ -39,7 +39,7 @@ else:
         errors: list[Invalid] = []
         if args:
             values["(positions)"] = args
-            errors.append(Invalid("must be given by name, as records do").inside("(positions)"))
+            errors.append(Invalid("must be given by keyword").inside("(positions)"))
         try:
             fill(section, {"target": target, **arguments}, origin)
         except Invalid as error:

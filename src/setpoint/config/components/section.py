@@ -116,8 +116,8 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
             raise Invalid(f"{key!r} cannot be the name of an argument")
         if hasattr(cls, name):
             raise Invalid(
-                f"{name!r} is a word of the engine and cannot be given as an argument",
-                hint="Put the target into a function of your own that names it otherwise.",
+                f"{name!r} is a reserved word and cannot be given as an argument",
+                hint="Wrap the target in a function of your own that names it differently.",
             )
         return _argument(name, "plain", cls)
 

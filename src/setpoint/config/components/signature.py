@@ -93,14 +93,14 @@ def wrong_arguments(
     ours = {first if name == "*" else name for name in handed or ()}
     for name, value in given.items():
         if name in ours:
-            found.append(Invalid("is handed over when it is built").inside(name))
+            found.append(Invalid("is passed when it is built; leave it out").inside(name))
         elif takes_parameter(parameters, name):
             try:
                 converted_argument(parameters[name], value)
             except Invalid as error:
                 found.extend(part.inside(name) for part in error.parts)
         elif name in parameters and parameters[name].kind.name != ANY_NAME:
-            message = f"cannot be given by name: {title} takes it by its position only"
+            message = f"is positional-only in {title}, and arguments are given by name"
             found.append(Invalid(message).inside(name))
         elif not open_ended:
             known = [*(name for name in names if name not in ours), *shared]
@@ -110,7 +110,7 @@ def wrong_arguments(
     if handed is not None:
         there = {*given, *shared, *ours}
         found.extend(
-            Invalid(f"{title} needs {name!r}, and nothing gives it").inside(name)
+            Invalid(f"{title} needs {name!r}, which is not given").inside(name)
             for name in missing(parameters, there)
         )
     return found

@@ -76,7 +76,7 @@ def owner_of(cls: type[Node]) -> Any:
     if path is None:
         raise SetpointError(
             f"{cls.__module__}.{cls.__qualname__} cannot be built: it names no owner; nest it in "
-            f"its owner as `class Node`, or give owner='module:name'"
+            f"its owner as `class Config`, or give owner='module:name'"
         )
     title = f"{cls.__module__}.{cls.__qualname__}: its owner is {path!r}"
     module, colon, name = path.partition(":")

@@ -62,14 +62,15 @@ class Config(Node, metaclass=ConfigMeta):
             if state is not None and state.closed and name in state.closed:
                 return take(self, name)
             if state is not None and state.invalid and name in state.invalid:
-                raise UnresolvedError(f"{type(self).__name__}.{name} has been given a wrong value")
+                raise UnresolvedError(
+                    f"{type(self).__name__}.{name} has an invalid value, which has been reported"
+                )
             if info.factory is None:
                 if info.default is not MISSING:
                     return info.default
                 kind = "derived when the configuration is resolved" if info.derived else "required"
                 raise UnresolvedError(
-                    f"{type(self).__name__}.{name} has no value yet: it is {kind}, and nothing has "
-                    f"set it"
+                    f"{type(self).__name__}.{name} has no value yet: it is {kind}, and not set"
                 )
             value = info.initial()
             object.__setattr__(self, name, value)

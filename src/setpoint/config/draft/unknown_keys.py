@@ -110,7 +110,7 @@ def name_here(root: type[Node], key: str) -> str:
         return ""
     places = first_places(root).items()
     paths = list(dict.fromkeys(path for info, path in places if word in info.also_called))
-    return f"Here it is called {' or '.join(paths)}." if paths else ""
+    return f"Setpoint calls it {' or '.join(paths)}." if paths else ""
 
 
 def foreign_table(root: type[Node], name: str = "OTHER_NAMES") -> Mapping[str, Any]:

@@ -123,8 +123,8 @@ def _walk(
 def too_deep(config: Node, path: Path) -> SetpointError:
     """The error for a section that lies too deep, as one does that holds its own kind."""
     return SetpointError(
-        f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} holds sections without "
-        f"end, or with too many inside one another"
+        f"{dotted(path[:3])}... is {TOO_DEEP}: {type(config).__name__} nests sections without "
+        f"end, or too deeply"
     )
 
 

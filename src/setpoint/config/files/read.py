@@ -115,7 +115,7 @@ def read_plain_file(
         reason = error.strerror or type(error).__name__
         raise FileError(path, None, None, f"cannot be read: {reason}") from None
     except ValueError:  # a NUL character, or what the file system's encoding cannot express
-        raise FileError(repr(path), None, None, "no file can have this name") from None
+        raise FileError(repr(path), None, None, "not a valid file name") from None
     if data is None:
         raise FileError(path, None, None, "cannot be read: it holds nothing yet")
     if len(data) > limit:

@@ -237,8 +237,8 @@ class Editor(EditorBase):
         given = any(layer is origin and name in values for layer, values in layers_of(section))
         if before != place and given and not same(stored, getattr(section, name)):
             raise Invalid(
-                f"is the same value as {dotted((*before, name))}, to which the same file gives "
-                f"another value: the section stands in both places"
+                f"is the same value as {dotted((*before, name))}, which the same file sets to "
+                f"another value: both paths lead to one shared section"
             )
         section.store(name, stored, origin)
 
@@ -258,12 +258,12 @@ class Editor(EditorBase):
             current = self.current(parent, info)
         if isinstance(current, Reference) and tag is None:
             raise Invalid(
-                f"is the reference {current.text}, which leads to no section; set fields there, or "
-                f"set this one to null first"
+                f"is the reference {current.text}, which does not lead to a section; set the "
+                f"fields there, or set this field to null first"
             )
         if tag is None and isinstance(current, Node):
             return current
-        cls = kind.chosen(tag, "no variant is chosen here yet, so its fields cannot be set")
+        cls = kind.chosen(tag, "choose a variant first: without one it has no fields to set")
         if isinstance(current, Node) and type(current).__setpoint__.cls is cls:
             parent.store(info.name, current, origin)
             return current
@@ -326,7 +326,7 @@ class Editor(EditorBase):
         if EXTENDS not in values:
             return
         if self.replace_mappings:
-            raise Invalid("a record is read without any other file").inside(EXTENDS)
+            raise Invalid("a record cannot extend files").inside(EXTENDS)
 
         put_fragments(self, values[EXTENDS], origin, path, put, put_preset)
 

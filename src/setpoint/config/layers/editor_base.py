@@ -88,7 +88,7 @@ class EditorBase(ABC):
                 continue
             if foreign:
                 self.unknown.append(Unknown(full, _inside(value, part.at), origin, problem))
-            elif part.message.startswith("is not") or "names no item" in part.message:
+            elif part.message.startswith("is not") or "names none of its items" in part.message:
                 self.wrong_kind.append(Unknown(full, _typed(value, part.at), origin, problem))
         if len(self.problems) >= MOST:
             raise ConfigError(self.problems)

@@ -101,7 +101,7 @@ def apply_environment(editor: Editor, environ: Mapping[str, str]) -> None:
         # Upper and lower case are the same, so that two variables may mean one field.
         other = first.setdefault(path, name)
         if other != name:
-            error = Invalid(f"is set by the variable {other} as well", secret=True)
+            error = Invalid(f"is also set by the variable {other}", secret=True)
             editor.report(path, value, origin, error)
         elif path[0] == TAG and TAG not in type(editor.root).__setpoint__.fields and len(path) == 2:
             later.append((name, path))
@@ -191,7 +191,7 @@ def _refuse_single_underscores(editor: Editor, name: str, value: str, prefix: st
         owners = classes_at(type(editor.root), path[:-1])
         fields = [info for cls in owners if (info := field_of(cls, path[-1])) is not None]
         error = Invalid(
-            f"two underscores stand before each name: {name} sets nothing",
+            f"{name} sets nothing: write two underscores before each name",
             hint=f"Did you mean {right}? If {name} is for another program, unset it here.",
             secret=any(holds_secret(info.type) for info in fields),
         )

@@ -46,7 +46,7 @@ def unexpected(token: str) -> str:
         how = f"--{name} null switches a section off"
         if head and last.isdecimal():
             how = f"--{head}.remove {last} takes an item out of a list"
-        return f"unexpected argument {token!r}; nothing is deleted with ~ here: {how}"
+        return f"unexpected argument {token!r}; ~ does not delete: {how}"
     return (
         f"unexpected argument {token!r}; an override is written --section.field value "
         f"or section.field=value"

@@ -131,7 +131,7 @@ def _made(
 
 def _read(editor: EditorBase, name: str, origin: Origin, path: Path) -> tuple[Document, str]:
     if not can_be_named(name):
-        raise Invalid("is not a path: no file can have this name")
+        raise Invalid("is not a valid file name")
     beside = os.path.dirname(origin.label) if origin.layer == FILE else ""
     file = os.path.join(beside, os.path.expanduser(name))
     real = os.path.realpath(file)

@@ -50,11 +50,11 @@ def explained(
     ours = value_here(info, word)
     kind = unwrapped(info.type)
     if ours:
-        hint = f"Here it is called {ours}."
+        hint = f"Setpoint calls it {ours}."
     elif isinstance(kind, SectionType) and kind is not info.type and word in SWITCHED:
         hint = switches(kind, path, origin)
     elif isinstance(info.type, OptionalType) and word in NOTHING:
-        hint = "Write null for none."
+        hint = "Write null for no value."
     elif isinstance(kind, SectionType) and not kind.variants() and word != "null":
         hint = _inside(kind, word, path) or hint
     return Invalid(message, error.valid, at, hint)

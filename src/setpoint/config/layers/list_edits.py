@@ -146,7 +146,7 @@ class _Edit:
             item = kind.kinds[index] if isinstance(kind, TupleType) else kind.item
             return self.replace(held, list(held), index, held[index], item, rest, done)
         if isinstance(kind, TupleType):
-            raise Invalid(f"{name} has {len(held)} items, neither more nor less")
+            raise Invalid(f"{name} has {len(held)} items, and its length is fixed")
         try:
             new = kind.item if word in (APPEND, INSERT) else kind
             value = self.with_fragments(new, (*done, word))
@@ -259,7 +259,7 @@ def _named(items: Sequence[Any], word: str, name: str) -> int:
     known = [text for pair in names for text in pair if text]
     valid = (*map(str, range(len(items))), *dict.fromkeys(known), *EDITS)
     meant = did_you_mean(word, (*known, *EDITS))
-    raise Invalid(f"{name} is a list; {word!r} names no item of it", valid, hint=meant)
+    raise Invalid(f"{name} is a list; {word!r} names none of its items", valid, hint=meant)
 
 
 def names_of(item: object) -> tuple[str | None, str | None]:

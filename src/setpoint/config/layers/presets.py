@@ -352,7 +352,7 @@ def section_of_preset(editor: EditorBase, text: str, path: Path) -> Node | None:
     if preset_named(name) is None:
         stem = name.partition("(")[0]
         hint = did_you_mean(stem, presets) or f"{FORGOTTEN}."
-        raise Invalid("names no preset", tuple(sorted(presets)), hint=hint)
+        raise Invalid("is not the name of a preset", tuple(sorted(presets)), hint=hint)
     try:
         config: Any = call_preset(name)
     except (ConfigError, UserCodeError):

@@ -86,14 +86,14 @@ def converted(operation: Operation, path: Path, value: Any, call: Callable[[], A
     """
     if "${" in str(value):
         raise SetpointError(
-            f"{dotted(path)} = {value!r} holds a reference, whose value is not known yet, and it "
-            f"has to be another one in schema {operation.schema}; change it by hand"
+            f"{dotted(path)} = {value!r} holds a reference, whose value cannot be converted to "
+            f"schema {operation.schema}; change it by hand"
         )
     try:
         return call()
     except Exception as error:
         raise SetpointError(
-            f"{dotted(path)} = {value!r} cannot be taken to schema {operation.schema}: "
+            f"{dotted(path)} = {value!r} cannot be migrated to schema {operation.schema}: "
             f"{type(error).__name__}: {error}; change it by hand"
         ) from error
 
@@ -383,8 +383,8 @@ def chain(root: type[Node], start: int = 1) -> list[Operation]:
         where = info.migrations or "no module of migrations is named"
         reason = f"there is none to {lacking}" if lacking else f"there is one to {ahead} already"
         raise SetpointError(
-            f"{root.__name__} is of schema {info.schema}, but its migrations are not a whole "
-            f"chain: {reason} ({where})"
+            f"{root.__name__} is of schema {info.schema}, but its chain of migrations is not "
+            f"complete: {reason} ({where})"
         )
     return [each for to in range(start + 1, info.schema + 1) for each in table[to]]
 
@@ -467,8 +467,8 @@ def migrated(root: type[Node], document: Document, at: Path = ()) -> tuple[Docum
     for part in at:
         if set(changed) != {str(part)}:
             raise SetpointError(
-                f"{document.name}: its fields of schema {schema} are not all of {dotted(at)} any "
-                f"more; bring it up to date by hand, with schema = {root.__setpoint__.schema}"
+                f"{document.name}: not all of its fields of schema {schema} are still in "
+                f"{dotted(at)}; update it by hand, with schema = {root.__setpoint__.schema}"
             )
         changed = changed[str(part)]
     notes = [f"{document.name} (schema {schema}): {note}" for note in tree.notes]

@@ -32,7 +32,7 @@ def tombstone(root: type[Node], path: str, file: str | None = None) -> str:
     operation, old = found
     if len(path.split(".")) < len(old.split(".")):
         # A whole section has gone elsewhere, field by field.
-        sentence, now = f"{path} is no section any more since schema {operation.schema}", None
+        sentence, now = f"{path} is not a section since schema {operation.schema}", None
     else:
         sentence, now = operation.sentence(old), _today(operations, operation, old, path)
     if file is not None:

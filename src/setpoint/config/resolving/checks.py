@@ -47,7 +47,7 @@ class Checker:
                     continue
                 reason = "is required and has no value"
                 if info.derived:
-                    reason = "must be set here: nothing in this configuration derives it"
+                    reason = "must be set: nothing in this configuration derives it"
                 here = dotted((*path, name))
                 self.problems.append(Problem(here, reason, hint=f"Expected {_expected(info)}."))
 
@@ -310,7 +310,7 @@ def verify(
         if word not in NEEDS:
             meant = did_you_mean(str(word), NEEDS, " ")
             known = ", ".join(NEEDS)
-            raise SetpointError(f"verify: what is at hand is among {known}; got {word!r}.{meant}")
+            raise SetpointError(f"verify: able takes {known}; got {word!r}.{meant}")
     able = cast(Collection[Need], words)
 
     placed = list(sections(config))

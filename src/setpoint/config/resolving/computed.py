@@ -241,7 +241,7 @@ class Computation:
             # A few references to lists of references would repeat them without end.
             self._copied += count_values(cast(object, value), MAX_COPIED)
             if self._copied > MAX_COPIED:
-                raise Invalid(f"repeats lists and mappings of more than {MAX_COPIED} values")
+                raise Invalid(f"expands by references to more than {MAX_COPIED} values")
         return cast(object, value)
 
     def _fit(self, pending: Pending, inside: Path) -> None:
@@ -264,7 +264,7 @@ class Computation:
         try:
             value = info.read(pending.value, origin)
             if may_refer(value):
-                raise Invalid("comes to a text that holds a reference itself")
+                raise Invalid("evaluates to a text that is a reference itself")
         except Exception as error:
             self._fail(pending, _in_words(next(iter(pending.sources.values())), error))
             return
@@ -424,8 +424,8 @@ class View:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise ReadOnlyError(
-            f"{type(self._section).__name__}.{name} cannot be set here: the method only reads, and "
-            f"returns its answer"
+            f"{type(self._section).__name__}.{name} cannot be set in this method, which only reads "
+            f"and returns its result"
         )
 
     __delattr__ = __setattr__  # pyright: ignore[reportAssignmentType]

@@ -76,7 +76,7 @@ class Bounds:
         if self.lt == float("inf") or self.gt == float("-inf"):
             parts.append("finite")
         if self.pattern is not None:
-            parts.append(f"a text like {self.pattern}")
+            parts.append(f"matching {self.pattern}")
         return ", ".join(parts)
 
     def check(self, value: Any) -> None:
@@ -97,7 +97,7 @@ class Bounds:
             if re.fullmatch(self.pattern, value) is None:
                 example = re.sub(r"[^A-Za-z0-9_.\-]+", "-", value).strip("-")
                 such = f", such as {example}" if re.fullmatch(self.pattern, example) else ""
-                raise Invalid(f"has the wrong form: it must be a text like {self.pattern}{such}")
+                raise Invalid(f"does not match the pattern {self.pattern}{such}")
 
 
 class Role:
@@ -121,7 +121,7 @@ class Role:
         return self.name.upper()
 
 
-IDENTITY = Role("identity", "part of what is learned: in the fingerprint, must match on resume")
+IDENTITY = Role("identity", "affects the result: in the fingerprint, must match on resume")
 
 
 BUDGET = Role("budget", "how long: outside the fingerprint, may grow on resume and is recorded")

@@ -248,7 +248,8 @@ class ConfigMeta(type):
         if environment_prefix is not None:
             if not is_variable(environment_prefix) or not environment_prefix.strip("_"):
                 raise DeclarationError(
-                    f"{name}: environment_prefix={environment_prefix!r} cannot begin a variable; "
+                    f"{name}: environment_prefix={environment_prefix!r} is not the beginning of an "
+                    f"environment variable; "
                     f"give a name such as 'MYAPP', for MYAPP__SEED"
                 )
             environment_prefix = environment_prefix.rstrip("_").upper()
@@ -310,11 +311,11 @@ def _own_fields(
         if key[:2] == "__" or (annotation.__class__ is not type and _is_class_var(annotation)):
             continue
         if key in RESERVED or key[0] == "_":
-            reason = "begins with an underscore" if key[0] == "_" else "is a word of the engine"
+            reason = "begins with an underscore" if key[0] == "_" else "is a reserved word"
             hint = "; write ClassVar[...] if it is no field" if key[0] == "_" else ""
             raise DeclarationError(
-                f"{name}.{key}: {key!r} {reason}, so that no field can have this name; choose "
-                f"another one{hint}"
+                f"{name}.{key}: {key!r} {reason}, which no field can be named; choose another "
+                f"name{hint}"
             )
         default = namespace.pop(key, MISSING)
         if isinstance(default, FieldInfo):
@@ -342,13 +343,11 @@ def _own_fields(
             raise DeclarationError(f"{name}.{key}: a field needs a type annotation")
         if value.__class__.__name__ == "cached_property":
             raise DeclarationError(
-                f"{name}.{key}: a cached_property would keep what it first saw of a draft, which "
+                f"{name}.{key}: a cached_property would keep a stale value of a draft, which "
                 f"changes; write property"
             )
         if key in known:
-            raise DeclarationError(
-                f"{name}.{key}: give the type again to change an inherited field"
-            )
+            raise DeclarationError(f"{name}.{key}: repeat the type to change an inherited field")
     return fields
 
 

@@ -57,20 +57,20 @@ def refuse_positional(given: tuple[object, ...]) -> None:
     """
     kind: Any = given[0]
     example = f"factory={kind.__name__}" if isinstance(kind, type) else f"default={shown(kind)}"
-    raise DeclarationError(f"field() takes names before its values: field({example})")
+    raise DeclarationError(f"field() takes keyword arguments only: field({example})")
 
 
 def field_fault(info: FieldInfo) -> str:
     """Why a field cannot be declared like this, whatever its type; empty where nothing is wrong."""
     if info.role.__class__ not in ROLES:
-        return f"role={info.role!r} is no role; write {WRITTEN_ROLES}"
+        return f"role={info.role!r} is not a role; write {WRITTEN_ROLES}"
     if not (isinstance(info.tags, tuple) and isinstance(info.also_called, tuple)):
         word = "also_called" if isinstance(info.tags, tuple) else "tags"
         value: Any = getattr(info, word)
         example = value if isinstance(value, str) else "name"
-        return f"{word}={value!r} is no list of texts; write {word}=({example!r},)"
+        return f"{word}={value!r} is not a list of str; write {word}=({example!r},)"
     if info.factory is not None and info.written is not MISSING:
-        return "has a default and a factory; give one of them"
+        return "has both a default and a factory; give one of them"
     if info.factory is not None and not callable(info.factory):
         kind = type(info.factory).__name__
         return f"the factory is a {kind}, which cannot be called; give the class or a function"
@@ -79,7 +79,10 @@ def field_fault(info: FieldInfo) -> str:
     if info.item_bounds is not None and not info.item_bounds.possible:
         return _empty_range(info.item_bounds, "item_")
     if info.environment is not None and not is_variable(info.environment):
-        return f"environment={info.environment!r} is no name of a variable, such as 'WANDB_PROJECT'"
+        return (
+            f"environment={info.environment!r} is not the name of an environment variable, such as "
+            f"'WANDB_PROJECT'"
+        )
     return ""
 
 
@@ -90,7 +93,7 @@ def _empty_range(bounds: Bounds, prefix: str) -> str:
         for word in words
         if (limit := getattr(bounds, word)) is not None
     ]
-    return f"no value can be in the range {', '.join(given)}"
+    return f"no value satisfies the range {', '.join(given)}"
 
 
 def is_variable(name: object) -> bool:
@@ -101,7 +104,7 @@ def is_variable(name: object) -> bool:
 def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: object) -> str:
     """Why a class cannot be declared like this; empty where nothing is wrong."""
     if role.__class__ not in ROLES:
-        return f": role={role!r} is no role; write {WRITTEN_ROLES}"
+        return f": role={role!r} is not a role; write {WRITTEN_ROLES}"
     if "__post_init__" in namespace:
         return (
             ".__post_init__ would never be called; compute values in methods marked "
@@ -113,10 +116,10 @@ def class_fault(namespace: Mapping[str, Any], tag: object, role: object, owner: 
             'defaults to fields, and compute values in methods marked @derive("field")'
         )
     if not (owner is None or (isinstance(owner, str) and ":" in owner)):
-        return f": owner={owner!r} names nothing to build; write owner='package.module:name'"
+        return f": owner={owner!r} is not what can be built; write owner='package.module:name'"
     if not (tag is None or (isinstance(tag, str) and _is_tag(tag))):
         return (
-            f": type={tag!r} cannot be a tag; a tag is a text of letters, digits, - and _ that is "
+            f": type={tag!r} cannot be a tag; a tag is a str of letters, digits, - and _, and "
             f"not null"
         )
     return ""
@@ -148,8 +151,8 @@ def refuse_clashes(cls: Any) -> None:
         other = seen.setdefault(key.lower(), key)
         if other != key:
             raise DeclarationError(
-                f"{cls.__name__}.{key}: there is {other} already, and the environment does not "
-                f"tell capitals from small letters; choose another name"
+                f"{cls.__name__}.{key}: {other} differs in case only, which "
+                f"environment variables ignore; choose another name"
             )
     for base in cls.__mro__:
         for key in cls.__setpoint__.fields:
@@ -178,6 +181,6 @@ def refuse_root_word(root: Any, info: FieldInfo) -> None:
     if info.name == "silence" and isinstance(kind, SequenceType) and isinstance(kind.item, StrType):
         return
     raise DeclarationError(
-        f"{root.__name__}.{info.name}: {info.name!r} is a word of the root of a configuration: "
+        f"{root.__name__}.{info.name}: {info.name!r} is reserved at the root of a configuration: "
         f"{uses[info.name]}"
     )

@@ -260,7 +260,7 @@ def _sentences(cautions: Any) -> Mapping[str, str]:
     given: Any = {} if cautions is None else cautions
     if not isinstance(given, Mapping):
         raise TypeError(
-            f'cautions says what each code means, as in {{"code": "sentence"}}; got {given!r}'
+            f'cautions maps each code to what it means, as in {{"code": "sentence"}}; got {given!r}'
         )
     return cast(Mapping[str, str], given)
 

@@ -42,7 +42,7 @@ OPTIONAL: dict[object, type] = {
 SCALARS = frozenset({bool, int, float, str, type(None), type(MISSING)})
 MUTABLE = (list, dict, set, Free, Node)
 # What begins a message that has the value for its subject.
-VERBS = ("is", "has", "holds", "needs", "cannot", "would", "takes")
+VERBS = ("is", "has", "holds", "needs", "cannot", "would", "takes", "does", "expands")
 
 
 NO_VALUES: Mapping[str, Sequence[str]] = {}
@@ -110,7 +110,7 @@ class FieldInfo:
         self.bounds = bounds
         self.item_bounds = item_bounds
         self.role = role
-        # What is no list of texts is left as it is, for the class to refuse with the field's name.
+        # What is not a list of str is left as it is, for the class to refuse with the field's name.
         self.tags = tuple(tags) if tags.__class__ is list else tags
         self.also_called = tuple(also_called) if also_called.__class__ is list else also_called
         self.before = before
@@ -371,10 +371,12 @@ def check_declaration(info: FieldInfo, kind: FieldType) -> None:
     if bounds is not None and bounds.limited and not _may_be(kind, (int, float)):
         inside = _items(kind)
         hint = "; limits of the items are item_gt, item_ge, item_lt, item_le" if inside else ""
-        raise _error(info, f"gt, ge, lt and le are for numbers, and it is {kind.describe()}{hint}")
+        raise _error(
+            info, f"gt, ge, lt and le apply to numbers, and this is {kind.describe()}{hint}"
+        )
     if bounds is not None and bounds.pattern is not None:
         if not _may_be(kind, (str,)):
-            raise _error(info, f"a pattern is for texts, and it is {kind.describe()}")
+            raise _error(info, f"a pattern applies to str, and this is {kind.describe()}")
         _check_pattern(info, bounds.pattern)
     if items is not None and not any(_may_be(item, (int, float)) for item in _items(kind)):
         raise _error(
@@ -391,7 +393,9 @@ def _check_pattern(info: FieldInfo, pattern: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise _error(info, f"the pattern {pattern!r} is no regular expression: {error}") from None
+        raise _error(
+            info, f"the pattern {pattern!r} is not a regular expression: {error}"
+        ) from None
 
 
 def _check_before(info: FieldInfo, kind: FieldType) -> None:
@@ -586,7 +590,7 @@ def refuse_environment(info: FieldInfo, kind: Any) -> None:
     if kind.is_secret():
         raise DeclarationError(
             f"{info.full_name}: a secret names its variable itself, as in 'env:NAME', so that "
-            f"environment={info.environment!r} has no place here"
+            f"environment={info.environment!r} is not allowed"
         )
     if section_classes(kind):
         raise DeclarationError(

@@ -107,7 +107,9 @@ def unknown_tag(root: type[Node], tag: str) -> Invalid:
     known = known_tags(root)
     if tag in known:
         paths = ", ".join(known[tag])
-        return Invalid(f"reaches no field of this configuration; it is a mark of {paths}")
+        return Invalid(
+            f"matches no field of this configuration; the fields with this tag are {paths}"
+        )
     carrying = [t for t, paths in known.items() if any(p.rpartition(".")[2] == tag for p in paths)]
     called = [t for _, info in all_fields(root) if tag in info.also_called for t in info.tags]
     close = carrying or called or nearest(tag, known, 1)
@@ -130,7 +132,8 @@ def add_section(
     """
     if not isinstance(section, ConfigMeta):
         raise DeclarationError(
-            f"{root.__name__}.{name}: {section!r} is no section; give a class derived from Node"
+            f"{root.__name__}.{name}: {section!r} is not a section; give a class derived from "
+            f"Config"
         )
     if not name.isidentifier() or name.startswith("_") or name in RESERVED:
         raise DeclarationError(f"{root.__name__}: {name!r} cannot be the name of a section")

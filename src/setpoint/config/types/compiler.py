@@ -116,15 +116,15 @@ def refused(annotation: Any, where: str) -> DeclarationError:
     origin = typing.get_origin(annotation) or annotation
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     if origin in (dict, Mapping):
-        reason = "the keys of a mapping are texts; write dict[str, ...]"
+        reason = "the keys of a mapping are str; write dict[str, ...]"
     elif origin in (set, frozenset):
         reason = "files have no sets; write tuple[X, ...], and @check that no item comes twice"
     elif origin is complex:
         reason = "files have no such numbers; write tuple[float, float]"
     elif getattr(origin, "__module__", "") in ("datetime", "decimal") or origin in BYTES:
-        reason = "not every file has such values; write str, and read it in a method"
+        reason = "not every file format has such values; write str, and convert it in a method"
     elif hasattr(annotation, "__dataclass_fields__"):
-        reason = "a dataclass is no section; derive it from setpoint.Config"
+        reason = "a dataclass is not a section; derive it from setpoint.Config"
     elif isinstance(annotation, typing.TypeVar):
         reason = "a type variable is not known at run time; write the type itself"
     else:

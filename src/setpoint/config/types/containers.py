@@ -164,7 +164,7 @@ class SequenceType(ContainerType):
         self.nested = item.nested
 
     def describe(self) -> str:
-        return f"a list of items that are each {self.item.describe()}"
+        return f"a list of values, each {self.item.describe()}"
 
     def inner_types(self) -> tuple[FieldType, ...]:
         return (self.item,)
@@ -234,7 +234,7 @@ class MappingType(ContainerType):
         self.nested = item.nested
 
     def describe(self) -> str:
-        return f"a mapping of names to values that are each {self.item.describe()}"
+        return f"a mapping from str to values, each {self.item.describe()}"
 
     def inner_types(self) -> tuple[FieldType, ...]:
         return (self.item,)

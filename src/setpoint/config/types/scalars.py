@@ -28,7 +28,7 @@ TRUTH = {
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),
 }
 TOO_LONG = "has more digits than can be written to a file"
-NOT_TEXT = "holds bytes that are no characters, so that no file could record it"
+NOT_TEXT = "is not valid Unicode, which no file could record"
 """How other languages write truth values: answered, never taken."""
 
 
@@ -62,7 +62,7 @@ class IntType(FieldType):
     def refuse(self, value: object) -> Invalid:
         error = super().refuse(value)
         if isinstance(value, float) and value.is_integer():
-            error.hint = "A quotient of whole numbers is written with //."
+            error.hint = "Use // for the integer quotient."
         return error
 
     def _integral(self, text: str) -> int:
@@ -104,7 +104,7 @@ class FloatType(FieldType):
         else:
             raise self.refuse(value)
         if number != number:
-            raise Invalid("is not a number: nan has no place in a configuration")
+            raise Invalid("is nan, which a configuration cannot hold")
         # Minus zero equals zero, and equal configs must have equal fingerprints.
         return number + 0.0
 
@@ -243,7 +243,7 @@ def plain_text(value: object) -> str:
 def refuse_choice(value: object, choices: tuple[str, ...]) -> Invalid:
     """The error for a value outside a closed vocabulary, with the nearest word."""
     hint = did_you_mean(str(value), choices) if isinstance(value, str) else ""
-    return Invalid(f"is not one of the known values: got {shown(value)}", choices, hint=hint)
+    return Invalid(f"is not one of the valid values: got {shown(value)}", choices, hint=hint)
 
 
 def _has_prefix(text: str) -> bool:

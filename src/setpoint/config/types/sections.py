@@ -136,7 +136,7 @@ class SectionType(FieldType):
         tag: str | None = value.__setpoint__.tag
         cls = self.variants().get(tag or "")
         if cls is None or not hasattr(cls, "__setpoint_open__"):
-            raise Invalid("takes no components that are imported by a path", self.candidates())
+            raise Invalid("does not take components that are imported by a path", self.candidates())
         return value.__setpoint_variant__(cls)
 
     def replace_sections(self, value: Any, function: Callable[[Any], Any], frozen: bool) -> Any:
@@ -235,7 +235,7 @@ def tag_of(values: Mapping[str, object]) -> object:
     """
     tag = values.get("type")
     if tag is None and "type" in values:
-        raise Invalid("is null, which is no variant; leave it out to keep the one that is there")
+        raise Invalid("is null, which is not a variant; leave it out to keep the current one")
     return tag
 
 

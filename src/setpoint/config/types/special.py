@@ -105,7 +105,7 @@ class ImportPathType(FieldType):
     def describe(self) -> str:
         if self.base is None:
             return "an import path such as 'package.module.name'"
-        return f"the import path of a class that is a {self.base.__name__}"
+        return f"the import path of a subclass of {self.base.__name__}"
 
     def read(self, value: object, origin: Origin) -> ImportPath:
         wanted = self.base
@@ -113,7 +113,7 @@ class ImportPathType(FieldType):
             if not callable(value):
                 raise self.refuse(value)
             if wanted is not None and not (isinstance(value, type) and issubclass(value, wanted)):
-                raise Invalid(f"is not a class that is a {wanted.__name__}: got {shown(value)}")
+                raise Invalid(f"is not a subclass of {wanted.__name__}: got {shown(value)}")
         return ImportPath.read(value).trusting(self.trusted, wanted)
 
     def dump(self, value: ImportPath) -> str:
@@ -139,11 +139,11 @@ class PatternType(FieldType):
 
 def _compiled(text: str) -> re.Pattern[str]:
     if len(text) > LENGTH:
-        raise Invalid(f"is too long for an expression: {len(text)} of at most {LENGTH} signs")
+        raise Invalid(f"is too long for an expression: {len(text)} of at most {LENGTH} characters")
     if not is_text(text):
         raise Invalid(NOT_TEXT)
     if text == "null":  # read back from a file, it would mean something else
-        raise Invalid("would be read as no expression", hint="Write (?:null).")
+        raise Invalid("would be read as null", hint="Write (?:null).")
     try:
         with warnings.catch_warnings():
             # What Python warns about today means something else tomorrow.
@@ -155,14 +155,14 @@ def _compiled(text: str) -> re.Pattern[str]:
     except (OverflowError, RecursionError, MemoryError) as error:
         raise Invalid(f"is not a regular expression that can be compiled: {error}") from None
     except Warning as warning:
-        raise Invalid(f"is not a clear regular expression: {warning}") from None
+        raise Invalid(f"is an ambiguous regular expression: {warning}") from None
 
 
 def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
     """The same expression with its flags inside its text, where a record keeps them."""
     text = pattern.pattern
     if not isinstance(text, str):
-        raise Invalid("is an expression over bytes; configurations hold expressions over texts")
+        raise Invalid("is a pattern of bytes; give a pattern of str")
     compiled = _compiled(text)
     missing = pattern.flags & ~compiled.flags
     if not missing:

@@ -228,12 +228,12 @@ def _plain(value: object) -> Any:
             raise Invalid(str(error)) from None
     if isinstance(value, str):
         if not is_text(value):
-            raise Invalid("holds bytes that are no characters, so that no file could record it")
+            raise Invalid("is not valid Unicode, which no file could record")
         refuse_credentials(value)
         return None if value == "null" else str(value)
     if isinstance(value, float):
         if value - value != 0:
-            raise Invalid("is not a finite number, so that not every file could record it")
+            raise Invalid("is not a finite number, which not every file format could record")
         return value + 0.0  # minus zero equals zero, and must be recorded alike
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise Invalid("has more digits than can be written to a file")

@@ -115,7 +115,7 @@ class ImportPath(Scalar):
             kind = "a module" if isinstance(found, ModuleType) else f"an object of type {name}"
             raise SetpointError(f"{self} is {kind}, which cannot be called")
         if self.base is not None and not (isinstance(found, type) and issubclass(found, self.base)):
-            raise SetpointError(f"{self} is not a class that is a {self.base.__name__}")
+            raise SetpointError(f"{self} is not a subclass of {self.base.__name__}")
         return found
 
     def loaded(self) -> Any:
@@ -145,8 +145,7 @@ def path_of(target: Any) -> str:
     name: object = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         raise Invalid(
-            f"cannot be kept: a {type(target).__name__} has no name to import it by; give a "
-            f"function or a class"
+            f"has no import path: a {type(target).__name__} has no name; give a function or a class"
         )
     reason = ""
     if "<lambda>" in name:
@@ -158,7 +157,7 @@ def path_of(target: Any) -> str:
     elif _found(module, name) is not target:
         reason = f"{module} has no {name}, or another object of that name"
     if reason:
-        raise Invalid(f"cannot be kept by its import path: {reason}; put it into a module")
+        raise Invalid(f"has no import path: {reason}; move it into a module")
     if "." in name:
         return f"{module}:{name}"
     parts = module.split(".")
@@ -185,7 +184,7 @@ def _form(text: str) -> str:
     parts = [*module.split("."), *(name.split(".") if colon else [])]
     right = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
     if len(text) > LENGTH or len(parts) < 2 or not right:
-        hint = "Say the module as well, in which it is found." if right else ""
+        hint = "Give its module too, as in package.module.name." if right else ""
         raise Invalid(f"is not an import path: got {shown(text)}", EXAMPLES, hint=hint)
     return f"{module}:{name}" if colon and "." in name else ".".join(parts)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LENGTH = 2000
 _NUMBERS = frozenset({int, float, bool, type(None)})
 EXAMPLE = '"${model.dim * 4}"'
-LITERALLY = "A text that holds ${ as it is writes it $${."
+LITERALLY = "To write ${ as it is, escape it as $${."
 BITS = 4096
 DEPTH = 100  # operations inside operations
 QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -45,12 +45,14 @@ class Reference:
         body = self.text.strip()
         if not is_reference(body):
             raise Invalid(
-                f"is not a reference: it must be the whole value, as in {EXAMPLE}; only texts and "
-                f"paths hold references among other signs",
+                f"is not a reference: it must be the whole value, as in {EXAMPLE}; only a str "
+                f"and a path may have other text around it",
                 hint=LITERALLY,
             )
         if len(body) > LENGTH:
-            raise Invalid(f"is too long for a reference: {len(body)} of at most {LENGTH} signs")
+            raise Invalid(
+                f"is too long for a reference: {len(body)} of at most {LENGTH} characters"
+            )
         self._tree: ast.expr = _parse(body[2:-1])
 
     @property
@@ -90,7 +92,7 @@ class Template(Reference):
         if len(self.text) > LENGTH:
             raise Invalid(
                 f"is too long for a text with references: {len(self.text)} of at most {LENGTH} "
-                f"signs"
+                f"characters"
             )
         self._parts: list[str | ast.expr] = []
         at = 0
@@ -130,8 +132,8 @@ class Template(Reference):
             text = _text_of(value)
             if text is None:
                 raise Invalid(
-                    f"cannot be put together: {ast.unparse(part)} is {_kind_of(value)}; a text "
-                    f"takes texts, numbers, truth values and paths"
+                    f"cannot be formatted: {ast.unparse(part)} is {_kind_of(value)}; a text "
+                    f"takes str, int, float, bool and paths"
                 )
             texts.append(text)
         return literal("".join(texts))
@@ -163,8 +165,8 @@ def _parse(expression: str, hint: str = "") -> ast.expr:
 def from_environment(name: str, prefix: str = "SETPOINT") -> str:
     """How a variable of the environment gets into a value, for who refers to it like a field."""
     return (
-        f'References name fields, not variables of the environment. In a shell write "${name}", '
-        f"which it replaces; or set the field from outside, as {prefix}__SECTION__FIELD=VALUE."
+        f'References name fields, not environment variables. In a shell write "${name}", '
+        f"which the shell expands; or set the field by {prefix}__SECTION__FIELD=VALUE."
     )
 
 
@@ -346,7 +348,7 @@ def _validate(node: ast.expr, depth: int = 0) -> None:
 def _power(left: float, right: float) -> float:
     # Repeated powers grow without end; no size in a configuration needs more than this.
     if isinstance(left, int) and abs(right) * max(left.bit_length(), 1) > BITS:
-        raise Invalid("is too large a power for a configuration")
+        raise Invalid(f"is too large a power: its result may have more than {BITS} bits")
     return left**right
 
 
@@ -390,7 +392,7 @@ def evaluate(node: ast.expr, look_up: Callable[[Path], object]) -> object:
     except (ZeroDivisionError, OverflowError) as error:
         raise Invalid(f"cannot be computed: {error}") from None
     if isinstance(result, complex) or (isinstance(result, int) and result.bit_length() > BITS):
-        raise Invalid("cannot be computed: the result is not a number of a usable size")
+        raise Invalid(f"cannot be computed: the result is not a real number of at most {BITS} bits")
     return result
 
 

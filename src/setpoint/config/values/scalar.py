@@ -113,8 +113,8 @@ class Secret(Scalar):
         kind, separator, name = text.partition(":")
         if kind not in ("env", "file") or not separator or not name.strip():
             raise Invalid(
-                "is not a reference to a secret (its text is not shown here); a secret itself is "
-                "never part of a configuration",
+                "is not a reference to a secret (its text is not shown); a configuration "
+                "never contains the secret itself",
                 ("env:NAME", "file:PATH"),
                 secret=True,
             )
@@ -138,7 +138,7 @@ class Secret(Scalar):
         kind, _, name = self.reference.partition(":")
         if kind == "env":
             if not os.environ.get(name):
-                raise SetpointError(f"the environment variable {name}, named by a secret, is unset")
+                raise SetpointError(f"the environment variable {name} of a secret is not set")
             return Revealed(os.environ[name].strip())
         try:
             with open(os.path.expanduser(name), encoding="utf-8") as file:
@@ -147,7 +147,7 @@ class Secret(Scalar):
             reason = error.strerror or type(error).__name__
             raise SetpointError(f"the secret's file {name} cannot be read: {reason}") from None
         except ValueError:
-            raise SetpointError(f"the secret's file {name} is not a text in UTF-8") from None
+            raise SetpointError(f"the secret's file {name} is not UTF-8 text") from None
 
     def login(self, url: str, user: str = "") -> Revealed:
         """Put the secret into a URL, at the moment it is used; configurations hold the two apart.
@@ -166,7 +166,7 @@ class Secret(Scalar):
 
         parts = urlsplit(url)
         if not parts.scheme or not parts.netloc or "@" in parts.netloc:
-            raise SetpointError(f"{url!r} is not an address without a login, as in https://host")
+            raise SetpointError(f"{url!r} is not a URL without a login, such as https://host")
         login = f"{quote(user, safe='')}:{quote(self.reveal(), safe='')}"
         return Revealed(urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc}")))
 

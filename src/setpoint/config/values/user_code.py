@@ -49,7 +49,7 @@ def import_user_module(name: str, source: str, *, trusted: bool = True) -> Modul
     import importlib
 
     if not can_be_named(name):
-        raise SetpointError(f"{source!r}: {name!r} is not a module: nothing can have this name")
+        raise SetpointError(f"{source!r}: {name!r} is not a valid name of a module")
     if not name or name.startswith("."):
         wanted = "expected module:function" if ":" in source else "give one such as package.module"
         raise SetpointError(f"{source}: {name!r} is not a module; {wanted}")
@@ -112,7 +112,9 @@ def find_user_function(source: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is not None and not callable(function):
         kind = type(function).__name__
-        raise SetpointError(f"{source}: {name} in {module_name} is no function, but of type {kind}")
+        raise SetpointError(
+            f"{source}: {name} in {module_name} is not a function but of type {kind}"
+        )
     if function is None:
         meant = did_you_mean(name, _functions(module), " ")
         raise SetpointError(f"{source}: {module_name} has no function {name!r}.{meant}")
@@ -263,7 +265,7 @@ def not_allowed(name: str, modules: Sequence[str]) -> str:
     top = name.partition(".")[0].partition(":")[0]
     return (
         f"{name} may not be imported: allowed are {', '.join(modules) or 'no modules'}. If you "
-        f"trust it, name it with --import {top} or in {VARIABLE}"
+        f"trust it, allow it with --import {top} or in {VARIABLE}"
     )
 
 

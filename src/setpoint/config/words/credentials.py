@@ -54,7 +54,7 @@ def credential_in(text: str) -> str | None:
     if found:
         return f"a secret as the parameter {found[1]!r} of a URL"
     if re.search(_KEY, text):
-        return "what has the form of an access token"
+        return "what looks like an access token"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import cast
 SHORT = 2  # letters of a name that is taken as it is
 
 
-FORGOTTEN = "One of your own is known once its module is imported: --import MODULE"
+FORGOTTEN = "For one of your own, import its module: --import MODULE"
 PREFIX = 4  # letters that may stand for a longer word
 Path = tuple[str | int, ...]
 

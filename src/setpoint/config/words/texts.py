@@ -185,8 +185,7 @@ def refuse_credentials(text: str) -> None:
     found = credential_in(text)
     if found is not None:
         raise Invalid(
-            f"holds {found} (it is not shown here); configurations are recorded, so a secret is "
-            f"never part of one",
+            f"holds {found} (not shown); configurations are recorded and must not contain secrets",
             hint="Keep it in a Secret field of its own, as 'env:NAME' or 'file:PATH', or in the "
             "service's own login file.",
             secret=True,

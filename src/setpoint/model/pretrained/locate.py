@@ -53,7 +53,7 @@ def locate_here(name: str) -> Place | None:
         SetpointError: if it is neither a directory with a model nor an id.
     """
     if not can_be_path(name):
-        raise SetpointError(f"{shown_plain(name)}: nothing can have this name")
+        raise SetpointError(f"{shown_plain(name)}: not a valid file name")
     path = Path(os.path.expanduser(name))
     if (path / MANIFEST).is_file() or not path.is_dir():
         checkpoint = _checkpoint(path)
