@@ -163,7 +163,7 @@ def _inside(item: object, origin: Origin) -> Any:
 
 
 def _refuse_hidden(value: object, depth: int) -> None:
-    """Refuse a component where nobody would build it."""
+    """Refuse a component that is nested too deeply to be built."""
     if depth and _is_component(value):
         raise Invalid(
             "holds a component that is nested too deeply: a component is an argument itself, or an "

@@ -44,7 +44,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
     """
 
     trusts: ClassVar[tuple[str, ...]] = ()
-    """Modules that targets may be in although nobody has allowed them; see `allow_imports`."""
+    """Modules that targets may be in without `allow_imports`."""
 
     handed: ClassVar[tuple[str, ...] | None] = None
     """The parameters that the builder hands over at run time; `"*"` stands for the first. Others
@@ -127,7 +127,7 @@ class Foreign(Config, owner="setpoint.config.components.signature:construct"):
         if refused:
             yield Problem("target", refused)
         elif self.target.loaded() is not None:
-            # Somebody has imported it, so that nothing need be imported to hold it to its word.
+            # Imported already, so that checking its signature imports nothing.
             yield from self._mistakes()
 
     @check(needs="import")

@@ -117,7 +117,7 @@ def wrong_arguments(
 
 
 def missing(parameters: Mapping[str, Parameter], given: typing.Collection[str]) -> list[str]:
-    """The parameters without a default that nobody gives."""
+    """The parameters without a default that are not given."""
     return [
         name
         for name, parameter in parameters.items()

@@ -1,4 +1,4 @@
-"""What a function of the kernel is handed by mistake, told in words."""
+"""Errors for wrong arguments of the functions of the kernel."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Fork:
     """The draft sections that were opened of one resolved config.
 
     A resolved section cannot change, so a fork has its sections, lists and mappings in common with
-    it (`State.closed`) until somebody asks for one, which *opens* it: a draft takes its place.
+    it (`State.closed`) until one is read, which *opens* it: a draft takes its place.
 
     Arguments:
         original: the config; it is kept, so that the identities of its sections stay theirs.
@@ -214,7 +214,7 @@ def working_copies(draft: Node, reuse: bool) -> Copies[Any]:
 
     Arguments:
         draft: the draft; it is not changed.
-        reuse: whether resolved sections that nobody has opened may be taken over. Only those are
+        reuse: whether resolved sections that are not opened may be taken over. Only those are
             that stand where they stood when they were resolved, and are self-contained.
     """
     state = draft._state  # pyright: ignore[reportPrivateUsage]
@@ -222,7 +222,7 @@ def working_copies(draft: Node, reuse: bool) -> Copies[Any]:
     if not reuse or fork is None or fork.moved or not _is_root(draft, fork):
         fork = None
     copies = Copies(draft, working=True, fork=fork)
-    # What somebody has put there may be part of what was taken over, and must stay one object.
+    # A section that was assigned may be part of what was taken over, and must stay one object.
     return working_copies(draft, reuse=False) if copies.foreign and fork is not None else copies
 
 
@@ -244,7 +244,7 @@ class Copies(Generic[C]):
         placed: the copies with their paths, the root first; of what was taken over there is none.
         again: the further places of those that stand in several.
         reuses: whether something was taken over.
-        foreign: whether the draft holds a resolved section that somebody has put there.
+        foreign: whether the draft holds a resolved section that was assigned.
         refers: whether there are references in it.
     """
 
@@ -326,7 +326,7 @@ class Copies(Generic[C]):
         for name in known.plan.factories if self.working else ():
             if name not in values:
                 made = value_or_missing(copy, name)
-                self.of[id(made)] = made  # nobody else has it
+                self.of[id(made)] = made  # it stands nowhere else
                 names.append(name)
         if len(names) > 1:
             names.sort(key=known.plan.order.__getitem__)

@@ -1,4 +1,4 @@
-"""What is said of an unknown key: misspelt, misplaced, retired, or another system's."""
+"""Hints for unknown keys: misspelt, misplaced, retired, or another system's."""
 
 from __future__ import annotations
 

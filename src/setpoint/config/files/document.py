@@ -128,10 +128,10 @@ class Document:
 
 
 class FileError(SetpointError):
-    """A file that cannot be read, and where in it the trouble lies.
+    """A file that cannot be read, and where in it the error is.
 
     Arguments:
-        line: the line, counted from 1, or None where the trouble is the file as a whole.
+        line: the line, counted from 1, or None where the error is about the file as a whole.
         column: the column in characters, counted from 1, or None.
     """
 

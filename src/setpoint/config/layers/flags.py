@@ -39,7 +39,7 @@ def deletes(token: str) -> bool:
 
 
 def unexpected(token: str) -> str:
-    """What is said of a word that is no override."""
+    """The error for a word that is no override."""
     if deletes(token):
         name = token[1:].partition("=")[0]
         head, _, last = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""What is said about values: as other systems write them, as they are typed here, as overridden."""
+"""Hints about values: other systems' spellings, how to write them in a layer, overrides."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def in_shell(text: str) -> str:
 
 
 def overridden(config: Node) -> Iterator[str]:
-    """The values of modifiers that somebody asked for and that a later layer replaced."""
+    """The values of modifiers that a later layer replaced."""
     for leaf in leaves(config):
         by_modifier = [
             (origin, value)

@@ -16,7 +16,7 @@ from ..words.shown import MISSING, children, item_at, nested, rebuild
 from ..words.texts import PlainScalar, guess
 
 Entry = dict[str, Any]
-# A step of a migration, for whoever has to do the same to a text: ("move", old path, new path),
+# A step of a migration, which are repeated on the text of a file: ("move", old path, new path),
 # ("put", path, value) or ("remove", path, None).
 Step = tuple[str, Path, Any]
 NAMES = r"[A-Za-z_]\w*(?:\.\w+)*"
@@ -56,7 +56,7 @@ class Operation(Struct):
         return None
 
     def sentence(self, old: str) -> str:
-        """What to tell who still uses a key.
+        """The hint for a key that is still used.
 
         Returns:
             a sentence without its end: `optim was renamed to optimizer in schema 2`.

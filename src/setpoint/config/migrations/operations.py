@@ -342,12 +342,12 @@ class Meant(Operation):
         for path in self.places(tree, self.path):
             value = tree.plain(path)
             when = self.when
-            # Of a reference nobody knows the value yet; better a note too many.
+            # The value of a reference is not known yet; a note too many does no harm.
             if when is not None and "${" not in str(value):
-                told = converted(self, path, value, lambda value=value, when=when: when(value))
+                noted = converted(self, path, value, lambda value=value, when=when: when(value))
             else:
-                told = True
-            if told:
+                noted = True
+            if noted:
                 tree.notes.append(
                     f"{dotted(path)} = {shown(value)} has another meaning since schema "
                     f"{self.schema}: {self.what}"

@@ -1,4 +1,4 @@
-"""What to answer to a key that was a field once, from the same declarations as the migrations."""
+"""The hint for a key that was a field once, from the declarations of the migrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One hash of everything that is part of what is learned."""
+"""One hash of all identity fields."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _float(value: float) -> str:
 def canonical_json(values: Mapping[str, object]) -> str:
     """The canonical form of values by dotted path."""
     json = sys.modules.get("json")
-    if json is not None:  # somebody has paid for it already
+    if json is not None:  # imported already
         return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return encoded(values)
 

@@ -371,7 +371,7 @@ def unknown_codes(root: Node, silenced: Sequence[str]) -> Iterator[Problem]:
 
 
 def silenced_codes(root: Node) -> tuple[str, ...]:
-    """The codes of the cautions that nobody wants to hear.
+    """The codes of the silenced cautions.
 
     Arguments:
         root: the root of a configuration; its field `silence`, if it has one, lists them.

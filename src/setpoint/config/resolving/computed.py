@@ -437,7 +437,7 @@ class View:
         if isinstance(value, tuple | list | dict):
             made: Any = rebuild(value, self._wrapped)
             return made if isinstance(value, dict) else tuple(made)
-        # A key of the area that nobody has set reads as an empty area, which must not stay there.
+        # A key of the area that is not set reads as an empty area, which must not stay there.
         return value.copy(frozen=False) if isinstance(value, Free) else value
 
     @property

@@ -16,7 +16,7 @@ from .declare import CHECK, DEAD, DERIVE, Rule, component, field
 from .field import SCALARS, FieldInfo, is_mutable, is_settled, stored_default
 from .readers import DOUBT, Reader, doubts, reader_of
 
-# The roots that have migrations; whoever meets an unknown key may have to ask theirs.
+# The roots that have migrations, which may know a key that no field has.
 versioned: list[Any] = []
 # The names of the fields that were added later; see `field(before=...)`.
 newer: set[str] = set()

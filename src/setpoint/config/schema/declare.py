@@ -87,7 +87,7 @@ def field(
             it finite.
         pattern: a regular expression that a text must match as a whole.
         tags: marks such as `"learning_rate"`; `tag.learning_rate` sets all fields that carry it.
-        also_called: names of this field in other systems; who types one is told ours.
+        also_called: names of this field in other systems; errors suggest ours.
         before: for a field that is added later: what runs effectively had before it existed, in
             plain data. While it has this value it is not in the fingerprint, so that older runs
             keep theirs.

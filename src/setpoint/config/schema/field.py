@@ -161,7 +161,7 @@ class FieldInfo:
         if self.settled and isinstance(self.factory, type):
             return self.type.own(self.factory())  # always of one kind, which has been read once
 
-        # What the factory sets is a default, whoever asks for it first; and it may hand out the
+        # What the factory sets is a default, wherever it is first read; and it may return the
         # same object each time, so that a copy is taken.
         with running(DEFAULT, ""):
             value = read_default(self, self._call_factory(self.factory))
@@ -325,7 +325,7 @@ def _plain_annotation(text: str) -> _PlainAnnotation | None:
         annotation: object = eval(text, {"__builtins__": {}, **_PLAIN_NAMES})
         found = _PlainAnnotation(names, annotation, compile_annotation(annotation, text))
     except Exception:
-        return None  # the error is told for the field, by who finds it again
+        return None  # reported with the name of the field, where it is compiled again
     _TEXTS[text] = found
     return found
 
@@ -459,7 +459,7 @@ def stored_default(default: Any, where: str) -> Any:
 def is_settled(info: FieldInfo) -> bool:
     """Whether a default is what the field would read, as far as that is plain to see.
 
-    Most are, and their types then need not be worked out before somebody sets the field.
+    Most are, and their types then need not be worked out before the field is set.
     """
     default: Any = info.written
     annotation: Any = info.annotation
@@ -478,7 +478,7 @@ def is_settled(info: FieldInfo) -> bool:
     if kind is str or kind is UnionType:
         plain = OPTIONAL.get(annotation)
         if plain is not None:
-            # Null without a pattern, which nobody would look at.
+            # Null without a pattern, which is not checked against null.
             return (
                 bounds is None
                 if default is None

@@ -1,4 +1,4 @@
-"""Help texts: the docstring under a field, read from the source when somebody asks for help."""
+"""Help texts: the docstring under a field, read from the source when help is printed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PREFIX = re.compile(r"[A-Za-z]{1,2}|\(")
 
 
 def _quickly(text: str) -> dict[str, dict[str, str]] | None:
-    """Field docstrings as `_classes` gives them; None for a file in which they cannot be told."""
+    """Field docstrings as `_classes` gives them; None for a file for which the parser is needed."""
     text = f"\n{text}\n"
     if any(sign in text for sign in _UNSURE) or _quotes_a_docstring(text):
         return None

@@ -29,7 +29,7 @@ TRUTH = {
 }
 TOO_LONG = "has more digits than can be written to a file"
 NOT_TEXT = "is not valid Unicode, which no file could record"
-"""How other languages write truth values: answered, never taken."""
+"""How other languages write bool: suggested in errors, never accepted."""
 
 
 class IntType(FieldType):

@@ -1,4 +1,4 @@
-"""Fields that hold another config: one class, or one of several told apart by `type`."""
+"""Fields that hold another config: one class, or one of several that `type` selects."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class ImportPath(Scalar):
     from modules that are allowed (see `allow_imports`).
 
     Arguments:
-        trusted: modules that need not be allowed by anybody else.
+        trusted: modules that are allowed for this path.
 
     Raises:
         Invalid: if it is no path, or the callable cannot be found again by one.
@@ -42,7 +42,7 @@ class ImportPath(Scalar):
     def __init__(self, target: str | Callable[..., Any], trusted: Sequence[str] = ()) -> None:
         self.base, self.trusted = None, tuple(trusted)
         self.text = _form(str(target)) if isinstance(target, str) else path_of(target)
-        # Whoever holds the object has imported it: there is nothing to be allowed any more.
+        # The object has been imported already, so that its module is allowed.
         self.held = None if isinstance(target, str) else self.module
 
     @classmethod
@@ -119,7 +119,7 @@ class ImportPath(Scalar):
         return found
 
     def loaded(self) -> Any:
-        """What the path names, if its module has been imported by somebody and it may be."""
+        """What the path names, if its module is imported already and allowed."""
         parts = self.text.replace(":", ".").split(".")
         if any(".".join(parts[:at]) in sys.modules for at in range(len(parts) - 1, 0, -1)):
             try:

@@ -24,7 +24,7 @@ DEPTH = 100  # operations inside operations
 QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 PATH = rf"""[A-Za-z_]\w*(?:\.\w+|\[(?:{QUOTED}|[^\]'"]*)\])+"""
 INDEX = rf"{QUOTED}|\.(\d+)(?!\w)"  # a key in quotes is left as it is
-# As lengths are told them.
+# As `__setpoint_combine__` takes them.
 _SIGNS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "FloorDiv": "//", "Mod": "%"}
 
 

@@ -41,7 +41,7 @@ _named: set[str] = set()
 
 
 def import_user_module(name: str, source: str, *, trusted: bool = True) -> ModuleType:
-    """Import a module that somebody named, from the working folder as well.
+    """Import a module by name, from the working folder as well.
 
     Raises:
         SetpointError: if there is no such module, or importing it fails.

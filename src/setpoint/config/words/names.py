@@ -16,7 +16,7 @@ Path = tuple[str | int, ...]
 def nearest(
     name: str, candidates: Iterable[str], count: int = 3, likeness: float = 0.6
 ) -> list[str]:
-    """Names that somebody who typed `name` may have meant.
+    """The names nearest to one that was typed.
 
     Arguments:
         count: how many to return at most.

@@ -21,7 +21,7 @@ KERNEL = "setpoint.config."
 SHOWN_LEVELS = 4
 
 
-SHOWN = 50  # items of a list that an error looks at; it shows 100 signs in all
+SHOWN = 50  # items of a list that an error looks at; it shows 100 characters in all
 
 
 def shown_part(value: object, error: Invalid) -> str:

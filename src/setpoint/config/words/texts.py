@@ -395,7 +395,7 @@ class _Reader:
             return self.quoted(start)
         begin = self.at
         while self.at < len(self.text) and self.text[self.at] not in ends:
-            # A reference may hold any of the closing signs.
+            # A reference may hold any of the closing characters.
             if self.text.startswith("${", self.at):
                 close = self.text.find("}", self.at)
                 if close < 0:
@@ -430,7 +430,7 @@ class _Reader:
 
     def unicode(self) -> str:
         code = self.hexadecimal()
-        # JSON writes signs beyond the first 65536 as two escapes.
+        # JSON writes characters beyond the first 65536 as two escapes.
         if 0xD800 <= code < 0xDC00 and self.text.startswith("\\u", self.at):
             low = self.hexadecimal(1)
             if 0xDC00 <= low < 0xE000:
