@@ -330,8 +330,7 @@ class Copies(Generic[C]):
                 names.append(name)
         if len(names) > 1:
             names.sort(key=known.plan.order.__getitem__)
-        state.holding = names if self.working else None
-        fresh: dict[str, Any] = {}
+        fresh, holding = dict[str, Any](), list[str]()
         for name in names:
             value: Any = values[name]
             stays = base.get(name) is value
@@ -346,6 +345,10 @@ class Copies(Generic[C]):
                 self._fill_container(copy, name, value, stays, path, fresh)
             elif isinstance(value, Reference):
                 self.refers = True
+            else:
+                continue
+            holding.append(name)
+        state.holding = holding if self.working else None
         if fresh and state.layers:
             replace_given(state.layers, fresh)
         self._open[id(copy)] = False

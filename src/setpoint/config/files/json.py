@@ -57,7 +57,8 @@ def parse_json(text: str, name: str) -> Document:
     half = "\\ud" in text or "\\uD" in text
     lifted = not 0 < sys.get_int_max_str_digits() <= MAX_DIGITS
     doubtful = half or (lifted and has_long_number(text))
-    if doubtful or sum(map(text.count, "[{,:")) > MAX_NODES["json"]:
+    most = MAX_NODES["json"]
+    if doubtful or (len(text) > most and sum(map(text.count, "[{,:")) > most):
         _refuse_extremes(text, name)
     if doubtful:
         scan()

@@ -163,6 +163,8 @@ def _typed(value: object, path: Path) -> object:
     return _inside(value, path)
 
 
-def fields_in(values: Mapping[str, object]) -> dict[str, object]:
+def fields_in(values: Mapping[str, object]) -> Mapping[str, object]:
     """A section as a layer gives it, without the words of the engine."""
+    if "type" not in values and EXTENDS not in values:
+        return values
     return {key: value for key, value in values.items() if key not in ("type", EXTENDS)}
