@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..types.base import PLAIN
 from ..types.containers import REMOVE
-from ..values.node import Node, chain_of, value_or_missing, values_of
+from ..values.node import Node, chain_of, is_frozen, value_or_missing, values_of
 from ..values.origin import DERIVED, REFERENCE
 from ..values.reference import Reference, reference_to
 from ..words.names import Path
 from ..words.shown import MISSING
 from ..words.shown import same as same_value
-from .walk import sections
+from .walk import has_shared, sections
 
 if TYPE_CHECKING:
     from ..schema.field import FieldInfo
@@ -24,7 +24,9 @@ Places = dict[int, Path]
 
 
 def first_places(config: Node, path: Path = ()) -> Places:
-    """Where each section of a tree stands first, in order of declaration."""
+    """Where each section of a tree stands first; empty if it is known that none stands twice."""
+    if is_frozen(config) and not has_shared(config):
+        return {}
     return {id(section): place for place, section in sections(config, path)}
 
 

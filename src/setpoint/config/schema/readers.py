@@ -34,8 +34,7 @@ def reader_of(kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> R
 
 def _reader(kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Reader | None:
     if isinstance(kind, OptionalType):
-        inner = _reader(kind.inner, bounds, items)
-        return None if inner is None else lambda value: _optional(value, inner)
+        return _optional_reader(_reader(kind.inner, bounds, items))
     if isinstance(kind, SequenceType | TupleType) and bounds is None:
         return _sequence_reader(kind, items)
     if items is not None or (bounds is not None and bounds.pattern is not None):
@@ -56,10 +55,16 @@ def _reader(kind: FieldType, bounds: Bounds | None, items: Bounds | None) -> Rea
     return None
 
 
-def _optional(value: Any, inner: Reader) -> Any:
-    if value is None:
+def _optional_reader(inner: Reader | None) -> Reader | None:
+    if inner is None:
         return None
-    return DOUBT if value.__class__ is str and value == "null" else inner(value)
+
+    def read(value: Any) -> Any:
+        if value is None:
+            return None
+        return DOUBT if value.__class__ is str and value == "null" else inner(value)
+
+    return read
 
 
 def _text(value: Any) -> Any:
