@@ -101,7 +101,11 @@ class Trackers:
         step: int,
         note: Callable[[str], None],
     ) -> None:
-        """Build the trackers and open each at a step; `load_state_dict` comes before."""
+        """Build the trackers and open each at a step; `load_state_dict` comes before.
+
+        Raises:
+            SetpointError: one has no method `write`.
+        """
         for section in sections:
             tag = str(type(section).__setpoint__.tag)
             same = sum(name.partition(".")[0] == tag for name in self.opened)
