@@ -183,7 +183,7 @@ BREAKS = [
         "model/rope",
     ),
     Break(
-        "model/rope/yarn.py",
+        "model/rope/frequencies.py",
         "return 0.1 * math.log(scaling.factor) + 1.0",
         "return 0.1 * math.log2(scaling.factor) + 1.0",
         "model/rope",
@@ -227,7 +227,7 @@ BREAKS = [
         "data",
     ),
     Break(
-        "model/moe/bias.py",
+        "model/moe/layer.py",
         "step = router.bias_rate *",
         "step = -router.bias_rate *",
         "model/moe train/callbacks",
@@ -239,7 +239,7 @@ BREAKS = [
         "model/moe",
     ),
     Break(
-        "model/norm/rms_norm_cpu.py",
+        "model/norm/norms.py",
         "return dx.add_(mean.mul_(r)), dw, None",
         "return dx, dw, None",
         "model/norm",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.loss.cross_entropy_grad import cross_entropy_grad
+from setpoint.loss.chunked import cross_entropy_grad
 
 from .small import OPTIONS, batch, plain
 

@@ -7,7 +7,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from setpoint.config import resolve
-from setpoint.memory.activation_offload import offload_activations
+from setpoint.memory.apply import offload_activations
 from setpoint.memory.config import ActivationOffload, CheckpointingConfig, Full, Operators, Parts
 from setpoint.memory.host import PlainOffload, offload_for
 from setpoint.memory.saved import SavedTensors

@@ -1,6 +1,6 @@
 import pytest
 
-from setpoint.memory.units import in_units
+from setpoint.units.size import in_units
 
 
 @pytest.mark.parametrize(

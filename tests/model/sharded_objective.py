@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.initialize import initialize
-from setpoint.model.moe.bias import update_biases
+from setpoint.model.moe.layer import update_biases
 from setpoint.model.transformer import Transformer
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.train.step.objective import Objective

@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import Transformer
-from setpoint.model.count import count_parameters
 from setpoint.model.flops import FORMULAS, all_parameters, training_flops
+from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE
 from setpoint.model.size import attended, attended_causally, estimate_size, pair_size, window_of
 

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from setpoint.config.components.partial import partial
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import MuP
-from setpoint.model.count import count_parameters
+from setpoint.model.layers import count_parameters
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.norm.config import LayerNorm, RMSNorm
 from setpoint.model.size import estimate_size, unknown_size

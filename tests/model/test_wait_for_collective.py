@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from setpoint.model.wait_for_collective import wait_for_collective
+from setpoint.model.transformer import wait_for_collective
 
 
 def test_an_ordinary_tensor_is_left_alone():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from setpoint.model.attention.pattern import kind_of
+from setpoint.model.attention.support import kind_of
 from setpoint.model.norm.config import RMSNorm
 
 from .published import resolved

@@ -21,7 +21,7 @@ from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.load import load
 from setpoint.infer.tasks import Generation
-from setpoint.model.attention.choose import choose_backend
+from setpoint.model.attention.backend import choose_backend
 from setpoint.model.config import Transformer
 from setpoint.model.moe import experts
 from setpoint.parallel.device import choose_device

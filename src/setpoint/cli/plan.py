@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from setpoint.cli.style import bold, table
-from setpoint.memory.units import in_units
 from setpoint.optim.grouping import GroupRow
 from setpoint.plan.memory import MemoryPlan
 from setpoint.train.config import Job
+from setpoint.units.size import in_units
 
 
 class Plan:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError
 from setpoint.infer.read import reader_of
 from setpoint.infer.sample import Sampling, sample
-from setpoint.model.mode import evaluating
+from setpoint.model.layers import evaluating
 
 OnToken = Callable[[int, int], bool]
 """Told of each new token: the row and the token. True ends the row after it."""

@@ -16,7 +16,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.loss.figures import bits_per_byte, perplexity
-from setpoint.model.mode import evaluating
+from setpoint.model.layers import evaluating
 from setpoint.shapes.outcome import Projection, supports_head
 from setpoint.track.progress import Work, no_work
 

@@ -1,4 +1,6 @@
-"""Cross-entropy from hidden states, a chunk of tokens at a time."""
+"""Cross-entropy from hidden states, a chunk of tokens at a time, each with its gradient."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from setpoint.loss.cross_entropy import CrossEntropyLoss
-from setpoint.loss.cross_entropy_grad import CrossEntropyGrad, cross_entropy_grad
-from setpoint.loss.output import LossOutput
+from setpoint.loss.forms import LossOutput
+from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Projection
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
     these gradients by the one that comes from above.
     """
 
-    def __init__(self, config: "ChunkedCrossEntropy") -> None:
+    def __init__(self, config: ChunkedCrossEntropy) -> None:
         super().__init__(config)
         self.chunk_size = config.chunk_size
 
@@ -61,8 +63,8 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
         self,
         hidden: Tensor,
         projection: Projection,
-        tokens: "_Tokens",
-        gradients: "_Gradients | None",
+        tokens: _Tokens,
+        gradients: _Gradients | None,
     ) -> LossOutput:
         """Sum the loss over chunks.
 
@@ -185,3 +187,62 @@ class _ChunkedSums(torch.autograd.Function):
         hidden = None if found.hidden is None else found.hidden.mul_(above)
         matrix = None if found.matrix is None else found.matrix.mul_(above).to(ctx.format)
         return hidden, matrix, None, None, None
+
+
+class CrossEntropyGrad(NamedTuple):
+    """The loss of some tokens and its gradient, by closed formulas.
+
+    Arguments:
+        nats: the sum of the cross-entropy alone.
+        weights: (T, 1) what each row of it is to be multiplied by, 0 where a token does not count.
+    """
+
+    total: Tensor
+    nats: Tensor
+    grad: Tensor
+    weights: Tensor
+
+
+def cross_entropy_grad(
+    logits: Tensor,
+    targets: Tensor,
+    weights: Tensor | None,
+    *,
+    z_loss: float,
+    label_smoothing: float,
+) -> CrossEntropyGrad:
+    """Compute what `CrossEntropyLoss.sums` does, and its gradient, without a graph.
+
+    With p the softmax and y the smoothed target, the gradient of a token's loss is
+    (1 + 2 z_loss log Z) p - y. Autograd would hold four tensors of the size of the logits on the
+    way there; here it is made in place from the one that holds log p.
+
+    Arguments:
+        targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
+        weights: (T,) fp32, zero at those positions; None: the others weigh 1.
+    """
+    valid = targets != IGNORE_INDEX
+    # Weights multiply rows, and so do what comes before and after: (T, D) is less to multiply.
+    rows = valid.to(logits.dtype) if weights is None else weights.to(logits.dtype)
+    chosen = targets.where(valid, 0).unsqueeze(-1)
+    log_p = logits.log_softmax(dim=-1)
+    log_p_chosen = log_p.gather(-1, chosen).squeeze(-1)
+    each = -log_p_chosen
+    nats = each.where(valid, 0.0).sum()
+    chosen_logits = logits.gather(-1, chosen).squeeze(-1)
+    log_z = chosen_logits - log_p_chosen
+    if label_smoothing:
+        each = each + label_smoothing * (chosen_logits - logits.mean(dim=-1))
+    if z_loss:
+        each = each + z_loss * log_z.square()
+    total = (each.where(valid, 0.0) * rows).sum()
+    del logits
+
+    grad = log_p.exp_()
+    if z_loss:
+        grad *= (1 + 2 * z_loss * log_z).unsqueeze(-1)
+    if label_smoothing:
+        grad -= label_smoothing / grad.shape[-1]
+    # Not scatter_add_, which has no deterministic form on every device.
+    grad.scatter_(-1, chosen, grad.gather(-1, chosen) - (1 - label_smoothing))
+    return CrossEntropyGrad(total, nats, grad, rows.unsqueeze(-1))

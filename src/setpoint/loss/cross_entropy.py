@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.loss.output import LossOutput
+from setpoint.loss.forms import LossOutput
 from setpoint.loss.weighing import Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
 

@@ -1,8 +1,8 @@
-"""What a loss may be able to do beside being called with logits and targets."""
+"""What a loss gives, and what it may be able to do beside."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -33,3 +33,17 @@ class Weighs(Protocol):
     """A loss that leaves targets out or weighs them by itself, and takes weights of the data."""
 
     weigh: Weigher
+
+
+class LossOutput(NamedTuple):
+    """Sums over the valid tokens of a micro-batch; divide by those of the whole batch.
+
+    Arguments:
+        total: fp32 scalar to run backward from, all terms with their weights; divide by the sum of
+            the tokens' weights.
+        nats: fp32 scalar without gradient: the cross-entropy alone, each token with weight one,
+            for metrics; divide by the number of tokens.
+    """
+
+    total: Tensor
+    nats: Tensor

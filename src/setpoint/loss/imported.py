@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.config import SetpointError, call_component
-from setpoint.loss.output import LossOutput
+from setpoint.loss.forms import LossOutput
 from setpoint.shapes.batch import IGNORE_INDEX
 
 if TYPE_CHECKING:

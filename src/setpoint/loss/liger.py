@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import Problem, SetpointError
-from setpoint.loss.output import LossOutput
+from setpoint.loss.forms import LossOutput
 from setpoint.loss.weighing import Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Projection

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from setpoint.memory.units import in_units
+from setpoint.units.size import in_units
 
 
 class MemoryReport(NamedTuple):

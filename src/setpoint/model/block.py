@@ -1,16 +1,19 @@
 """One layer of the transformer."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from setpoint.model.attention.build import build_attention
+from setpoint.model.attention.attention import Attention
 from setpoint.model.attention.context import AttentionContext
+from setpoint.model.attention.latent import LatentAttention
 from setpoint.model.feed_forward import FeedForward
 from setpoint.model.moe.layer import MoELayer
 from setpoint.model.moe.routing import LayerRouting
-from setpoint.model.norm.build import build_norm
+from setpoint.model.norm.norms import build_norm
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
@@ -27,7 +30,7 @@ class Block(nn.Module):
             experts.
     """
 
-    def __init__(self, config: "TransformerConfig", layer: int) -> None:
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
         self.dropout = config.dropout
         self.residual_scale = config.residual_scale
@@ -66,3 +69,15 @@ class Block(nn.Module):
         if self.residual_scale != 1.0:
             added = added * self.residual_scale
         return x + added
+
+
+def build_attention(config: TransformerConfig, layer: int) -> Attention | LatentAttention:
+    """Make the attention of a layer.
+
+    Arguments:
+        layer: the index of the layer in the whole model, from 0.
+
+    Returns:
+        a module that maps (B, S, dim) and an `AttentionContext` to (B, S, dim).
+    """
+    return Attention(config, layer) if config.mla is None else LatentAttention(config, layer)

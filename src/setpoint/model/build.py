@@ -8,16 +8,17 @@ from torch import Tensor, nn
 from setpoint.config import (
     ANY_NAME,
     SetpointError,
+    call_component,
     error_in_words,
     owner_of,
     parameters_of,
     takes_parameter,
 )
-from setpoint.model.mode import evaluating
+from setpoint.model.layers import evaluating
 from setpoint.shapes.outcome import Outcome, supports_head
 
 if TYPE_CHECKING:
-    from setpoint.model.config import ModelConfig
+    from setpoint.model.config import ImportedModel, ModelConfig
 
 
 def build_model(config: "ModelConfig", vocab_size: int) -> nn.Module:
@@ -115,3 +116,17 @@ def _require_head(model: nn.Module, tokens: Tensor, title: str) -> None:
             f"{title} has supports_head = True and gives a {type(outcome).__name__} when it is "
             f"called with a head; it must give an Outcome with what the head returns"
         )
+
+
+def build_imported(config: "ImportedModel", vocab_size: int) -> nn.Module:
+    """Make the model of an `import` section, and try it on two tokens.
+
+    Arguments:
+        vocab_size: number of tokens; handed over where the target takes it.
+
+    Raises:
+        SetpointError: what the target makes is not a module that maps tokens to logits.
+    """
+    model = call_component(config, (), {"vocab_size": vocab_size}, optional=("vocab_size",))
+    require_language_model(model, f"model.target = {config.target}", vocab_size)
+    return model

@@ -1,10 +1,12 @@
-"""The feed-forward network."""
+"""The feed-forward network and its nonlinearities."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from setpoint.model.activation import activation
 from setpoint.model.autocast import cast_once
 from setpoint.model.initialize import Constant, Initializer, Normal
 from setpoint.model.scale import hidden_std, residual_std
@@ -56,3 +58,33 @@ class FeedForward(nn.Module):
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """Compute max(x, 0)^2 (Primer, So et al., 2021)."""
+    return F.relu(x).square()
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+    "geglu_tanh": partial(F.gelu, approximate="tanh"),
+    "reglu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "relu_squared": relu_squared,
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Find the function of an activation by the name that a configuration has for it.
+
+    `gelu` is exact, x * Phi(x) (Hendrycks and Gimpel, 2016), and `gelu_tanh` its approximation.
+    In the gated ones (those with `glu` in their name, Shazeer, 2020) the function is applied to
+    the gate, which then multiplies the other projection.
+
+    Arguments:
+        name: a value of `model.activation`.
+    """
+    return _FUNCTIONS[name]

@@ -10,7 +10,7 @@ from setpoint.model.section import ModelConfig
 
 
 class ImportedModel(
-    ModelConfig, Foreign, type="import", owner="setpoint.model.imported:build_imported"
+    ModelConfig, Foreign, type="import", owner="setpoint.model.build:build_imported"
 ):
     """Any torch module by its import path; other keys are its arguments.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError, did_you_mean
-from setpoint.model.mode import evaluating
+from setpoint.model.layers import evaluating
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.locate import CONFIG, locate
 from setpoint.model.pretrained.tensor_files import listed

@@ -1,6 +1,9 @@
-"""The layers of a model: its repeated blocks, whoever wrote it."""
+"""What is asked of any model: its layers, its parameters, and its mode."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -46,3 +49,24 @@ def _is_no_layer(module: nn.Module) -> bool:
     # A list cannot be called; a subclass with a forward pass of its own can.
     is_list = isinstance(module, nn.ModuleList | nn.ModuleDict)
     return is_list and type(module).forward is nn.Module.forward
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Count the elements of all parameters, each shared parameter once.
+
+    Arguments:
+        module: any module; sharded parameters count whole.
+    """
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training

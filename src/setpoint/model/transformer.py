@@ -12,10 +12,9 @@ from setpoint.model.attention.context import attention_context
 from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
 from setpoint.model.moe.routing import LayerRouting, combine
-from setpoint.model.norm.build import build_norm
+from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
-from setpoint.model.wait_for_collective import wait_for_collective
 from setpoint.shapes.outcome import Outcome, Projection
 
 if TYPE_CHECKING:
@@ -182,3 +181,19 @@ class Transformer(nn.Module):
             last = int(positions.max())
             if last >= rows:
                 raise ValueError(f"position {last} is beyond the {rows} learned positions")
+
+
+def wait_for_collective(x: Tensor) -> Tensor:
+    """Wait for a collective, if this tensor is the result of one that has not been waited for.
+
+    With tensor parallelism the embedding gives such a tensor. It waits when it is first read; but a
+    compiled layer takes it as an input as it is, and its backward pass then fails on the gradient,
+    which is an ordinary tensor.
+    """
+    if type(x) is Tensor:
+        return x
+    # Imported here: one process has no use for it, and it takes a good part of a second.
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    # A view would still be on its way.
+    return x.clone() if isinstance(x, AsyncCollectiveTensor) else x

@@ -123,3 +123,16 @@ def _wrong_unit(digits: str, written: str) -> Invalid:
     else:
         return Invalid(f"has an unknown unit {written!r}", tuple(UNITS))
     return Invalid(meant, tuple(f'"{digits} {unit}"' for unit in near))
+
+
+def in_units(size: int) -> str:
+    """Write a size with three digits.
+
+    Returns:
+        for instance `1.25 GiB`.
+    """
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.3g} {units[0]}"

@@ -3,8 +3,8 @@
 from torch import nn
 
 from setpoint.config import resolve
-from setpoint.model.attention.build import build_attention
 from setpoint.model.attention.config import MLA
+from setpoint.model.block import build_attention
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import initialize
 

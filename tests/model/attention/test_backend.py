@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from setpoint.model.attention.choose import choose_backend
+from setpoint.model.attention.backend import choose_backend
 from setpoint.model.attention.eager import Eager
-from setpoint.model.attention.flash import Flash
 from setpoint.model.attention.flex import Flex
+from setpoint.model.attention.packed import Flash, Varlen
 from setpoint.model.attention.sdpa import SDPA
-from setpoint.model.attention.varlen import Varlen
 
 from ..small import small_config
 from . import kernels

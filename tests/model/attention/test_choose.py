@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.model.attention import choose
-from setpoint.model.attention.choose import choose_backend, missing
+from setpoint.model.attention import backend as module
+from setpoint.model.attention.backend import choose_backend, missing
 from setpoint.model.attention.eager import Eager
 from setpoint.model.attention.flex import Flex
+from setpoint.model.attention.packed import Varlen
 from setpoint.model.attention.sdpa import SDPA, repeat_heads
 from setpoint.model.attention.support import BACKENDS
-from setpoint.model.attention.varlen import Varlen
 
 from ..small import small_config
 
@@ -19,7 +19,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def packages(monkeypatch):
     """The packages that seem to be installed."""
     found = {"flash_attn", "triton", "torch.nn.attention.varlen"}
-    monkeypatch.setattr(choose, "find_spec", lambda name: name if name in found else None)
+    monkeypatch.setattr(module, "find_spec", lambda name: name if name in found else None)
     return found
 
 

@@ -3,7 +3,7 @@ import types
 
 import torch
 
-from setpoint.model.attention.flash import Flash
+from setpoint.model.attention.packed import Flash
 
 from .layouts import LAYOUTS
 

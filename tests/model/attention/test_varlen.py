@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 
-from setpoint.model.attention.varlen import Varlen
+from setpoint.model.attention.packed import Varlen
 
 from . import kernels
 from .layouts import LAYOUTS

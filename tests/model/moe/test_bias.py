@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.model.moe.bias import bias_factor, update_biases
 from setpoint.model.moe.config import SigmoidTopK
+from setpoint.model.moe.layer import bias_factor, update_biases
 
 from .small import small_layer
 

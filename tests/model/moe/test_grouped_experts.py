@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from setpoint.model.activation import relu_squared
+from setpoint.model.feed_forward import relu_squared
 from setpoint.model.moe.grouped_experts import ExpertKernels, grouped_experts
 from setpoint.model.moe.product import looped_gradient, looped_product
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from setpoint.config.components.partial import partial
-from setpoint.model.norm.build import build_norm
 from setpoint.model.norm.config import LayerNorm, RMSNorm
+from setpoint.model.norm.norms import build_norm
 
 from ..small import small_config
 

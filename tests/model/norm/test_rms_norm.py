@@ -5,8 +5,7 @@ from torch.nn import functional as F
 from setpoint.config import resolve
 from setpoint.model.initialize import initialize
 from setpoint.model.norm.config import RMSNorm as RMSNormConfig
-from setpoint.model.norm.rms_norm import RMSNorm
-from setpoint.model.norm.rms_norm_cpu import rms_norm_cpu
+from setpoint.model.norm.norms import RMSNorm, rms_norm_cpu
 
 from .. import reference
 

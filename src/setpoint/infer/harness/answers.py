@@ -13,7 +13,7 @@ from setpoint.config import SetpointError, resolve
 from setpoint.infer.load import Loaded
 from setpoint.infer.tasks import Generation
 from setpoint.infer.text import continue_prompts
-from setpoint.model.mode import evaluating
+from setpoint.model.layers import evaluating
 
 MAX_TOKENS = 256
 IGNORED = ("do_sample",)

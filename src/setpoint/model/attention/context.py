@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from setpoint.model.attention.backend import Backend
+from setpoint.model.attention.backend import Backend, choose_backend
 from setpoint.model.attention.cache import KeyValueCache
-from setpoint.model.attention.choose import choose_backend
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.pattern import kinds_of
+from setpoint.model.attention.support import kinds_of
 from setpoint.model.rope.rotation import Rotation, rotate, rotation
 
 if TYPE_CHECKING:

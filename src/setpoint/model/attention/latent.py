@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.context import AttentionContext
-from setpoint.model.attention.pattern import kind_of
-from setpoint.model.attention.scale import attention_scale, query_size
+from setpoint.model.attention.support import attention_scale, kind_of, query_size
 from setpoint.model.autocast import cast_once
 from setpoint.model.initialize import Constant, Initializer, Normal
-from setpoint.model.norm.build import build_norm
+from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import hidden_std, residual_std
 
 if TYPE_CHECKING:

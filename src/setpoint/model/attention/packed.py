@@ -1,9 +1,10 @@
-"""Sequences of different lengths behind each other, without padding, for the flash kernels."""
+"""Sequences behind each other without padding: the kernels of PyTorch and of flash-attn."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -131,3 +132,124 @@ def _need_consecutive(layout: Layout, window: int, counts: Tensor) -> None:
             f"model.attention_backend: the flash kernels count a window of {window} in tokens, so "
             f"positions must follow on each other; use sdpa or flex"
         )
+
+
+class Varlen:
+    """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16.
+
+    Arguments:
+        function: that function; it can be replaced to be looked at.
+    """
+
+    def __init__(self, function: Any = None) -> None:
+        if function is None:
+            from torch.nn.attention.varlen import varlen_attn as function
+        self.function = function
+        # Before PyTorch 2.12 grouped queries were taken without asking.
+        self.asks_for_groups = "enable_gqa" in inspect.signature(function).parameters
+
+    def prepare_mask(self, layout: Layout, window: int | None) -> Packed:
+        """Find the sequences.
+
+        Arguments:
+            window: positions that one sees, itself included; None: all before it.
+        """
+        return pack(layout, window)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Packed,
+        *,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """Mix the values that each query sees.
+
+        Arguments:
+            scale: of the products; None: 1 / sqrt(D).
+        """
+        assert soft_cap is None
+        assert dropout == 0.0
+        options: dict[str, Any] = {"scale": scale, "window_size": mask.window}
+        if self.asks_for_groups:
+            options["enable_gqa"] = query.shape[2] != key.shape[2]
+
+        def kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            result = self.function(
+                query,
+                key,
+                value,
+                mask.query_starts,
+                mask.key_starts,
+                mask.longest_query,
+                mask.longest_key,
+                **options,
+            )
+            assert isinstance(result, torch.Tensor)
+            return result
+
+        return attend_packed(kernel, query, key, value, mask)
+
+
+class Flash:
+    """FlashAttention 2 (Dao, 2023) by its own package, on a GPU in bf16 or fp16.
+
+    Arguments:
+        function: `flash_attn.flash_attn_varlen_func`; it can be replaced to be looked at.
+    """
+
+    def __init__(self, function: Any = None) -> None:
+        if function is None:
+            from flash_attn import (  # pyright: ignore[reportMissingImports]
+                flash_attn_varlen_func as function,
+            )
+        self.function = function
+
+    def prepare_mask(self, layout: Layout, window: int | None) -> Packed:
+        """Find the sequences.
+
+        Arguments:
+            window: positions that one sees, itself included; None: all before it.
+        """
+        return pack(layout, window)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Packed,
+        *,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """Mix the values that each query sees.
+
+        Arguments:
+            scale: of the products; None: 1 / sqrt(D).
+        """
+
+        def kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return self.function(
+                query,
+                key,
+                value,
+                mask.query_starts,
+                mask.key_starts,
+                mask.longest_query,
+                mask.longest_key,
+                dropout_p=dropout,
+                softmax_scale=scale,
+                causal=True,
+                window_size=mask.window,
+                # The package's way to say: no cap.
+                softcap=0.0 if soft_cap is None else soft_cap,
+                deterministic=torch.are_deterministic_algorithms_enabled(),
+            )
+
+        return attend_packed(kernel, query, key, value, mask)

@@ -8,10 +8,15 @@ from collections.abc import Iterator
 import torch
 
 from setpoint.config import Problem, SetpointError
-from setpoint.model.attention.choose import choose_backend, missing
+from setpoint.model.attention.backend import choose_backend, missing
 from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.scale import query_size
-from setpoint.model.attention.support import EVERYWHERE, able, chosen, placement_problems
+from setpoint.model.attention.support import (
+    EVERYWHERE,
+    able,
+    chosen,
+    placement_problems,
+    query_size,
+)
 from setpoint.model.config import ModelConfig, Transformer
 from setpoint.units.dtype import DType
 

@@ -1,15 +1,17 @@
-"""What each backend can do, as far as the configuration alone tells."""
+"""What the configuration alone tells of attention: windows, scale, and what backends can do."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, get_args
 
 from setpoint.config import Problem
-from setpoint.model.attention.config import Backend
+from setpoint.model.attention.config import Backend, Kind
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer
+    from setpoint.model.config import Transformer as TransformerConfig
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 FLASH_KERNELS = ("sdpa_flash", "varlen", "flash_attention")
@@ -111,3 +113,40 @@ def _lacking(config: Transformer, name: Backend) -> Iterator[tuple[str, str]]:
         yield f"takes heads of up to {LARGEST_FLASH_HEAD} components", "head_dim"
     elif name == "varlen" and config.head_dim % 8:
         yield "takes heads of a multiple of 8 components", "head_dim"
+
+
+def kind_of(config: TransformerConfig, layer: int) -> Kind:
+    """Find what a layer attends to.
+
+    Arguments:
+        layer: the index of the layer in the whole model, from 0.
+    """
+    return config.attention_pattern[layer % len(config.attention_pattern)]
+
+
+def kinds_of(config: TransformerConfig) -> list[Kind]:
+    """Find the kinds that the layers of a model are of."""
+    return list(dict.fromkeys(kind_of(config, layer) for layer in range(config.layers)))
+
+
+def attention_scale(config: TransformerConfig) -> float | None:
+    """Find the scale of attention, where it is not the usual one.
+
+    Under muP products of queries and keys, which are correlated after training, are scaled by
+    sqrt(base_head_dim) / head_dim (Yang et al., 2022).
+
+    Returns:
+        the factor; None for 1 / sqrt(size of queries and keys).
+    """
+    if config.attention_scale is not None:
+        return config.attention_scale
+    if config.mup is not None and config.mup.base_head_dim is not None:
+        return math.sqrt(config.mup.base_head_dim) / query_size(config)
+    return None
+
+
+def query_size(config: TransformerConfig) -> int:
+    """Count the components of one head of queries and keys."""
+    if config.mla is not None:
+        return config.mla.nope_head_dim + config.mla.rope_head_dim
+    return config.head_dim

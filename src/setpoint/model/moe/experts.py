@@ -8,14 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.activation import activation
 from setpoint.model.autocast import cast_once
-from setpoint.model.feed_forward import FeedForward
+from setpoint.model.feed_forward import FeedForward, activation
 from setpoint.model.initialize import Initializer, Normal, PerExpert
 from setpoint.model.moe.assign import Assignments
-from setpoint.model.moe.grouped import grouped_gradient, grouped_product, why_not_grouped
 from setpoint.model.moe.grouped_experts import ExpertKernels, grouped_experts
-from setpoint.model.moe.product import looped_gradient, looped_product
+from setpoint.model.moe.product import (
+    grouped_gradient,
+    grouped_product,
+    looped_gradient,
+    looped_product,
+    why_not_grouped,
+)
 from setpoint.model.moe.rows import gather, scale_gradient, spread
 from setpoint.model.scale import hidden_std, residual_std
 

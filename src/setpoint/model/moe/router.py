@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from setpoint.config import owner_of
 from setpoint.model.initialize import Constant, Initializer, Normal
-from setpoint.model.moe.choose import choose
 from setpoint.model.scale import router_std
 
 if TYPE_CHECKING:
@@ -132,3 +131,20 @@ def build_router(model: TransformerConfig) -> Router:
     """
     assert model.moe is not None
     return owner_of(type(model.moe.router))(model.moe.router, model=model)
+
+
+def choose(scores: Tensor, top_k: int, groups: int, top_groups: int, rank_by: int) -> Tensor:
+    """Choose experts for each token.
+
+    With groups, the experts lie in `groups` equal parts, one after the other. A token first takes
+    the `top_groups` groups whose `rank_by` best experts have the highest sum of scores, then the
+    best experts in these (group-limited routing, DeepSeek-V2 and V3).
+    """
+    scores = scores.detach()
+    if top_groups < groups:
+        grouped = scores.unflatten(1, (groups, -1))
+        best = grouped.topk(min(rank_by, grouped.shape[2]), dim=2).values.sum(dim=2)
+        taken = torch.zeros_like(best, dtype=torch.bool)
+        taken = taken.scatter(1, best.topk(top_groups, dim=1).indices, True)
+        scores = grouped.masked_fill(~taken.unsqueeze(2), float("-inf")).flatten(1)
+    return scores.topk(top_k, dim=1).indices

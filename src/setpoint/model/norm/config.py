@@ -9,7 +9,7 @@ class NormConfig(Config):
     """Normalization layer; `norm_eps` of the model applies to all."""
 
 
-class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.rms_norm:RMSNorm"):
+class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.norms:RMSNorm"):
     """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
 
     zero_centered: bool = field(default=False, before=False)
@@ -17,7 +17,7 @@ class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.rms_norm:R
     weight towards 1."""
 
 
-class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.layer_norm:LayerNorm"):
+class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.norms:LayerNorm"):
     """Layer norm (Ba et al., 2016): (x - mean(x)) / std(x) * weight + bias."""
 
     bias: bool = True
@@ -25,7 +25,7 @@ class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.layer_
 
 
 class ImportedNorm(
-    NormConfig, Foreign, type="import", owner="setpoint.model.norm.imported:build_imported"
+    NormConfig, Foreign, type="import", owner="setpoint.model.norm.norms:build_imported"
 ):
     """Any torch module by its import path; other keys are its arguments.
 

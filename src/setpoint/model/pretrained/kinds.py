@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from setpoint.model.attention.pattern import kind_of
+from setpoint.model.attention.support import kind_of
 from setpoint.model.pretrained.document import Document
 
 if TYPE_CHECKING:

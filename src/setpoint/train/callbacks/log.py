@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from setpoint.model.moe.metrics import expert_metrics
+from setpoint.model.moe.routing import expert_metrics
 from setpoint.track.console import now
 from setpoint.track.progress import Progress, Reading
 from setpoint.track.tracker import Trackers

@@ -13,7 +13,7 @@ from setpoint.config import RunError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_batches
 from setpoint.data.sequences import Sequences
-from setpoint.model.mode import evaluating
+from setpoint.model.layers import evaluating
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch, Count
 from setpoint.track.progress import Work, no_work

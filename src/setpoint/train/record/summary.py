@@ -6,7 +6,7 @@ from typing import TextIO
 
 from setpoint.config import SHORT, fingerprint
 from setpoint.data.ngram import ngram_baselines
-from setpoint.model.count import count_parameters
+from setpoint.model.layers import count_parameters
 from setpoint.track.console import short_time
 from setpoint.track.summary import print_table
 from setpoint.train.config import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from setpoint.model.moe.bias import update_biases
+from setpoint.model.moe.layer import update_biases
 from setpoint.parallel.world import World
 from setpoint.shapes.outcome import Routing
 

@@ -1,0 +1,187 @@
+"""Norms: ours, those by their import path, and how a model builds them."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from setpoint.config import SetpointError, call_component, owner_of
+from setpoint.model.initialize import Constant, Initializable, Initializer, Values
+
+if TYPE_CHECKING:
+    from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.norm.config import ImportedNorm
+    from setpoint.model.norm.config import LayerNorm as LayerNormConfig
+    from setpoint.model.norm.config import RMSNorm as RMSNormConfig
+
+
+def build_norm(config: "TransformerConfig", dim: int) -> nn.Module:
+    """Make one norm of a model.
+
+    Not by `config.norm.build`, which gives one object for one section: each norm of a model has
+    parameters of its own.
+    """
+    return owner_of(type(config.norm))(config.norm, dim=dim, eps=config.norm_eps)
+
+
+class LayerNorm(nn.Module):
+    """Shift each vector to mean zero, scale it to variance one, then apply a learned affine map.
+
+    y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (layer norm, Ba et al., 2016).
+
+    Arguments:
+        config: the resolved section; says whether there is a bias.
+        eps: keeps the division finite for vectors that hardly vary.
+    """
+
+    def __init__(self, config: "LayerNormConfig", *, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return how the parameters start: as the identity."""
+        rules: dict[str, Initializer] = {"weight": Constant(1.0)}
+        if self.bias is not None:
+            rules["bias"] = Constant(0.0)
+        return rules
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize the last axis.
+
+        Arguments:
+            x: (..., dim); statistics of lower precisions are taken in fp32.
+
+        Returns:
+            (..., dim) in the dtype of x, or in fp32 where autocast asks for it.
+        """
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, (x.shape[-1],), self.weight.to(x.dtype), bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """Scale each vector to unit root mean square, then each component by a learned factor.
+
+    y = x / sqrt(mean(x^2) + eps) * weight (RMSNorm, Zhang and Sennrich, 2019), or with a
+    zero-centered weight * (1 + weight) (Gemma, 2024).
+
+    Arguments:
+        config: the resolved section; says whether the weight is zero-centered.
+        eps: keeps the division finite for vectors near zero.
+    """
+
+    def __init__(self, config: "RMSNormConfig", *, dim: int, eps: float) -> None:
+        super().__init__()
+        self.zero_centered = config.zero_centered
+        self.eps = eps
+        self.weight = nn.Parameter(torch.full((dim,), self._identity))
+
+    @property
+    def _identity(self) -> float:
+        return 0.0 if self.zero_centered else 1.0
+
+    def initializers(self) -> dict[str, Initializer]:
+        """Return how the weight starts: as the identity."""
+        return {"weight": Constant(self._identity)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize the last axis.
+
+        Arguments:
+            x: (..., dim); statistics of lower precisions are taken in fp32.
+        """
+        # 1 + weight in fp32: bf16 has too few digits near one for a small weight.
+        factor = 1.0 + self.weight.float() if self.zero_centered else self.weight
+        # Eager PyTorch has a fused backward for this on CUDA but none on the CPU, and a compiler
+        # fuses the plain form by itself: only eager, undistributed fp32 takes our own way.
+        eager = type(x) is Tensor and not torch.compiler.is_compiling()
+        if eager and x.is_cpu and x.dtype == factor.dtype == torch.float32:
+            return rms_norm_cpu(x, factor, self.eps)
+        return F.rms_norm(x, (x.shape[-1],), factor.to(x.dtype), self.eps)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """y = x r w with r = 1 / sqrt(mean(x^2) + eps).
+
+    With n = x r and G = g w the gradients are dw = sum(g n) over all vectors and
+    dx = r (G - n mean(G n)). Layer normalization with mean zero and deviation 1/r has the same
+    dw and dx = r (G - mean(G) - n mean(G n)). PyTorch has a fused CPU kernel for that backward,
+    so we call it and give back the one term it takes away, r mean(G).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        r = _scale(x, eps)
+        ctx.save_for_backward(x, weight, r)
+        return (x * r).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, Tensor, None]:
+        x, weight, r = ctx.saved_tensors
+        dim = x.shape[-1]
+        grad = grad.contiguous()
+        dx, dw, _ = torch.ops.aten.native_layer_norm_backward(
+            grad, x, [dim], torch.zeros_like(r), r, weight, None, [True, True, False]
+        )
+        mean = torch.mv(grad.view(-1, dim), weight / dim).view_as(r)
+        return dx.add_(mean.mul_(r)), dw, None
+
+
+def rms_norm_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Apply RMSNorm (Zhang and Sennrich, 2019) to the last axis of a CPU tensor."""
+    if torch.is_grad_enabled():
+        return _RMSNorm.apply(x, weight, eps)
+    # What the function around it costs shows where a token is generated at a time.
+    return (x * _scale(x, eps)).mul_(weight)
+
+
+def _scale(x: Tensor, eps: float) -> Tensor:
+    """(..., 1) 1 / sqrt(mean(x^2) + eps)."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
+def build_imported(config: "ImportedNorm", *, dim: int, eps: float) -> nn.Module:
+    """Make the norm of an `import` section, and try it on a vector.
+
+    It is made on the CPU, whatever the default device, and its parameters start with the values
+    that it gives them there, which survive the way through the meta device. What it draws it draws
+    from a generator at its start, so that all ranks draw the same.
+
+    Arguments:
+        dim: size of the last axis; handed over as `dim` or `normalized_shape`.
+
+    Raises:
+        SetpointError: what the target makes is not a module that keeps the shape of vectors.
+    """
+    runtime = {"dim": dim, "normalized_shape": dim, "eps": eps}
+    title = f"model.norm.target = {config.target}"
+    # Making and trying it must not change what random numbers come next.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
+        torch.default_generator.manual_seed(0)
+        norm = call_component(config, (), runtime, optional=tuple(runtime))
+        if not isinstance(norm, nn.Module):
+            raise SetpointError(
+                f"{title} makes a {type(norm).__name__}; it must make a torch module"
+            )
+        try:
+            tried = norm(torch.zeros(1, 2, dim))
+        except Exception as error:
+            raise SetpointError(
+                f"{title} cannot be called with (..., {dim}) vectors: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(tried, Tensor) or tried.shape != (1, 2, dim):
+        got = tuple(tried.shape) if isinstance(tried, Tensor) else type(tried).__name__
+        raise SetpointError(f"{title} gives {got} for vectors of shape (1, 2, {dim})")
+    if not isinstance(norm, Initializable):
+        values = {name: Values(tensor.detach().clone()) for name, tensor in norm.named_parameters()}
+        norm.initializers = partial(dict, values)  # pyright: ignore[reportArgumentType]
+    return norm.to(torch.get_default_device())
