@@ -28,8 +28,8 @@ from the configuration."""
 
 _RULES = (
     "What decides which group a parameter falls into (optimizer.groups, no_decay, "
-    "no_decay_patterns and patterns of the optimizer's own) must be what the checkpoint was "
-    "trained with, or the run a new one"
+    "no_decay_patterns and patterns of the optimizer's own), and optimizer.frozen, must be what "
+    "the checkpoint was trained with, or the run a new one"
 )
 
 

@@ -53,10 +53,7 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
             "there is nothing to train: all parameters are frozen; at least one must be trainable"
         )
     for problem in unmatched(config, held):
-        value = _value_at(config, problem.path)
-        names = f"; valid: {', '.join(problem.valid)}" if problem.valid else ""
-        said = f"{problem.message}{names}. {problem.hint}".strip()
-        raise SetpointError(f"optimizer.{problem.path} = {value!r}: {said}")
+        raise SetpointError(in_words(config, problem))
     options = [_options(config, index, group) for index, group in enumerate(config.groups)]
     found: dict[tuple[Any, ...], Gathered] = {}
     for parameter in held:
@@ -82,6 +79,14 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
         found[key].parameters.append(parameter)
     # A sort keeps the order of what is equal: that in which the model names them.
     return [found[key] for key in sorted(found, key=lambda key: key[:2])]
+
+
+def in_words(config: OptimizerConfig, problem: Problem) -> str:
+    """A problem with a path relative to the section, for an error without origins."""
+    value = _value_at(config, problem.path)
+    names = f"; valid: {', '.join(problem.valid)}" if problem.valid else ""
+    said = f"{problem.message}{names}. {problem.hint}".strip()
+    return f"optimizer.{problem.path} = {value!r}: {said}"
 
 
 def rule_of(config: OptimizerConfig, name: str) -> int | None:
@@ -116,7 +121,9 @@ def unmatched(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Itera
         chosen = [each for each in parameters if kinds is None or each.kind in kinds]
         for index, pattern in enumerate(getattr(config, field)):
             if not any(re.search(pattern, each.name) for each in chosen):
-                yield _nothing(f"{field}.{index}", pattern, chosen, kinds)
+                what = f" of kind {_listed(list(kinds))} that are trained"
+                of = {"of": what} if kinds else {}
+                yield matches_nothing(f"{field}.{index}", pattern, chosen, **of)
     taken = [rule_of(config, each.name) for each in parameters]
     for index, group in enumerate(config.groups):
         last = index + 1 == len(config.groups)
@@ -130,7 +137,7 @@ def unmatched(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Itera
             continue
         matching = [i for i, each in enumerate(parameters) if re.search(group.pattern, each.name)]
         if not matching:
-            yield _nothing(f"groups.{index}.pattern", group.pattern, parameters, None)
+            yield matches_nothing(f"groups.{index}.pattern", group.pattern, parameters)
             continue
         before = sorted({rule for i in matching if (rule := taken[i]) is not None})
         yield Problem(
@@ -179,9 +186,10 @@ def _unread(
             )
 
 
-def _nothing(
-    path: str, pattern: str, parameters: Sequence[Parameter], kinds: Sequence[str] | None
+def matches_nothing(
+    path: str, pattern: str, parameters: Sequence[Parameter], of: str = " that are trained"
 ) -> Problem:
+    """Say that a pattern is found in no name, with names that there are."""
     names = [each.name for each in parameters]
     # Layers are alike: one name stands for all that differ in numbers only.
     alike: dict[str, str] = {}
@@ -190,10 +198,9 @@ def _nothing(
     words = dict.fromkeys(part for name in names for part in name.split("."))
     parts = [part for part in re.findall(r"\w+", pattern.replace("\\", " ")) if part not in words]
     close = [word for part in parts for word in nearest(part, [*words], 1)]
-    what = f" of kind {_listed(list(kinds))}" if kinds else ""
     return Problem(
         path,
-        f"matches none of the {len(names)} parameters{what} that are trained",
+        f"matches none of the {len(names)} parameters{of}",
         valid=list(alike.values())[:SHOWN],
         hint=f"Did you mean {close[0]}?" if close else "",
     )

@@ -106,6 +106,12 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Parameter groups with their own settings, selected by patterns on parameter names; all others
     have the settings of this section."""
 
+    frozen: tuple[str, ...] = field(
+        default=(), before=[], also_called=("freeze", "frozen_parameters", "freeze_params")
+    )
+    """Frozen parameters: regular expressions searched in parameter names. Those that match keep
+    their weights, and have no gradients, master weights or optimizer state."""
+
     clip_norm: float | None = derived(
         gt=0,
         also_called=(
@@ -136,7 +142,9 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     @property
     def has_patterns(self) -> bool:
         """Whether anything of it depends on the names of parameters."""
-        return bool(self.groups) or any(getattr(self, field) for field in self.patterns)
+        return bool(self.groups or self.frozen) or any(
+            getattr(self, field) for field in self.patterns
+        )
 
     @derive("clip_norm")
     def _derive_clip_norm(self) -> float | None:
@@ -153,9 +161,11 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
             )
 
     @check
-    def _check_no_decay(self) -> Iterator[Problem]:
+    def _check_patterns(self) -> Iterator[Problem]:
         for index, pattern in enumerate(self.no_decay_patterns):
             yield from pattern_problems(f"no_decay_patterns.{index}", pattern)
+        for index, pattern in enumerate(self.frozen):
+            yield from pattern_problems(f"frozen.{index}", pattern)
 
     @dead("no_decay")
     def _no_decay_is_dead(self) -> str | None:

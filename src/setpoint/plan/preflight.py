@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from math import prod
 
 from setpoint.config import Need, Verification, verify
 from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
+from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.rules.vocabulary import known_vocabulary
@@ -82,6 +84,8 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
     length = job.batch.sequence_length
     size = estimate_size(model, vocab_size=vocabulary, sequence_length=length)
     facts["parameters"] = size.parameters
+    if job.optimizer.frozen:
+        facts["trained parameters"] = sum(prod(each.shape) for each in trained(job, vocabulary))
     if model.moe is not None:
         facts["active parameters"] = size.active
     formula = job.tracking.flops

@@ -188,6 +188,7 @@ def plain_names() -> Iterable[Operation]:
     return [
         Renamed("schedule.judged_on", "schedule.evaluated_on", of="plateau"),
         Converted("silence", _codes, ""),
+        Added("optimizer.frozen", []),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
         *mixtures("data.sources", "data.validation", "evaluation.datasets.*.sources"),
     ]

@@ -64,12 +64,17 @@ def cosine(step: int, warmup: int, horizon: int, floor: float) -> float:
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
+def plain_loop(
+    job: Job, frozen: tuple[str, ...] = ()
+) -> tuple[nn.Module, list[tuple[float, float, float]]]:
     """What a careful engineer would write for one micro-batch an update."""
     parts = build_components(job)
     model, options, schedule = parts.model, job.optimizer, job.schedule
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.ndim >= 2]
+    vectors = [p for p in trained if p.ndim < 2]
     optimizer = torch.optim.AdamW(
         [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}],
         lr=options.lr,
@@ -96,6 +101,32 @@ def plain_loop(job: Job) -> tuple[nn.Module, list[tuple[float, float, float]]]:
         optimizer.zero_grad()
         seen.append((loss.item(), norm.item(), lr))
     return model, seen
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_frozen_parameters_stay_and_the_others_are_trained_as_without_them(
+    tmp_path: Path, tied: bool
+) -> None:
+    """Frozen to the bit; a tied output matrix is frozen with the embedding, being one with it."""
+    flags = (
+        f"duration={STEPS} steps", "batch.accumulation=1", "batch.micro_size=4",
+        "schedule.warmup=3", "optimizer.clip_norm=0.5", f"model.tie_embeddings={tied}",
+    )  # fmt: skip
+    patterns = "optimizer.frozen=[^embedding, query]"
+    parts, recorder = run_loop(small_job(tmp_path, *flags, patterns))
+    names = [n for n, _ in parts.model.named_parameters() if n.startswith("embedding")]
+    names += [n for n, _ in parts.model.named_parameters() if "query" in n]
+    first = build_components(small_job(tmp_path, *flags))
+    model, seen = plain_loop(small_job(tmp_path, *flags), tuple(names))
+    for result, (loss, norm, _) in zip(recorder.updates, seen, strict=True):
+        assert result.loss == pytest.approx(loss, rel=1e-6)
+        assert result.grad_norm == pytest.approx(norm, rel=1e-5)
+    theirs, start = dict(model.named_parameters()), dict(first.model.named_parameters())
+    updated = {p for group in parts.optimizer.param_groups for p in group["params"]}
+    for name, ours in parts.model.named_parameters():
+        assert (name in names) == torch.equal(ours, start[name]), name
+        assert (name in names) == (ours not in updated) == (ours not in parts.optimizer.state)
+        torch.testing.assert_close(ours, theirs[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("clip", ["clip_norm=0.5", "clip_value=0.005"])

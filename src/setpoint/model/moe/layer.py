@@ -124,7 +124,8 @@ def update_biases(model: nn.Module, counts: Tensor, schedule_at: float) -> None:
         return
     error = counts.double().mean(dim=1, keepdim=True) - counts
     for router, signs in zip(routers, error.sign(), strict=True):
-        if router.bias is not None:
+        # Where a router is frozen, it chooses as it did.
+        if router.bias is not None and router.weight.requires_grad:
             step = router.bias_rate * bias_factor(router.bias_schedule, schedule_at)
             router.bias.add_(signs.to(router.bias.device), alpha=step)
 

@@ -1,4 +1,4 @@
-"""The model of a job, built in stages: outline, memory, first weights, dtype."""
+"""The model of a job, built in stages: outline, memory, first weights, frozen parameters, dtype."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import materialize, skeleton
 from setpoint.precision.build import store_in
+from setpoint.train.build.parameter_groups import freeze
 from setpoint.units.dtype import DType
 
 if TYPE_CHECKING:
@@ -66,5 +67,6 @@ def build_first_model(
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model)
+    freeze(job.optimizer, model)
     full = store_in(job.precision, model)
     return FirstModel(model.to(device), full, pretrained)

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from setpoint.config import SetpointError
 from setpoint.model.kinds import inputs_first, parameter_kinds
-from setpoint.optim.grouping import GroupRow, gather, group_rows
+from setpoint.optim.frozen import frozen_problems, is_frozen
+from setpoint.optim.grouping import GroupRow, gather, group_rows, in_words
 from setpoint.optim.groups import Groups, multipliers_of, parameter_groups
 from setpoint.optim.section import OptimizerConfig
 from setpoint.shapes.parameter import Parameter
@@ -35,6 +37,23 @@ def trained_parameters(
         for name, tensor in held
         if tensor.requires_grad
     ]
+
+
+def freeze(config: OptimizerConfig, model: nn.Module) -> None:
+    """Freeze the parameters that the patterns of `optimizer.frozen` are found in.
+
+    Tied parameters are one, under its first name.
+
+    Raises:
+        SetpointError: a pattern matches nothing, or all are frozen.
+    """
+    if not config.frozen:
+        return
+    for problem in frozen_problems(config, trained_parameters(model)):
+        raise SetpointError(in_words(config, problem))
+    for name, parameter in model.named_parameters():
+        if is_frozen(config, name):
+            parameter.requires_grad_(False)
 
 
 def groups_of(

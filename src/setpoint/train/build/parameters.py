@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from setpoint.config import SetpointError
@@ -10,6 +11,7 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import Transformer
 from setpoint.model.parameters import parameters_of
 from setpoint.model.size import estimate_size, unknown_size
+from setpoint.optim.frozen import is_frozen
 
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig
@@ -30,10 +32,25 @@ def trained(job: Job, vocabulary: int) -> Sequence[Parameter]:
 def trained_and_frozen(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
     """List the parameters that a job will train, and count the numbers in its others.
 
-    Those of models that are not Setpoint's own are found by building the model on the meta device.
-
     Arguments:
         vocabulary: how many tokens there are.
+
+    Raises:
+        SetpointError: the model cannot be built.
+    """
+    parameters, others = described(job, vocabulary)
+    held = [each for each in parameters if not is_frozen(job.optimizer, each.name)]
+    whole = sum(prod(each.shape) for each in parameters)
+    return held, others + whole - sum(prod(each.shape) for each in held)
+
+
+def described(job: Job, vocabulary: int) -> tuple[Sequence[Parameter], int]:
+    """List the parameters that a model would train without `optimizer.frozen`.
+
+    Those of models that are not Setpoint's own are found by building the model on the meta device.
+
+    Returns:
+        the parameters, and how many numbers there are in those that the model itself freezes.
 
     Raises:
         SetpointError: the model cannot be built.
@@ -66,5 +83,6 @@ def least_weights(job: Job) -> int | None:
         return None
     words, length = model.vocab_size or BYTES_VOCABULARY, job.batch.sequence_length
     count = estimate_size(model, vocab_size=words, sequence_length=length).parameters
+    frozen = trained_and_frozen(job, words)[1] if job.optimizer.frozen else 0
     width = 4 if job.precision.params == "fp32" else 2
-    return count * width * (3 if job.optimizer.keeps_state else 2)
+    return width * (count + (count - frozen) * (2 if job.optimizer.keeps_state else 1))

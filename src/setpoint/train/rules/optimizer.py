@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem, SetpointError
+from setpoint.optim.frozen import frozen_problems, is_frozen
 from setpoint.optim.grouping import unmatched
 from setpoint.optim.section import pattern_problems
-from setpoint.train.build.parameters import is_listed, trained
+from setpoint.train.build.parameters import described, is_listed
 from setpoint.train.rules.vocabulary import known_vocabulary
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ def built_pattern_problems(job: Job) -> Iterator[Problem]:
 
 def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
     # Which names there are does not depend on the vocabulary.
-    for problem in unmatched(job.optimizer, trained(job, vocabulary)):
+    config, all_of_them = job.optimizer, described(job, vocabulary)[0]
+    held = [each for each in all_of_them if not is_frozen(config, each.name)]
+    found = [*frozen_problems(config, all_of_them), *(unmatched(config, held) if held else ())]
+    for problem in found:
         yield Problem(
             f"optimizer.{problem.path}",
             problem.message,
@@ -44,7 +48,7 @@ def _unmatched(job: Job, vocabulary: int) -> Iterator[Problem]:
 
 def _can_be_searched(config: OptimizerConfig) -> bool:
     """Whether all patterns are regular expressions, which the section itself sees to."""
-    patterns = [group.pattern for group in config.groups]
+    patterns = [*config.frozen, *(group.pattern for group in config.groups)]
     for field in config.patterns:
         patterns.extend(getattr(config, field))
     return not any(True for each in patterns for _ in pattern_problems("", each))

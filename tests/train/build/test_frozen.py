@@ -1,0 +1,124 @@
+"""Parameters that are frozen by patterns on their names, with all that a run can have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.optim.config import AdamW
+from setpoint.plan.memory import planned_memory
+from setpoint.plan.preflight import preflight
+from setpoint.train.build.components import build_components
+from setpoint.train.build.parameter_groups import freeze
+from setpoint.train.build.parameters import least_weights, trained_and_frozen
+from setpoint.train.run import train
+
+from ..small import small_job
+
+FROZEN = "optimizer.frozen=['^embedding', query, router]"
+DENSE = "optimizer.frozen=['^embedding', query]"
+SIGMOID = ("model.moe.experts=4", "model.moe.router={type=sigmoid_top_k, bias_rate=0.1}")
+CASES: dict[str, tuple[str, ...]] = {
+    "masters": ("precision.params=bf16", "precision.compute=bf16", "precision.master=fp32"),
+    "recompute": ("memory.activation_checkpointing=full", "loss=chunked_cross_entropy"),
+    "average": ("optimizer=schedule_free_adamw", "schedule=constant", "loss=linear_cross_entropy"),
+    "muon": ("optimizer=muon", "model.tie_embeddings=true", "loss=chunked_cross_entropy"),
+    "experts": SIGMOID,
+    "compiled": ("compile.backend=eager", "model.dropout=0"),
+    "output": ("loss=chunked_cross_entropy", "optimizer.frozen.append=output"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_frozen_stays_through_a_run_and_its_resume(tmp_path: Path, case: str) -> None:
+    pattern = FROZEN if case == "experts" else DENSE
+    flags = [f for f in CASES[case] if "append" not in f]
+    if "optimizer.frozen.append=output" in CASES[case]:
+        pattern = pattern.replace("query", "output")
+    job = small_job(tmp_path, "evaluation=null", "duration=6 steps", *flags, pattern)
+    start = dict(build_components(job).model.state_dict())
+    start = {name: tensor.clone() for name, tensor in start.items()}
+    whole = train(job, tmp_path / "whole")
+    half = small_job(tmp_path, "evaluation=null", "duration=6 steps", *flags, pattern)
+    run = tmp_path / "half"
+    train(half, run)
+    last = max((run / "checkpoints").glob("step-*"))
+    for file in last.iterdir():
+        file.unlink()
+    last.rmdir()
+    (run / "checkpoints" / "latest").write_text("step-00000004\n")
+    resumed = train(half, run)
+    assert resumed.started.step == 4
+    found, again = whole.parts.model.state_dict(), resumed.parts.model.state_dict()
+    names = {n for n, p in whole.parts.model.named_parameters() if not p.requires_grad}
+    assert names
+    for name, tensor in found.items():
+        assert torch.equal(tensor, again[name]), name
+        if name in names or (case == "experts" and "router" in name):
+            assert torch.equal(tensor, start[name]), name
+        elif name in dict(whole.parts.model.named_parameters()):
+            assert not torch.equal(tensor, start[name]), name
+    # Neither masters nor optimizer state are made or saved of them.
+    state = json.loads((run / "checkpoints/step-00000006/state.json").read_text())
+    assert not names & state["optimizer"]["parameters"].keys()
+    assert not names & whole.parts.weights.state().keys()
+    assert all(p.grad is None for p in whole.parts.model.parameters() if not p.requires_grad)
+
+
+def test_plans_count_what_is_trained(tmp_path: Path) -> None:
+    plain, frozen = small_job(tmp_path), small_job(tmp_path, DENSE)
+    parts = build_components(frozen)
+    numbers = sum(p.numel() for p in parts.model.parameters())
+    trained = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+    listed, others = trained_and_frozen(frozen, BYTES_VOCABULARY)
+    assert {each.name for each in listed} == {
+        name for name, p in parts.model.named_parameters() if p.requires_grad
+    }
+    assert others == numbers - trained > 0
+    plan = planned_memory(frozen, BYTES_VOCABULARY)
+    assert (plan.parameters, plan.gradients) == (4 * numbers, 4 * trained)
+    before = planned_memory(plain, BYTES_VOCABULARY).optimizer_state
+    assert plan.optimizer_state is not None and before is not None
+    assert plan.optimizer_state < before
+    assert least_weights(frozen) == 4 * (numbers + 2 * trained)
+    facts = preflight(frozen).facts
+    assert (facts["parameters"], facts["trained parameters"]) == (numbers, trained)
+    assert "trained parameters" not in preflight(plain).facts
+    assert fingerprint(frozen) != fingerprint(plain)
+
+
+def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        small_job(tmp_path, "optimizer.frozen=[qwery, norm]")
+    text = str(caught.value)
+    assert "optimizer.frozen.0 = 'qwery'" in text and "Did you mean query?" in text
+    assert "matches none of the" in text and "optimizer.frozen.1" not in text
+    with pytest.raises(ConfigError, match="so that nothing is trained"):
+        small_job(tmp_path, "optimizer.frozen=[weight, '.']")
+    with pytest.raises(ConfigError, match="is no regular expression"):
+        small_job(tmp_path, "optimizer.frozen=['a(']")
+    # Of tied matrices there is one, under the name of the embedding.
+    with pytest.raises(ConfigError, match="matches none of the"):
+        small_job(tmp_path, "model.tie_embeddings=true", "optimizer.frozen=['^output']")
+    # A group that only frozen parameters would be in has nothing.
+    with pytest.raises(ConfigError, match="parameters that are trained"):
+        group = "optimizer.groups=[{pattern=query, lr_multiplier=2}]"
+        small_job(tmp_path, DENSE, group)
+    with pytest.raises(SetpointError, match=r"optimizer\.frozen\.0 = 'bias'"):
+        freeze(resolve(AdamW(frozen=("bias",))), torch.nn.Linear(2, 2, bias=False))
+
+
+def test_a_resume_with_other_patterns_is_refused(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = ("evaluation=null", "schedule=constant")
+    train(small_job(tmp_path, *flags, "duration=2 steps", DENSE), run)
+    other = small_job(tmp_path, *flags, "duration=4 steps")
+    with pytest.raises(SetpointError, match=r"optimizer\.frozen"):
+        train(other, run)
+    with pytest.raises(SetpointError, match="only in this run"):
+        train(other, run, accept=["optimizer.frozen"])
