@@ -6,6 +6,7 @@ starting two interpreters.
 
 import sys
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from setpoint.config import SetpointError, resolve
+from setpoint.precision.build import build_weights, sharding_policy, store_in
+from setpoint.precision.config import Precision
 from setpoint.precision.weights import MasterWeights, OptimizerParams, cast_parameters
 
 from ..ranks import fork
@@ -49,6 +53,37 @@ def trained(module: nn.Module, masters: bool) -> list[Tensor]:
     return [whole(each).detach().clone() for each in found]
 
 
+class Product(nn.Module):
+    """One weight, whose gradient is what it is multiplied with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 2))
+
+    def forward(self, factor: float) -> Tensor:
+        return (self.weight * factor).sum()
+
+
+def reduced(rank: int) -> None:
+    """Gradients of two ranks and two micro-batches, in the dtype that they are reduced in.
+
+    The mean of 257 and 256 has ten binary digits, of which bf16 keeps eight.
+    """
+    for reduce, expected in ((None, 513.0), ("fp32", 513.0), ("bf16", 512.0)):
+        config, module = resolve(Precision(compute="bf16", reduce=reduce)), Product()
+        full = store_in(config, module)
+        fully_shard(module, mp_policy=sharding_policy(config))
+        weights = build_weights(config, module, full)
+        for _ in range(2):
+            module(257.0 if rank == 0 else 256.0).backward()
+        weights.grads_to_master()
+        (held,) = weights.parameters()
+        assert isinstance(held.grad, DTensor) and held.grad.dtype == torch.float32
+        assert (whole(held.grad) == expected).all(), (reduce, held.grad)
+    with pytest.raises(SetpointError, match="in the dtype of the shards, precision.params = bf16"):
+        sharding_policy(resolve(Precision(compute="bf16", params="bf16", reduce="fp32")))
+
+
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
@@ -60,6 +95,7 @@ def one_rank(rank: int, store: str) -> None:
         assert {p.dtype for p in found[4:]} == {torch.float32 if masters else torch.bfloat16}
         for ours, theirs in zip(found, wanted, strict=True):
             assert torch.equal(ours, theirs), (ours - theirs).abs().max()
+    reduced(rank)
     # Sums in another format, for DTensors that no engine takes care of.
     part = next(model().parameters()).detach()
     mesh = init_device_mesh("cpu", (WORLD,))

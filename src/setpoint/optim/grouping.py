@@ -121,9 +121,9 @@ def unmatched(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Itera
         chosen = [each for each in parameters if kinds is None or each.kind in kinds]
         for index, pattern in enumerate(getattr(config, field)):
             if not any(re.search(pattern, each.name) for each in chosen):
-                what = f" of kind {_listed(list(kinds))} that are trained"
-                of = {"of": what} if kinds else {}
-                yield matches_nothing(f"{field}.{index}", pattern, chosen, **of)
+                what = f" of kind {_listed(list(kinds))}" if kinds else ""
+                of = f"{what} that are trained"
+                yield matches_nothing(f"{field}.{index}", pattern, chosen, of)
     taken = [rule_of(config, each.name) for each in parameters]
     for index, group in enumerate(config.groups):
         last = index + 1 == len(config.groups)

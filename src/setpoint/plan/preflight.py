@@ -10,7 +10,6 @@ from setpoint.model.config import HuggingFaceModel, ModelConfig, Transformer
 from setpoint.model.flops import FORMULAS, training_flops
 from setpoint.model.size import estimate_size, unknown_size
 from setpoint.train.batch import batch_sum
-from setpoint.train.build.parameters import trained
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
 from setpoint.train.rules.vocabulary import known_vocabulary
@@ -85,6 +84,8 @@ def _measure(job: Job, facts: dict[str, int | str]) -> str | None:
     size = estimate_size(model, vocab_size=vocabulary, sequence_length=length)
     facts["parameters"] = size.parameters
     if job.optimizer.frozen:
+        from setpoint.train.build.parameters import trained  # most jobs need no list
+
         facts["trained parameters"] = sum(prod(each.shape) for each in trained(job, vocabulary))
     if model.moe is not None:
         facts["active parameters"] = size.active
