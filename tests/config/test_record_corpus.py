@@ -94,7 +94,7 @@ def test_fields_that_were_added_agree_with_their_migration() -> None:
 
 def parts_of(path: str, value: Any) -> list[tuple[str, Any]]:
     """The fields of a section that was added; its type speaks for the field that holds it."""
-    path = path.replace(".*", "")
+    path = path.replace(".*", "")  # which stands for the items of a list
     if not isinstance(value, dict):
         return [(path, value)]
     parts = [pair for name in value for pair in parts_of(f"{path}.{name}", value[name])]

@@ -73,8 +73,9 @@ def test_what_training_refuses_is_found(tmp_path: Path) -> None:
     for name in ("a/x.txt", "b/x.txt"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("x")
+    (tmp_path / "empty").mkdir()
     for paths, words in (
-        ([str(tmp_path)], f"'{tmp_path}' is a folder."),
+        ([f"{tmp_path}/empty"], f"the folder '{tmp_path}/empty' holds no file"),
         ([str(tmp_path / name) for name in ("a/x.txt", "b/x.txt")], "would both be the document"),
     ):
         job = compose(Job, flags=[f"data.sources=[{{type=text, paths={paths}}}]"]).resolve()

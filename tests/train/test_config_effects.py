@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,7 @@ class Effect:
 
 STDLIB = ('data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]',)
 TEXT = ('data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]',)
+ROWS_OF_TEXT = ("data.sources=[{type=text, paths=[{tmp}/rows.jsonl]}]",)
 FIRST = "data.sources.0"
 TOKENIZER = ("tokenizer={type=huggingface, path={tmp}/tokenizer}",)
 EVERY_STEP = ("checkpoint.every=1 steps",)
@@ -268,6 +270,8 @@ EFFECTS = {
     "Text.name": Effect(f"{FIRST}.name=mine", corpora, TEXT),
     "Text.paths": Effect(f'{FIRST}.paths=["{{tmp}}/text/1*.txt"]', corpora, TEXT),
     "Text.separator": Effect(f'{FIRST}.separator="five"', corpora, TEXT),
+    "Text.format": Effect(f"{FIRST}.format=text", corpora, ROWS_OF_TEXT),
+    "Text.field": Effect(f"{FIRST}.field=title", corpora, ROWS_OF_TEXT),
     "Random.name": Effect(f"{FIRST}.name=other", corpora),
     "Random.documents": Effect(f"{FIRST}.documents=50", corpora),
     "Random.length": Effect(f"{FIRST}.length=300", corpora),
@@ -356,6 +360,8 @@ class Before:
         for number in range(24):
             text = f"{number}: one two three four five six seven eight nine ten " * 9
             (folder / "text" / f"{number}.txt").write_text(text)
+        rows = [{"text": f"the text of row {n}", "title": f"row {n}, its title"} for n in range(99)]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         byte_level(folder / "tokenizer")
         byte_level(folder / "other", vocab_size=280)
 

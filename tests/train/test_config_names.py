@@ -224,14 +224,6 @@ def test_a_value_meant_for_another_place(flag: str) -> None:
     checked(*shlex.split(typed))
 
 
-@pytest.mark.parametrize("flag", ["--data=d.jsonl", "--data.sources.0.paths=d.jsonl"])
-@pytest.mark.usefixtures("texts")
-def test_files_of_records_are_no_plain_text(flag: str) -> None:
-    said = hint(flag)
-    assert "braces" in said and "docs/extending-training.md" in said
-    assert said.endswith(": --data.sources '[{type: text, paths: [d.jsonl]}]'")
-
-
 def test_names_of_one_letter_are_known_in_their_section_alone() -> None:
     assert all(len(name) > 1 for name in called())
     assert hint("--r=4") == ""

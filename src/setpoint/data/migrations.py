@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from setpoint.config import Added, Operation
+from setpoint.config import Added, Meant, Operation
+from setpoint.data.sources.suffixes import TEXT, format_of
 
 # A list of sources is a path such as `data.sources`.
 NEW_OF_SOURCES = {"weight": None, "epochs": None}
+READ_AS_RECORDS = (
+    "files of records are no longer read as plain text; format = 'text' reads them as before"
+)
 
 
 def mixtures(*sources: str) -> Iterator[Operation]:
@@ -22,3 +27,19 @@ def mixtures(*sources: str) -> Iterator[Operation]:
     yield Added("data.mixture", {"temperature": 1.0})
     yield Added("data.phases", [])
     yield Added("data.anneal", None)
+
+
+def sources_of_many_kinds(*sources: str) -> Iterator[Operation]:
+    """Sources read files of records.
+
+    Arguments:
+        sources: where the job has lists of sources.
+    """
+    for path in sources:
+        yield Added(f"{path}.*.format", None, of="text")
+        yield Added(f"{path}.*.field", "text", of="text")
+        yield Meant(f"{path}.*.paths", READ_AS_RECORDS, _records, of="text")
+
+
+def _records(paths: Any) -> bool:
+    return isinstance(paths, list) and any(format_of(str(path)) != TEXT for path in paths)

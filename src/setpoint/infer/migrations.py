@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from setpoint.config import RUNTIME, Added, Operation, migration
-from setpoint.data.migrations import mixtures
+from setpoint.data.migrations import mixtures, sources_of_many_kinds
 
 
 @migration(to=2)
@@ -25,5 +25,6 @@ def validation() -> Iterable[Operation]:
 
 @migration(to=4)
 def mixed_data() -> Iterable[Operation]:
-    """Sources are mixed by weight."""
-    return mixtures("data.sources", "data.validation", "evaluation.sets.*.sources")
+    """Sources are mixed by weight, and of more kinds."""
+    sources = ("data.sources", "data.validation", "evaluation.sets.*.sources")
+    return [*sources_of_many_kinds(*sources), *mixtures(*sources)]

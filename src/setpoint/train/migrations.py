@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from setpoint.config import RUNTIME, Added, Converted, Kept, Merged, Operation, Renamed, migration
-from setpoint.data.migrations import mixtures
+from setpoint.data.migrations import mixtures, sources_of_many_kinds
 from setpoint.units import Length
 
 
@@ -182,13 +182,18 @@ def _codes(silenced: Any) -> Any:
     return [CODES.get(code, code) for code in silenced]
 
 
+# The lists of a job that hold sources.
+SOURCES = ("data.sources", "data.validation", "evaluation.datasets.*.sources")
+
+
 @migration(to=7)
 def plain_names() -> Iterable[Operation]:
-    """Names are plain, steps that are not finite may be passed over; sources are mixed."""
+    """Names are plain, steps that are not finite may be passed over; data has more forms."""
     return [
+        *sources_of_many_kinds(*SOURCES),
         Renamed("schedule.judged_on", "schedule.evaluated_on", of="plateau"),
         Converted("silence", _codes, ""),
         Added("optimizer.frozen", []),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
-        *mixtures("data.sources", "data.validation", "evaluation.datasets.*.sources"),
+        *mixtures(*SOURCES),
     ]

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import cast
 
 from setpoint.config import Converter, Given, Ours, in_shell, preset_named
-from setpoint.data.sources.formats import SUFFIXES
 from setpoint.units import Duration
 
 PEAK = ("lr", "learning_rate", "base_lr", "max_lr", "peak_lr")
@@ -320,10 +319,7 @@ def _text_files(field: str) -> Converter:
             paths = [given.text]
         if not paths or not all(paths):
             return None
-        note = "a list of sources"
-        if any(path.lower().endswith(tuple(SUFFIXES)) for path in paths):
-            note = f"{note} ({HOLDS_RECORDS})"
-        return Ours({field: [{"type": "text", "paths": paths}]}, note)
+        return Ours({field: [{"type": "text", "paths": paths}]}, "a list of sources")
 
     return convert
 
@@ -345,12 +341,6 @@ def _text_value(field: str) -> Converter:
         return f"Text is given as files: --{field} '[{{type: text, paths: [FILE]}}]'"
 
     return convert
-
-
-def _records(given: Given) -> Ours | str | None:
-    """Files of records in the place of the text files of a source that takes none."""
-    files = _text_files("data.sources")(given)
-    return files if isinstance(files, Ours) and HOLDS_RECORDS in files.note else None
 
 
 def _chosen(section: str) -> Converter:
@@ -448,10 +438,6 @@ def _share_held_out(given: Given) -> Ours | str | None:
     return "Setpoint calls it data.held_out, a fraction of the documents such as 0.05."
 
 
-HOLDS_RECORDS = (
-    "type = text trains on the braces, keys and commas of such a file; docs/extending-training.md "
-    "has a source that takes one key of each line"
-)
 NO_ADAPTER = "There are no adapters (LoRA, QLoRA) here yet: all weights are trained."
 NO_QUANTIZATION = (
     "Weights are not quantized for training; precision.params and precision.float8 are the formats "
@@ -481,7 +467,6 @@ OTHER_NAMES: dict[str, Converter | str] = {
     "optimizer.name": _chosen("optimizer"),
     "schedule.name": _chosen("schedule"),
     "trainer.precision": _mixed,
-    **dict.fromkeys(("data.sources.*.paths", "data.sources.*.path"), _records),
     **dict.fromkeys(("fp16", "bf16"), _half),
     **dict.fromkeys(("dtype", "torch_dtype"), _format),
     "fp8": _float8,

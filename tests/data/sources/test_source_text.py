@@ -8,6 +8,7 @@ import pytest
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Text
+from setpoint.data.sources.formats import text_files
 from setpoint.data.sources.text import TextSource
 
 
@@ -22,6 +23,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / "corpus" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"text of {name}", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".hidden").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -129,7 +132,7 @@ def test_what_is_not_utf8_is_named_with_its_offset(
         ("x" * 5000, r"'x+' does not exist"),
         ("a\0b", r"holds a zero byte"),
         ("none/**/*.txt", r"matches no file \(searched below .*/none\)"),
-        ("corpus", r"'corpus' is a folder(.|\n)*'corpus/\*\*/\*\.txt'"),
+        ("empty", r"the folder 'empty' holds no file that is not hidden"),
     ],
 )
 def test_a_path_that_gives_nothing_is_refused_with_what_there_is(
@@ -145,12 +148,12 @@ def test_files_opens_nothing(folder: Path) -> None:
     assert found == {"text/bad.txt": folder / "bad.txt"}
 
 
-def deny(path: Path) -> bytes:
+def deny(path: Path, mode: str) -> bytes:
     raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
 def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_bytes", deny)
+    monkeypatch.setattr(Path, "open", deny)
     with pytest.raises(SetpointError, match=r"cannot read .*a\.txt: Permission denied"):
         names("corpus/a.txt")
 
@@ -160,8 +163,8 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    _, errors = TextSource(Text(paths=("notes.txt", "*.md", str(tmp_path)))).search()
-    words = ("working directory", "working directory", "is a folder")
+    errors = text_files(Text(paths=("notes.txt", "*.md", str(tmp_path))), "paths").errors
+    words = ("working directory", "working directory", "holds no file")
     assert [where.rpartition(".")[2] for where in errors] == ["0", "1", "2"]
     assert all(word in str(error) for word, error in zip(words, errors.values(), strict=True))
 
@@ -169,10 +172,8 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.jsonl", b'{"text": "a"}\n', "a.jsonl holds JSON Lines: its braces"),
-        ("a.txt", b'{"text": "a"}\n{"text": "b"}\n', "a.txt holds JSON Lines"),
-        ("a.CSV", b"text,label\n", "a.CSV holds a table"),
-        ("a.parquet", b"PAR1", "a.parquet holds Parquet: it is no text"),
+        ("a.jsonl", b'{"text": "a"}\n', None),
+        ("a.txt", b'{"text": "a"}\n{"text": "b"}\n', "a.txt holds JSON Lines: its braces"),
         ("a", b"PAR1\x00", "a holds Parquet"),
         ("a.txt", b"{braces} are text, too\n", None),
         ("a.txt", b"", None),
@@ -183,3 +184,34 @@ def test_files_that_hold_records(tmp_path: Path, name: str, data: bytes, words: 
     found = verify(resolve(Text(paths=(str(tmp_path / name),))), ("files",)).cautions
     assert [each.code for each in found] == ["text-files-hold-records"] * (words is not None)
     assert words is None or words in found[0].message
+    said = Text(paths=(str(tmp_path / name),), format="text")
+    assert not verify(resolve(said), ("files",)).cautions
+
+
+def test_a_folder_is_all_of_its_files(folder: Path) -> None:
+    assert names("corpus") == names("corpus/**/*")
+
+
+def test_a_separator_across_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setpoint.data.sources.text.BLOCK", 3)
+    (folder / "blocks.txt").write_text("aä--bö---c€--", encoding="utf-8")
+    found = [
+        d.data.decode() for d in TextSource(Text(paths=("blocks.txt",), separator="--")).documents()
+    ]
+    assert found == ["aä", "bö", "-c€", ""]
+    (folder / "bad.txt").write_bytes("12345€".encode()[:-1] + b"--more")
+    with pytest.raises(SetpointError, match=r"byte 0xe2 at offset 5 \(invalid continuation"):
+        names("bad.txt", separator="--")
+
+
+def test_text_and_records_in_one_folder_are_told_apart(folder: Path) -> None:
+    (folder / "corpus" / "rows.jsonl").write_text('{"text": "a row"}\n')
+    with pytest.raises(
+        SetpointError, match=r"a\.txt is text by its suffix, and .*rows\.jsonl is jsonl"
+    ):
+        names("corpus")
+    found = TextSource(Text(paths=("corpus",), format="jsonl")).documents()
+    assert [d.name for d in found] == ["text/rows.jsonl#000000"]
+    found = TextSource(Text(paths=("corpus",), format="text")).documents()
+    assert "text/rows.jsonl" not in [d.name for d in found]
+    assert names("corpus/a.txt", "corpus/rows.jsonl") == ["text/a.txt", "text/rows.jsonl#000000"]

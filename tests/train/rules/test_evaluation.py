@@ -215,11 +215,12 @@ def test_an_evaluation_that_takes_longer_than_the_training(
 
 
 def test_the_size_of_files_is_known_and_that_of_others_is_not(tmp_path: Path) -> None:
-    from setpoint.data.size import source_bytes
     from setpoint.data.sources.config import Random, Stdlib, Text
 
     (tmp_path / "a.txt").write_text("a" * 99)
-    assert source_bytes(resolve(Text(paths=(str(tmp_path / "*.txt"),)))) == 99
-    assert source_bytes(resolve(Text(paths=("missing.txt",)))) is None
-    assert source_bytes(resolve(Random(documents=3, length=5))) == 15
-    assert (source_bytes(resolve(Stdlib())) or 0) > 1_000_000
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    assert resolve(Text(paths=(str(tmp_path / "*.txt"),))).most_tokens() == 99
+    assert resolve(Text(paths=(str(tmp_path / "b.parquet"),))).most_tokens() is None
+    assert resolve(Text(paths=("missing.txt",))).most_tokens() is None
+    assert resolve(Random(documents=3, length=5)).most_tokens() == 15
+    assert (resolve(Stdlib()).most_tokens() or 0) > 1_000_000

@@ -6,8 +6,9 @@ Nothing here imports numpy or torch: `setpoint check` reads this file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
 
@@ -15,6 +16,8 @@ from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
 NAME = r"[A-Za-z0-9_.\-]+"
 
 NOT_PLAIN = "text-files-hold-records"
+
+Format = Literal["text", "jsonl", "csv", "parquet", "arrow"]
 
 
 class SourceConfig(Config, role=IDENTITY):
@@ -33,6 +36,17 @@ class SourceConfig(Config, role=IDENTITY):
     """Epoch limit in a mixture: passes over the source after which the others share its place;
     null: no limit."""
 
+    sized_by: ClassVar[str] = ""
+    """`module:function` that `most_tokens` calls with the section; empty: the size is unknown."""
+
+    def most_tokens(self) -> int | None:
+        """Upper bound of the source's tokens, where a token is at least a byte of text.
+
+        Nothing is read for it. None: unknown.
+        """
+        module, _, name = self.sized_by.partition(":")
+        return getattr(import_module(module), name)(self) if module else None
+
 
 def unmixed_problems(sources: Sequence[SourceConfig], path: str) -> Iterator[Problem]:
     """Find weights of sources that are read whole, since they are evaluated on."""
@@ -48,6 +62,8 @@ def unmixed_problems(sources: Sequence[SourceConfig], path: str) -> Iterator[Pro
 
 class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):
     """The Python standard library's own source files, without tests: about 12 MB everywhere."""
+
+    sized_by = "setpoint.data.sources.stdlib:most_tokens"
 
     name: str = field(default="stdlib", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
@@ -66,14 +82,20 @@ class Text(
     type="text",
     owner="setpoint.data.sources.text:TextSource",
     rules=(
-        Rule("setpoint.data.sources.text:file_problems", ("paths",),
-             "Whether the paths lead to files", needs="files"),
-        Rule("setpoint.data.sources.formats:record_files", ("paths",),
-             "Whether the files are plain text", needs="files",
-             cautions={NOT_PLAIN: "files of type = text hold records, not plain text"}),
+        Rule("setpoint.data.sources.formats:file_problems", ("paths", "format"),
+             "Whether the paths lead to files that can be read here", needs="files"),
+        Rule("setpoint.data.sources.formats:record_files", ("paths", "format"),
+             "Whether files of text hold text", needs="files",
+             cautions={NOT_PLAIN: "files read as plain text hold records"}),
+        Rule("setpoint.data.sources.formats:field_is_dead", ("field", "format", "paths"),
+             "Whether any file has fields", dead=("field",)),
+        Rule("setpoint.data.sources.formats:separator_is_dead", ("separator", "format", "paths"),
+             "Whether any file is plain text", dead=("separator",)),
     ),
 ):  # fmt: skip
-    """Text files of your own, in UTF-8."""
+    """Your own texts: plain text in UTF-8, or a field of JSON Lines, CSV, Parquet or Arrow rows."""
+
+    sized_by = "setpoint.data.sources.formats:most_tokens"
 
     name: str = field(default="text", pattern=NAME)
     """Source name: prefix of its documents' names, unique among the sources."""
@@ -88,12 +110,25 @@ class Text(
             "train_data_dir",
         )
     )
-    """Files and globs, relative to the working directory; `**` matches any folders:
-    "corpus/**/*.md"."""
+    """Files, folders, globs and URLs (s3://, gs://, abfs://, https://); `**` matches any folders:
+    "corpus/**/*.md". Relative ones start at the working directory."""
 
     separator: str | None = None
-    """Document separator: text that divides a file into documents, such as "\\n\\n"; unset: a file
-    is a document."""
+    """Document separator: text that divides a file of plain text into documents, such as "\\n\\n";
+    unset: a file is a document."""
+
+    format: Format | None = field(default=None, before=None, also_called=("ds_type", "file_type"))
+    """File format; null: by each file's suffix, .jsonl, .ndjson, .csv, .tsv, .parquet, .arrow,
+    .feather, and text for any other. A .gz, .bz2, .xz or .zst after it is decompressed."""
+
+    # The last one: from here on `field` is this.
+    field: str = field(
+        default="text",
+        before="text",
+        also_called=("text_field", "text_column", "content_field", "hf_dataset_text_field"),
+    )
+    """Field that holds the text, in files of records: a column, or a key, dotted for what is
+    nested: "meta.text"."""
 
     @check
     def _check_paths(self) -> Iterator[Problem]:
@@ -107,6 +142,11 @@ class Text(
     def _check_separator(self) -> Iterator[Problem]:
         if self.separator == "":
             yield Problem("separator", "is empty, and would not divide anything", valid=("null",))
+
+    @check
+    def _check_field(self) -> Iterator[Problem]:
+        if not self.field:
+            yield Problem("field", "is empty", valid=("text", "meta.text"))
 
 
 class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:RandomSource"):
@@ -131,3 +171,7 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
     seed: int = field(default=0, ge=0)
     """Seed of the text, separate from the job's seed, so that jobs with different seeds can train
     on the same text."""
+
+    def most_tokens(self) -> int:
+        """See `SourceConfig.most_tokens`."""
+        return self.documents * self.length

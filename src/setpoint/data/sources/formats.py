@@ -1,54 +1,138 @@
-"""Files that hold records and would be trained on as plain text, braces and commas and all."""
+"""The files of a source of texts: which there are, of which format, and what is wrong with them."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from setpoint.config import Caution, SetpointError
+from setpoint.config import Caution, Problem, SetpointError
 from setpoint.data.sources.config import NOT_PLAIN, Text
-from setpoint.data.sources.text import TextSource
+from setpoint.data.sources.files import (
+    EXTRA,
+    HERE,
+    File,
+    Found,
+    find_files,
+    problems_of,
+    size_of,
+)
+from setpoint.data.sources.remote import is_remote
+from setpoint.data.sources.suffixes import (
+    ARROW,
+    CSV,
+    JSONL,
+    PARQUET,
+    SUFFIXES,
+    TEXT,
+    compression_of,
+    format_of,
+    suffix_of,
+)
 
 START = 4096  # bytes that are looked at
 
-JSON_LINES, CSV, PARQUET = "JSON Lines", "a table (CSV or TSV)", "Parquet"
-SUFFIXES = {
-    ".jsonl": JSON_LINES,
-    ".ndjson": JSON_LINES,
-    ".csv": CSV,
-    ".tsv": CSV,
-    ".parquet": PARQUET,
-}
-INSTEAD = {
-    JSON_LINES: "its braces and keys are trained on as they stand",
-    CSV: "its separators, quotes and other columns are trained on as they stand",
-    PARQUET: "it is no text, and is refused when it is read",
-}
+
+def text_files(config: Text, field: str, *, remote: bool = True) -> Found:
+    """The files of a source, and everything that is wrong with its paths at once.
+
+    Arguments:
+        field: dotted path of `paths`, for messages.
+        remote: whether other machines are asked for theirs.
+    """
+    wanted = None if config.format is None else (lambda file: format_of(str(file)) == config.format)
+    found = find_files(config.paths, name=config.name, field=field, wanted=wanted, remote=remote)
+    mixed = "" if config.format or found.errors else _mixed(config, found)
+    if mixed:
+        found.errors[field] = SetpointError(f"{field}: {mixed}")
+    return found
+
+
+def _mixed(config: Text, found: Found) -> str:
+    """Whether a folder or glob leads to both texts and records, which is hardly meant."""
+    named = {os.path.abspath(os.path.expanduser(path)) for path in config.paths}
+    by_format: dict[str, File] = {}
+    for file in found.files.values():
+        if str(file) not in named:
+            by_format.setdefault(format_of(str(file)), file)
+    others = [kind for kind in by_format if kind != TEXT]
+    if not others or TEXT not in by_format:
+        return ""
+    kind, records = others[0], by_format[others[0]]
+    return (
+        f"{by_format[TEXT]} is text by its suffix, and {records} is {kind}.\n"
+        f"Valid: a glob that matches one of them, such as '*{records.suffix}'; format = "
+        f"'{kind}' or 'text', with which only files of that format are taken from a folder; "
+        "or a source for each."
+    )
+
+
+def field_is_dead(config: Text) -> str | None:
+    """Say why there are no fields."""
+    return "the files are plain text" if _reads_only(config, TEXT) else None
+
+
+def separator_is_dead(config: Text) -> str | None:
+    """Say why nothing is divided."""
+    return "each row is a document" if _reads_only(config, JSONL, CSV, PARQUET, ARROW) else None
+
+
+def _reads_only(config: Text, *formats: str) -> bool:
+    """Whether all files are of these formats, as far as the paths alone say it."""
+    if config.format is not None:
+        return config.format in formats
+    # A path with no suffix, or an unknown one, may be a folder.
+    known = {**SUFFIXES, ".txt": TEXT, ".md": TEXT}
+    return {known.get(suffix_of(path)) for path in config.paths} <= {*formats}
+
+
+def file_problems(config: Text) -> Iterator[Problem]:
+    """Find paths that lead to no files, and files that need a package which is not there."""
+    found = text_files(config, f"{HERE}.paths", remote=False)
+    yield from problems_of(found.errors)
+    for file in found.files.values():
+        kind = config.format or format_of(str(file))
+        if kind in (TEXT, JSONL) and compression_of(str(file)) != ".zst":
+            continue
+        if importlib.util.find_spec("pyarrow") is None:
+            message, hint = f"{file} needs the package 'pyarrow'", f"pip install {EXTRA}"
+            yield Problem("paths", message, hint=hint)
+            return
+
+
+def most_tokens(config: Text) -> int | None:
+    """Bytes of the files, each at most a token; None where they do not say it or are not found."""
+    found = text_files(config, f"{HERE}.paths", remote=False)
+    inside = {config.format or format_of(str(file)) for file in found.files.values()}
+    if found.errors or inside & {PARQUET, ARROW} or any(map(is_remote, config.paths)):
+        return None
+    try:
+        return size_of(found.files)
+    except OSError:
+        return None
 
 
 def record_files(source: Text) -> Iterator[Caution]:
-    """Look for files that hold records, by their names and by the start of the first one."""
-    try:
-        files = list(TextSource(source).files().values())
-    except (OSError, SetpointError):
-        return  # a check of its own says why
-    found: dict[str, list[Path]] = {}
-    for path in files:
-        kind = SUFFIXES.get(path.suffix.lower())
-        if kind is None and path is files[0]:
-            kind = _kind_by_content(path)
-        if kind is not None:
-            found.setdefault(kind, []).append(path)
-    for kind, paths in found.items():
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    """Look for records at the start of the first file that is taken for text by its suffix."""
+    if source.format is not None:
+        return
+    files = text_files(source, f"{HERE}.paths", remote=False).files.values()
+    texts = (f for f in files if isinstance(f, Path) and format_of(str(f)) == TEXT)
+    path = next(texts, None)
+    kind = path and _kind_by_content(path)
+    if path and kind:
+        name, instead = {
+            JSONL: ("JSON Lines", "its braces and keys are trained on as they stand"),
+            PARQUET: ("Parquet", "it is no text, and is refused when it is read"),
+        }[kind]
         yield Caution(
             NOT_PLAIN,
             "paths",
-            f"{paths[0].name}{more} holds {kind}: {INSTEAD[kind]}",
-            hint="Write the texts alone to files, with a separator between documents, or write a "
-            "source of your own that yields them (docs/extending-training.md has one for JSON "
-            "Lines).",
+            f"{path.name} holds {name}: {instead}",
+            hint=f"Set format = '{kind}', and field to the one that holds the text; format = "
+            f"'text' if it is meant so.",
         )
 
 
@@ -64,6 +148,6 @@ def _kind_by_content(path: Path) -> str | None:
     if not end or not line.lstrip().startswith(b"{"):
         return None
     try:
-        return JSON_LINES if isinstance(json.loads(line), dict) else None
+        return JSONL if isinstance(json.loads(line), dict) else None
     except ValueError:
         return None

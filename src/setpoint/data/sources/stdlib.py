@@ -91,6 +91,15 @@ class StdlibSource:
             yield from (str(relative / name) for name in files if name.endswith(".py"))
 
 
+def most_tokens(config: Stdlib) -> int | None:
+    """Bytes of the files; None where they cannot be listed, of which a check says why."""
+    found = StdlibSource(config)
+    try:
+        return sum((found.root / path).stat().st_size for path in found.paths())
+    except (OSError, SetpointError):
+        return None
+
+
 def is_utf8(data: bytes) -> bool:
     """Whether bytes are valid UTF-8."""
     try:

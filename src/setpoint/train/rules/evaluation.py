@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Caution, Problem, resolve
-from setpoint.data.size import source_bytes
 from setpoint.optim.config import Plateau
 from setpoint.track.console import short_count
 from setpoint.train.evaluation.config import BACKWARD, HELD_OUT, LONG_EVALUATION, METRICS, Best
@@ -95,7 +94,7 @@ def _held_out_tokens(data: Data) -> float | None:
 
 def _tokens(sources: Iterable[SourceConfig]) -> float | None:
     """How many tokens sources hold at most, where a token is a byte; None where it is unknown."""
-    sizes = [source_bytes(source) for source in sources]
+    sizes = [source.most_tokens() for source in sources]
     return None if None in sizes else float(sum(size or 0 for size in sizes))
 
 

@@ -1,0 +1,300 @@
+"""Files given as paths, folders, globs and URLs: which there are, and their bytes, decompressed."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from setpoint.config import Problem, SetpointError
+from setpoint.data.sources.remote import Remote, find_remote, is_remote, protocol_problem
+from setpoint.data.sources.suffixes import compression_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = "here"  # stands for the path of a source that does not know its own
+NEARBY = 5  # entries of a folder that a message names
+EXTRA = "'setpoint[data]'"
+
+File = Path | Remote
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What paths lead to.
+
+    Arguments:
+        files: by document name, sorted.
+        errors: by the dotted path of the field that is wrong.
+    """
+
+    files: dict[str, File]
+    errors: dict[str, SetpointError]
+
+    def checked(self) -> dict[str, File]:
+        """The files.
+
+        Raises:
+            SetpointError: the first thing that is wrong.
+        """
+        for error in self.errors.values():
+            raise error
+        return self.files
+
+
+def find_files(
+    paths: Sequence[str],
+    *,
+    name: str,
+    field: str,
+    wanted: Callable[[File], bool] | None = None,
+    remote: bool = True,
+) -> Found:
+    """Find the files of paths, folders and globs; nothing is opened.
+
+    A file is named by its path relative to the folder, or to the part of the glob before the first
+    wildcard, so names, and with them the split, do not depend on where the data is mounted. A file
+    that is matched twice counts once.
+
+    Arguments:
+        name: the source's, which the names begin with.
+        field: dotted path of `paths`, for messages.
+        wanted: which files of a folder are taken; None: all but hidden ones.
+        remote: whether other machines are asked; where not, their paths are only looked at.
+    """
+    errors: dict[str, SetpointError] = {}
+    if not paths:
+        errors[field] = SetpointError(
+            f"{field}: [] names no file.\n"
+            "Valid: at least one path or glob, such as 'notes.txt' or 'corpus/**/*.md'."
+        )
+    found: dict[str, File] = {}
+    for index, pattern in enumerate(paths):
+        where = f"{field}.{index}"
+        try:
+            expanded = _expand(pattern, where, wanted, remote)
+        except SetpointError as error:
+            errors[where] = error
+            continue
+        except OSError as error:  # only the working directory is asked for in ways that raise
+            errors[where] = SetpointError(
+                f"{where}: '{pattern}' starts at the working directory, which cannot be read: "
+                f"{error.strerror}.\nValid: an absolute path or glob."
+            )
+            continue
+        for relative, path in expanded:
+            document = f"{name}/{relative}"
+            if found.setdefault(document, path) != path:
+                errors.setdefault(
+                    field,
+                    SetpointError(
+                        f"{field}: {found[document]} and {path} would both be the document "
+                        f"'{document}'.\n"
+                        "Valid: a glob above both folders, or two sources with their own name."
+                    ),
+                )
+    # One file reached through two patterns has two names: the first in order is kept.
+    unique: dict[File, str] = {}
+    for document in sorted(found):
+        unique.setdefault(found[document], document)
+    return Found({document: path for path, document in unique.items()}, errors)
+
+
+def _expand(
+    pattern: str, where: str, wanted: Callable[[File], bool] | None, remote: bool
+) -> list[tuple[str, File]]:
+    """Turn one path, folder, glob or URL into pairs of relative name and file."""
+    if is_remote(pattern):
+        problem = protocol_problem(pattern)
+        if problem:
+            raise SetpointError(f"{where}: {problem}")
+        if not remote:
+            return []
+        return [
+            (relative, file)
+            for relative, file, listed in find_remote(pattern, where)
+            if not listed or wanted is None or wanted(file)
+        ]
+    # os.path answers False where pathlib raises: a folder without permission, a name too long.
+    literal = Path(os.path.expanduser(pattern))
+    if os.path.isfile(literal):  # before globbing: a file may have brackets in its name
+        return [(literal.name, Path(os.path.abspath(literal)))]
+    if os.path.isdir(literal):
+        return _in_folder(pattern, literal, where, wanted)
+    if not glob.has_magic(pattern):
+        raise SetpointError(
+            f"{where}: '{pattern}' does not exist, or cannot be reached (relative paths start at "
+            f"{Path.cwd()}).\nValid: an existing file or folder, or a glob. {_nearby(literal)}"
+        )
+    base = Path(os.path.abspath(_fixed_part(literal)))
+    files = _globbed(str(literal))
+    if not files:
+        raise SetpointError(
+            f"{where}: '{pattern}' matches no file (searched below {base}).\n"
+            f"Valid: a glob that matches; '**' crosses folders. {_nearby(base / '*')}"
+        )
+    return [(path.relative_to(base).as_posix(), path) for path in files]
+
+
+def _in_folder(
+    pattern: str, folder: Path, where: str, wanted: Callable[[File], bool] | None
+) -> list[tuple[str, File]]:
+    base = Path(os.path.abspath(folder))
+    files = _globbed(os.path.join(glob.escape(str(base)), "**", "*"))
+    chosen = [path for path in files if wanted is None or wanted(path)]
+    if not chosen:
+        kind = "file that is not hidden" if not files else "file of the format"
+        raise SetpointError(
+            f"{where}: the folder '{pattern}' holds no {kind}.\n"
+            f"Valid: a folder with files, or a glob. {_nearby(base / '*')}"
+        )
+    return [(path.relative_to(base).as_posix(), path) for path in chosen]
+
+
+def _globbed(pattern: str) -> set[Path]:
+    matches = glob.glob(pattern, recursive=True)
+    return {path for path in (Path(os.path.abspath(m)) for m in matches) if os.path.isfile(path)}
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """The folders before the first wildcard."""
+    fixed = Path(pattern.anchor)
+    for part in pattern.relative_to(pattern.anchor).parts[:-1]:
+        if glob.has_magic(part):
+            break
+        fixed = fixed / part
+    return fixed
+
+
+def _nearby(path: Path) -> str:
+    """What does exist beside a path that does not, for the end of a message."""
+    folder = path.parent
+    while not os.path.isdir(folder) and folder != folder.parent:
+        folder = folder.parent
+    try:
+        entries = sorted(entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    except OSError:
+        return f"{folder} cannot be listed."
+    if not entries:
+        return f"{os.path.abspath(folder)} is empty."
+    more = ", ..." if len(entries) > NEARBY else ""
+    return f"{os.path.abspath(folder)} holds {', '.join(entries[:NEARBY])}{more}."
+
+
+def problems_of(errors: dict[str, SetpointError]) -> Iterator[Problem]:
+    """The errors of files that were looked for with `HERE` as the path of their section."""
+    for path, error in errors.items():
+        # The error of the data names the field first and what is valid last.
+        message, _, valid = str(error).removeprefix(f"{path}: ").partition("\nValid: ")
+        hint = f"Valid: {valid}" if valid else ""
+        yield Problem(path.removeprefix(f"{HERE}."), message, hint=hint)
+
+
+def size_of(files: dict[str, File]) -> int | None:
+    """Bytes of all files; None where one lies elsewhere, or is compressed."""
+    total = 0
+    for file in files.values():
+        if not isinstance(file, Path) or compression_of(str(file)):
+            return None
+        total += file.stat().st_size
+    return total
+
+
+@contextmanager
+def opened(file: File, where: str) -> Iterator[BinaryIO]:
+    """Open a file for reading, decompressed by its suffix.
+
+    What goes wrong while it is read inside the `with` block is an error that names the file.
+
+    Arguments:
+        where: dotted path of the field, for messages.
+
+    Raises:
+        SetpointError: it cannot be opened or read, or is damaged.
+    """
+    with named_errors(file, where), file.open("rb") as raw:
+        compression = compression_of(str(file))
+        if not compression:
+            yield cast(BinaryIO, raw)
+        else:
+            with _decompressed(cast(BinaryIO, raw), compression, where) as stream:
+                yield stream
+
+
+def _decompressed(raw: BinaryIO, compression: str, where: str) -> BinaryIO:
+    if compression == ".gz":
+        import gzip
+
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb"))
+    if compression == ".bz2":
+        import bz2
+
+        return cast(BinaryIO, bz2.BZ2File(raw))
+    if compression == ".xz":
+        import lzma
+
+        return cast(BinaryIO, lzma.LZMAFile(raw))
+    arrow = need_arrow("files that end in .zst", where)
+    return cast(BinaryIO, io.BufferedReader(arrow.input_stream(raw, compression="zstd")))
+
+
+def need_arrow(what: str, where: str) -> Any:
+    """The package pyarrow.
+
+    Raises:
+        SetpointError: it is not installed.
+    """
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"{where}: {what} need the package {error.name!r}.\nValid: pip install {EXTRA}"
+        ) from None
+    return pyarrow
+
+
+@contextmanager
+def named_errors(file: File, where: str) -> Iterator[None]:
+    """Say which file it is that cannot be read or is damaged.
+
+    Raises:
+        SetpointError: the error, with the file.
+    """
+    try:
+        yield
+    except SetpointError:
+        raise
+    except UnicodeDecodeError:
+        raise  # a reader's own, who knows the row
+    except PermissionError as error:
+        raise SetpointError(
+            f"{where}: cannot read {file}: {error.strerror}.\nValid: a file this user may read."
+        ) from error
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise SetpointError(_damaged(file, where, error)) from error
+    except Exception as error:
+        if _is_of(error, "lzma") or not isinstance(file, Path):  # libraries have their own kinds
+            raise SetpointError(_damaged(file, where, error)) from error
+        raise
+
+
+def _is_of(error: Exception, *modules: str) -> bool:
+    return type(error).__module__.lstrip("_").partition(".")[0] in modules
+
+
+def _damaged(file: File, where: str, error: Exception) -> str:
+    text = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
+    reason = text.partition("\n")[0].rstrip(".")
+    if isinstance(error, EOFError):
+        reason = f"it is cut short ({reason})"
+    return (
+        f"{where}: cannot read {file}: {reason}.\n"
+        "Valid: a whole file of the format that its suffix or `format` says."
+    )

@@ -1,0 +1,344 @@
+"""Rows of JSON Lines, CSV, Parquet and Arrow files, one after the other, each with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from setpoint.config import SetpointError, nearest
+from setpoint.data.sources.files import File, named_errors, need_arrow, opened
+from setpoint.data.sources.suffixes import (
+    ARROW,
+    CSV,
+    JSONL,
+    PARQUET,
+    compression_of,
+    suffix_of,
+)
+
+CSV_BLOCK = 1 << 24  # bytes of a CSV file that are parsed at a time; a row may not be longer
+BATCH = 256  # rows of a Parquet file that are decoded at a time
+SHOWN_KEYS = 12
+
+
+class Row(NamedTuple):
+    """A row of a file.
+
+    Arguments:
+        file: name of the document without the row, `source/relative/path`.
+        unit: what the file's rows are called, "line" or "row".
+        number: from 0, in the file.
+    """
+
+    file: str
+    unit: str
+    number: int
+    values: Mapping[str, object]
+
+    @property
+    def name(self) -> str:
+        """The name of a document made from it."""
+        return f"{self.file}#{self.number:06d}"
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people, who count from 1."""
+        return f"{self.file}, {self.unit} {self.number + 1:,}"
+
+
+def read_rows(
+    name: str, file: File, format: str, *, where: str, columns: Sequence[str] | None = None
+) -> Iterator[Row]:
+    """The rows of a file; memory does not grow with it.
+
+    Blank lines of JSON Lines are left out, and counted.
+
+    Arguments:
+        name: of the file as documents are named after it.
+        format: "jsonl", "csv", "parquet" or "arrow".
+        where: dotted path of the section, for messages.
+        columns: the columns that are needed, which may be dotted; None: all.
+
+    Raises:
+        SetpointError: the file cannot be read, is damaged, has no rows or not these columns, or a
+            row is none; with file and row.
+    """
+    empty = True
+    for row in _READERS[format](name, file, f"{where}.paths", columns):
+        empty = False
+        yield row
+    if empty:
+        raise SetpointError(
+            f"{where}.paths: {file} holds no rows.\nValid: a file with rows; leave this one out."
+        )
+
+
+def value_at(row: Row, field: str, where: str) -> object:
+    """The value of a field, which may be dotted for what is nested.
+
+    Arguments:
+        where: dotted path of the field of the configuration that names it.
+
+    Raises:
+        SetpointError: the row has none; with file and row.
+    """
+    values: object = row.values
+    if field in row.values:
+        return row.values[field]
+    for part in field.split("."):
+        if not isinstance(values, Mapping) or part not in values:
+            raise SetpointError(_no_field(row, field, values, where))
+        values = cast(Mapping[str, object], values)[part]
+    return values
+
+
+def text_at(row: Row, field: str, where: str) -> str:
+    """The text of a field.
+
+    Raises:
+        SetpointError: the row has no such field, or it holds no text; with file and row.
+    """
+    value = value_at(row, field, where)
+    if isinstance(value, str):
+        return value
+    if value is None:
+        shown = "null"
+    else:
+        shown = repr(value)
+        shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'}, a {type(value).__name__}"
+    raise SetpointError(
+        f"{where}: {row.place}: {field!r} is {shown}, not a str.\n"
+        "Valid: a field that holds a text in every row."
+    )
+
+
+def as_utf8(text: str, row: Row, where: str) -> bytes:
+    """The bytes of a text.
+
+    Raises:
+        SetpointError: it holds half of a surrogate pair, which is no character.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise SetpointError(
+            f"{where}: {row.place}: character {error.start} is {text[error.start]!r}, half of a "
+            "surrogate pair, which UTF-8 cannot hold.\nValid: text that is valid Unicode."
+        ) from None
+
+
+def _no_field(row: Row, field: str, level: object, where: str) -> str:
+    if isinstance(level, Mapping):
+        keys = [str(key) for key in cast(Mapping[object, object], level)]
+        more = ", ..." if len(keys) > SHOWN_KEYS else ""
+        have = f"its fields are {', '.join(keys[:SHOWN_KEYS])}{more}" if keys else "it is empty"
+        close = nearest(field.rpartition(".")[2], keys)
+    else:
+        have, close = f"there it holds {level!r:.60}", []
+    valid = f"{', '.join(close)}; " if close else ""
+    return (
+        f"{where}: {row.place} has no field {field!r}; {have}.\n"
+        f"Valid: {valid}a field that every row has."
+    )
+
+
+def _json_lines(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
+    with opened(file, where) as stream:
+        for number, line in enumerate(stream):
+            try:
+                # A byte order mark may begin a file.
+                text = line.decode("utf-8-sig" if number == 0 else "utf-8")
+            except UnicodeDecodeError as error:
+                place = f"{name}, line {number + 1:,}"
+                raise SetpointError(not_utf8(where, place, line, error)) from None
+            if not text.strip():
+                continue
+            try:
+                values: object = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise SetpointError(_not_json(where, name, number, text, error)) from None
+            if not isinstance(values, dict):
+                raise SetpointError(_no_object(where, name, number, values))
+            yield Row(name, "line", number, cast(dict[str, object], values))
+
+
+def not_utf8(where: str, place: str, data: bytes, error: UnicodeDecodeError) -> str:
+    """The message about bytes that are not UTF-8."""
+    return (
+        f"{where}: {place} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start} "
+        f"({error.reason}).\n"
+        "Valid: UTF-8 text; convert it (iconv -f LATIN1 -t UTF-8) or leave the file out."
+    )
+
+
+def _not_json(where: str, name: str, number: int, text: str, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        reason = "its values are nested too deep"
+    elif isinstance(error, json.JSONDecodeError):
+        reason = f"{error.msg} at character {error.pos + 1:,}"
+    else:
+        reason = str(error).partition(";")[0]
+    start = text.lstrip()[:1]
+    hint = (
+        "; a file that is one JSON array becomes lines with jq -c '.[]'"
+        if number == 0 and start in ("[", "{")
+        else ""
+    )
+    return (
+        f"{where}: {name}, line {number + 1:,} is not JSON: {reason}.\n"
+        f"Valid: a JSON object in each line{hint}."
+    )
+
+
+def _no_object(where: str, name: str, number: int, value: object) -> str:
+    hint = "; jq -c '.[]' makes lines of a JSON array" if isinstance(value, list) else ""
+    return (
+        f"{where}: {name}, line {number + 1:,} is a {type(value).__name__}, not a JSON object.\n"
+        f"Valid: a JSON object in each line{hint}."
+    )
+
+
+def _csv(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
+    arrow = need_arrow("CSV files", where)
+    from pyarrow import csv
+
+    delimiter = "\t" if suffix_of(str(file)) == ".tsv" else ","
+    header = _csv_header(name, file, where, delimiter)
+    chosen = _present(columns, header, name, where)
+    with opened(file, where) as stream:
+        # As bytes: what is not UTF-8 is then found in its row, and no type is guessed.
+        reader = csv.open_csv(
+            stream,
+            read_options=csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(header, arrow.binary()),
+                include_columns=chosen,
+                check_utf8=False,
+            ),
+        )
+        yield from _rows_of_batches(reader, name, where)
+
+
+def _csv_header(name: str, file: File, where: str, delimiter: str) -> list[str]:
+    import csv
+    import io
+
+    with opened(file, where) as stream:
+        try:
+            # What is not UTF-8 in the rows below is named with its row when they are read.
+            text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
+            header = next(csv.reader(text, delimiter=delimiter), [])
+            text.detach()
+        except csv.Error as error:
+            raise SetpointError(
+                f"{where}: the first row of {name} is no row of column names: {error}.\n"
+                "Valid: a table whose first row names its columns."
+            ) from None
+    twice = sorted({column for column in header if header.count(column) > 1})
+    if not header or twice:
+        reason = f"names the column {twice[0]!r} twice" if twice else "is empty"
+        raise SetpointError(
+            f"{where}: the first row of {name} {reason}.\n"
+            "Valid: a table whose first row names its columns."
+        )
+    return header
+
+
+def _parquet(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
+    need_arrow("Parquet files", where)
+    from pyarrow import parquet
+
+    _not_compressed(file, where)
+    with opened(file, where) as stream:
+        table = parquet.ParquetFile(stream)
+        chosen = _present(columns, table.schema_arrow.names, name, where)
+        batches = table.iter_batches(batch_size=BATCH, columns=chosen, use_threads=False)
+        yield from _rows_of_batches(batches, name, where)
+
+
+def _arrow(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
+    arrow = need_arrow("Arrow files", where)
+    _not_compressed(file, where)
+    with named_errors(file, where), opened(file, where) as stream:
+        start = stream.read(6)
+        stream.seek(0)
+        source = arrow.memory_map(str(file)) if isinstance(file, Path) else stream
+        if start == b"ARROW1":  # the file format; `datasets` writes the stream format
+            table = arrow.ipc.open_file(source)
+            batches = (table.get_batch(index) for index in range(table.num_record_batches))
+        else:
+            table = batches = arrow.ipc.open_stream(source)
+        chosen = _present(columns, table.schema.names, name, where)
+        yield from _rows_of_batches((batch.select(chosen) for batch in batches), name, where)
+
+
+def _not_compressed(file: File, where: str) -> None:
+    if compression_of(str(file)):
+        raise SetpointError(
+            f"{where}: {file} is a compressed file of a format that is read from the end.\n"
+            "Valid: the file without the compression around it; Parquet and Arrow compress inside."
+        )
+
+
+def _present(
+    columns: Sequence[str] | None, have: Sequence[str], name: str, where: str
+) -> list[str]:
+    """The columns to be read: those of a dotted name whole.
+
+    Raises:
+        SetpointError: one of them is not there.
+    """
+    chosen = list(have)
+    if columns is not None:
+        chosen = [name if name in have else name.partition(".")[0] for name in columns]
+    for column in chosen:
+        if column not in have:
+            shown = ", ".join(have[:SHOWN_KEYS]) + (", ..." if len(have) > SHOWN_KEYS else "")
+            close = nearest(column, list(have))
+            raise SetpointError(
+                f"{where}: {name} has no column {column!r}; its columns are {shown}.\n"
+                f"Valid: {', '.join(close) or 'one of them'}."
+            )
+    return list(dict.fromkeys(chosen))
+
+
+def _rows_of_batches(batches: Any, name: str, where: str) -> Iterator[Row]:
+    """Rows of Arrow's record batches; values as Python has them, and bytes as text."""
+    number = 0
+    for batch in batches:
+        names = batch.schema.names
+        columns = [_values(column, name, number, where) for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            yield Row(name, "row", number, dict(zip(names, row, strict=True)))
+            number += 1
+
+
+def _values(column: Any, name: str, first: int, where: str) -> list[object]:
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:  # arrow does not look; it says neither row nor offset
+        values = [_bytes_of(column, index) for index in range(len(column))]
+    if not any(isinstance(value, bytes) for value in values):
+        return values
+    for index, value in enumerate(values):
+        if isinstance(value, bytes):
+            try:
+                values[index] = value.decode()
+            except UnicodeDecodeError as error:
+                place = f"{name}, row {first + index + 1:,}"
+                raise SetpointError(not_utf8(where, place, value, error)) from None
+    return values
+
+
+def _bytes_of(column: Any, index: int) -> object:
+    try:
+        return column[index].as_py()
+    except UnicodeDecodeError as error:
+        return error.object
+
+
+_Reader = Callable[[str, File, str, Sequence[str] | None], Iterator[Row]]
+_READERS: dict[str, _Reader] = {JSONL: _json_lines, CSV: _csv, PARQUET: _parquet, ARROW: _arrow}

@@ -1,0 +1,130 @@
+"""Files on other machines, through fsspec: `s3://`, `gs://`, `abfs://`, `https://`, `memory://`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from setpoint.config import SetpointError
+
+_PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
+# What the user installs where fsspec names a class of another package, or only a sentence.
+PACKAGES = {"http": "aiohttp", "https": "aiohttp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A file behind a URL."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return PurePosixPath(self.url.partition("?")[0]).name
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of `name`."""
+        return PurePosixPath(self.name).suffix
+
+    def open(self, mode: str = "rb") -> Any:
+        """Open it; it is read as it is needed, in blocks."""
+        system, path = _system(self.url)
+        return system.open(path, mode)
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL, such as `s3://bucket/file`."""
+    return _PROTOCOL.match(path) is not None
+
+
+def protocol_problem(url: str) -> str:
+    """What is missing to read a URL; empty where nothing is."""
+    match = _PROTOCOL.match(url)
+    protocol = match[1].lower() if match else ""
+    try:
+        import fsspec
+    except ModuleNotFoundError:
+        return f"'{url}' needs the package 'fsspec'.\nValid: pip install 'setpoint[data]'"
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        return (
+            f"'{url}' begins with an unknown protocol, {protocol}.\n"
+            "Valid: s3://, gs://, abfs://, https://, hf://, or another one of fsspec."
+        )
+    except ImportError as error:
+        package = PACKAGES.get(protocol) or _package(protocol)
+        return f"'{url}' needs the package {package!r} ({error}).\nValid: pip install {package}"
+    return ""
+
+
+def _package(protocol: str) -> str:
+    from fsspec.registry import known_implementations
+
+    return str(known_implementations[protocol]["class"]).partition(".")[0]
+
+
+def find_remote(pattern: str, where: str) -> Iterator[tuple[str, Remote, bool]]:
+    """The files of a URL: one file, a folder, or a glob.
+
+    Yields:
+        relative name, file, and whether a folder was listed.
+
+    Raises:
+        SetpointError: there is none, or the service does not answer.
+    """
+    try:
+        found, base, listed = _listed(pattern)
+    except Exception as error:  # each service has its own
+        text = (str(error) or type(error).__name__).strip().partition("\n")[0]
+        raise SetpointError(
+            f"{where}: '{pattern}' cannot be listed: {text} ({type(error).__name__}).\n"
+            "Valid: a URL that can be reached; credentials are those of the environment, as the "
+            "package of the service reads them."
+        ) from error
+    if not found:
+        raise SetpointError(
+            f"{where}: '{pattern}' leads to no file.\n"
+            "Valid: the URL of a file or a folder, or a glob; '**' crosses folders."
+        )
+    for url, path in found:
+        relative = path[len(base) :].lstrip("/") if base else ""
+        yield relative or PurePosixPath(path.partition("?")[0]).name, Remote(url), listed
+
+
+def _listed(pattern: str) -> tuple[list[tuple[str, str]], str, bool]:
+    """URLs and paths of the files, the folder that names are relative to, whether it is listed."""
+    system, path = _system(pattern)
+
+    def urls(paths: list[str]) -> list[tuple[str, str]]:
+        return [(str(system.unstrip_protocol(each)), each) for each in sorted(paths)]
+
+    # A question mark and brackets are usual in URLs of the web, and no wildcards there.
+    magic = "*" if pattern.startswith("http") else "*?["
+    if any(sign in path for sign in magic):
+        found = [each for each in system.glob(path) if not system.isdir(each)]
+        first = min(path.index(sign) for sign in magic if sign in path)
+        return urls(found), path[:first].rpartition("/")[0], False
+    # On the web a folder is what ends in a slash: a page of links.
+    folder = path.endswith("/") if pattern.startswith("http") else system.isdir(path)
+    if not folder and system.exists(path):
+        return urls([path]), "", False
+    if folder:
+        base = path.rstrip("/")
+        found = [each for each in system.find(path) if "/." not in each[len(base) :]]
+        return urls(found), base, True
+    return [], "", False
+
+
+def _system(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    return fsspec.core.url_to_fs(url)

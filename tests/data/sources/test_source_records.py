@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv, feather, parquet
+
+from setpoint.config import SetpointError, resolve
+from setpoint.config.resolving.checks import verify
+from setpoint.data.sources.config import Text
+from setpoint.data.sources.text import TextSource
+
+ROWS = [{"text": f'the text, "number"\n{n} €', "meta": {"body": f"b{n}"}} for n in range(700)]
+
+
+def write_jsonl(rows: list[dict[str, Any]], path: Path) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_csv(rows: list[dict[str, Any]], path: Path) -> None:
+    table = pa.table({"id": [*range(len(rows))], "text": [row["text"] for row in rows]})
+    csv.write_csv(table, path)
+
+
+def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
+    parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
+
+
+def write_stream(rows: list[dict[str, Any]], path: Path) -> None:
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+
+
+def write_feather(rows: list[dict[str, Any]], path: Path) -> None:
+    feather.write_feather(pa.Table.from_pylist(rows), str(path))
+
+
+WRITERS: dict[str, Callable[[list[dict[str, Any]], Path], None]] = {
+    "a.jsonl": write_jsonl,
+    "a.csv": write_csv,
+    "a.parquet": write_parquet,
+    "a.arrow": write_stream,
+    "a.feather": write_feather,
+}
+
+
+def read(*paths: Path, **fields: Any) -> list[tuple[str, str]]:
+    source = Text(paths=tuple(map(str, paths)), **fields)
+    return [(d.name, d.data.decode()) for d in TextSource(source).documents()]
+
+
+def refusal(path: Path, **fields: Any) -> str:
+    with pytest.raises(SetpointError) as caught:
+        read(path, **fields)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_suffix_says_the_format(tmp_path: Path, name: str) -> None:
+    WRITERS[name](ROWS, tmp_path / name)
+    wanted = [(f"text/{name}#{n:06d}", row["text"]) for n, row in enumerate(ROWS)]
+    assert read(tmp_path / name) == wanted
+    # The format can be said where the suffix does not.
+    (tmp_path / name).rename(tmp_path / "data.bin")
+    kind = {"feather": "arrow"}.get(name[2:], name[2:])
+    assert [text for _, text in read(tmp_path / "data.bin", format=kind)] == [t for _, t in wanted]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.arrow"])
+def test_a_dotted_field_is_nested(tmp_path: Path, name: str) -> None:
+    WRITERS[name](ROWS[:3], tmp_path / name)
+    assert [text for _, text in read(tmp_path / name, field="meta.body")] == ["b0", "b1", "b2"]
+    said = refusal(tmp_path / name, field="meta.bdy")
+    assert f"data.sources.field: text/{name}, " in said and "its fields are body" in said
+
+
+def test_tab_separated(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('id\ttext\n1\tone, two\n2\t"three\nfour"\n')
+    assert read(tmp_path / "a.tsv") == [
+        ("text/a.tsv#000000", "one, two"),
+        ("text/a.tsv#000001", "three\nfour"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", lambda data: pa.compress(data, codec="zstd", asbytes=True)),
+    ],
+)
+def test_compressed_files(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+    for name in ("a.jsonl", "b.csv", "c.txt"):
+        WRITERS.get(f"a{name[1:]}", lambda _, path: path.write_text("plain"))(ROWS, tmp_path / name)
+        (tmp_path / f"{name}{suffix}").write_bytes(compress((tmp_path / name).read_bytes()))
+        whole = [text for _, text in read(tmp_path / name)]
+        assert [text for _, text in read(tmp_path / f"{name}{suffix}")] == whole
+    data = compress(b"".join(b'{"text": "%d"}\n' % n for n in range(9999)))
+    (tmp_path / f"cut.jsonl{suffix}").write_bytes(data[: len(data) // 2])
+    assert f"cannot read {tmp_path}/cut.jsonl{suffix}: " in refusal(tmp_path / f"cut.jsonl{suffix}")
+
+
+def rows_with(number: int, row: Any) -> list[Any]:
+    rows: list[Any] = [{"text": "fine"}] * 17_400
+    rows[number] = row
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"txt": "a"}, "text/a.jsonl, line 17,301 has no field 'text'; its fields are txt"),
+        ({"text": None}, "text/a.jsonl, line 17,301: 'text' is null, not a str"),
+        ({"text": 5}, "text/a.jsonl, line 17,301: 'text' is 5, a int, not a str"),
+        ({"text": "\ud800x"}, r"text/a.jsonl, line 17,301: character 0 is '\ud800', half of a"),
+        ([1], "text/a.jsonl, line 17,301 is a list, not a JSON object"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, row: Any, words: str) -> None:
+    write_jsonl(rows_with(17_300, row), tmp_path / "a.jsonl")
+    assert words in refusal(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.arrow"])
+def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: str) -> None:
+    texts = [b"fine"] * 1000
+    texts[700] = b"caf\xe9"
+    data = pa.array(texts, pa.binary())
+    table = pa.table({"text": data})
+    if name == "a.csv":
+        (tmp_path / name).write_bytes(b"text\n" + b"\n".join(texts) + b"\n")
+    else:
+        text = pa.StringArray.from_buffers(1000, *data.buffers()[1:])
+        table = pa.table({"text": text})
+        if name == "a.parquet":
+            parquet.write_table(table, tmp_path / name)
+        else:
+            with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
+                writer.write_table(table)
+    assert f"text/{name}, row 701 is not UTF-8: byte 0xe9 at offset 3" in refusal(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.jsonl", b"", "holds no rows"),
+        ("a.jsonl", b"\n\n", "holds no rows"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 is not JSON: Expecting value"),
+        ("a.jsonl", b'[\n{"text": "a"}\n]', "line 1 is not JSON(.|\n)*jq -c"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"text": "\xff"}\n',
+            "line 2 is not UTF-8: byte 0xff at offset",
+        ),
+        ("a.jsonl", b"[" * 99_999, "line 1 is not JSON: its values are nested too deep"),
+        ("a.csv", b"", "the first row of text/a.csv is empty"),
+        ("a.csv", b"id,text\n", "holds no rows"),
+        ("a.csv", b"id,txt\n1,a\n", "has no column 'text'; its columns are id, txt.\nValid: txt"),
+        ("a.csv", b"text,text\n1,a\n", "names the column 'text' twice"),
+        ("a.csv", b"id,text\n1,a\n2\n", r"CSV parse error.*Expected 2 columns, got 1"),
+        ("a.parquet", b"", "cannot read .*a.parquet: "),
+        ("a.parquet", b"PAR1" + b"x" * 99, "cannot read .*a.parquet: "),
+        ("a.parquet.gz", b"", "the file without the compression around it"),
+        ("a.arrow", b"nonsense", "cannot read .*a.arrow: "),
+        ("a.jsonl.gz", b"nonsense", "cannot read .*a.jsonl.gz: Not a gzipped file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(
+    tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SetpointError, match=words):
+        read(tmp_path / name)
+
+
+def test_a_file_cut_short(tmp_path: Path) -> None:
+    for name in ("a.parquet", "a.arrow", "a.feather"):
+        WRITERS[name](ROWS, tmp_path / name)
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: len(data) * 2 // 3])
+        assert f"cannot read {tmp_path}/{name}: " in refusal(tmp_path / name)
+
+
+def test_a_blank_line_is_no_row_and_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n\r\n{"text": "b"}')
+    assert read(tmp_path / "a.jsonl") == [
+        ("text/a.jsonl#000000", "a"),
+        ("text/a.jsonl#000002", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "field"),
+    [
+        ("a.txt", {"field": "body"}, "field"),
+        ("a", {"format": "text", "field": "body"}, "field"),
+        ("a.jsonl", {"separator": "x"}, "separator"),
+        ("a.csv.gz", {"separator": "x"}, "separator"),
+        ("a", {"field": "body"}, None),
+    ],
+)
+def test_a_field_without_effect_is_refused(
+    tmp_path: Path, path: str, given: dict[str, str], field: str | None
+) -> None:
+    source = Text(paths=(path,), **given)
+    if field is None:
+        resolve(source)
+        return
+    with pytest.raises(SetpointError, match=field):
+        resolve(source)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_parquet(ROWS, tmp_path / "a.parquet")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    assert "need the package 'pyarrow'" in refusal(tmp_path / "a.parquet")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (problem,) = verify(resolve(Text(paths=(str(tmp_path / "a.parquet"),))), ("files",)).problems
+    assert "needs the package 'pyarrow'" in problem.message and "setpoint[data]" in problem.hint
