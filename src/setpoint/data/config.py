@@ -8,9 +8,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from setpoint.config import IDENTITY, Config, Problem, check, dead, field
+from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, field
 from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
 from setpoint.units import Length
+
+
+class Loader(Config, role=RUNTIME):
+    """Worker processes that make batches ahead of their use; they never change which."""
+
+    workers: int = field(
+        default=0,
+        ge=0,
+        le=1024,
+        also_called=("num_workers", "dataloader_num_workers", "data_workers"),
+    )
+    """Number of worker processes of each rank; 0: batches are made in the main process."""
+
+    prefetch: int = field(
+        default=2, ge=1, also_called=("prefetch_factor", "dataloader_prefetch_factor")
+    )
+    """Prefetch factor: micro-batches that each worker makes ahead."""
+
+    pin_memory: bool = field(default=True, also_called=("dataloader_pin_memory",))
+    """Page-locked memory for batches that go to a GPU, so that copying them overlaps with
+    computing; on a CPU it changes nothing."""
+
+    timeout: float | None = field(default=None, gt=0, lt=inf)
+    """Seconds to wait for a worker before it counts as hanging, which ends the run with what it
+    was reading; null: for ever."""
+
+    @dead("prefetch")
+    def _prefetch_is_dead(self) -> str | None:
+        return None if self.workers else "workers = 0 makes nothing ahead"
+
+    @dead("pin_memory")
+    def _pin_memory_is_dead(self) -> str | None:
+        return None if self.workers else "workers = 0 pins none"
+
+    @dead("timeout")
+    def _timeout_is_dead(self) -> str | None:
+        return None if self.workers else "workers = 0 waits for none"
 
 
 class Mixture(Config, role=IDENTITY):
@@ -106,6 +143,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
 
     anneal: Phase | None = field(default=None, before=None)
     """Annealing: one last phase; null: none."""
+
+    loader: Loader = field(factory=Loader)
+    """Data loader: worker processes and prefetching."""
 
     @property
     def is_mixture(self) -> bool:

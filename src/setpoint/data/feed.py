@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from setpoint.config import SetpointError
+from setpoint.data.loader import Loader
 from setpoint.data.sampler import Sampler
-from setpoint.data.sequences import Sequences
+from setpoint.data.sequences import Rows, Sequences
 from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
 
 
@@ -25,6 +27,8 @@ class Feed:
         count: counts what of a micro-batch the loss is divided by.
         accumulation: micro-batches of a step.
         data_rank, data_size: of this process among those that read different data.
+        workers: processes that make rows ahead; 0: this one makes them when they are taken. The
+            rest is for them: see `setpoint.data.loader.Loader`.
 
     Raises:
         SetpointError: a number is out of range.
@@ -40,6 +44,10 @@ class Feed:
         accumulation: int = 1,
         data_rank: int = 0,
         data_size: int = 1,
+        workers: int = 0,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+        timeout: float = 0.0,
     ) -> None:
         for name, value in (("micro_size", micro_size), ("accumulation", accumulation)):
             if value < 1:
@@ -55,14 +63,27 @@ class Feed:
         self.accumulation = accumulation
         self.data_rank = data_rank
         self.data_size = data_size
+        self.workers, self.prefetch = workers, prefetch
+        self.pin_memory, self.timeout = pin_memory, timeout
+        self._loader: Loader | None = None
+        # Of each micro-batch that is named and not taken yet: where the data is behind it.
+        self._ahead: deque[tuple[dict[str, Any], float]] = deque()
+        self._epoch = sampler.epoch
+        self._state: dict[str, Any] | None = None
+        # Why no more rows can be named.
+        self._end: SetpointError | None = None
 
     @property
     def epoch(self) -> float:
         """Passes over the data that were taken, with the fraction of the current one."""
-        return self.sampler.epoch
+        return self._epoch
 
     def take(self) -> StepBatch:
-        """Make the batch of the next step of this rank, and count it."""
+        """Make the batch of the next step of this rank, and count it.
+
+        Raises:
+            RunError: a worker died or hangs, or could not make a row.
+        """
         batches = tuple(self._next() for _ in range(self.accumulation))
         counts = tuple(self.count(batch) for batch in batches)
         return StepBatch(batches, counts, total_count(counts), self._by_source(batches))
@@ -76,21 +97,62 @@ class Feed:
         )
 
     def _next(self) -> Batch:
+        if not self.workers:
+            batch = self.sequences.rows(self._name())
+            self._epoch = self.sampler.epoch
+            return batch
+        if self._loader is None:
+            self._state = self.sampler.state_dict()
+            self._loader = Loader(
+                self.sequences,
+                self._names(),
+                workers=self.workers,
+                prefetch=self.prefetch,
+                pin_memory=self.pin_memory,
+                timeout=self.timeout,
+            )
+        batch = next(self._loader, None)
+        if batch is None:
+            assert self._end is not None
+            raise self._end
+        self._state, self._epoch = self._ahead.popleft()
+        return batch
+
+    def _name(self) -> Rows:
+        """The rows of the next micro-batch of this rank."""
         rows = self.sampler.take(self.micro_size * self.data_size)
         first = self.data_rank * self.micro_size
-        return self.sequences.rows(rows[first : first + self.micro_size])
+        return rows[first : first + self.micro_size]
+
+    def _names(self) -> Iterator[Rows]:
+        while True:
+            try:
+                rows = self._name()
+            except SetpointError as error:  # raised when what was named before has been taken
+                self._end = error
+                return
+            self._ahead.append((self.sampler.state_dict(), self.sampler.epoch))
+            yield rows
 
     def close(self) -> None:
-        """Give back what making batches takes; called when a session ends, after an error, too.
+        """End the workers; called when a session ends, after an error, too.
 
         The position stays, and `take` may be called again, which takes anew what it needs.
         """
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
+            self._ahead.clear()
+            # The sampler has named rows that nobody took.
+            self.sampler.load_state_dict(self.state_dict())
         self.sampler.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Where in the data what was taken ends; JSON-able, small."""
-        return self.sampler.state_dict()
+        return self.sampler.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
         """Continue where `state` was taken; see `Sampler.load_state_dict`."""
+        self.close()
         self.sampler.load_state_dict(state, other_data)
+        self._state, self._epoch = None, self.sampler.epoch

@@ -89,6 +89,11 @@ class Mixture:
             source=torch.from_numpy(rows.source),
         )
 
+    def describe(self, rows: MixedRows) -> str:
+        """Which documents they begin in, by source."""
+        pairs = zip(self.members, rows.parts, strict=True)
+        return "; ".join(member.describe(part) for member, part in pairs if len(part))
+
 
 def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.Tensor | None:
     tensors = [getattr(batch, name) for batch in batches]

@@ -67,3 +67,7 @@ class Sequences(Protocol):
     def rows(self, rows: Rows) -> Batch:
         """Some of them as a batch."""
         ...
+
+    def describe(self, rows: Rows) -> str:
+        """Name documents of some of them, for messages."""
+        ...

@@ -14,6 +14,9 @@ from setpoint.data.sequences import DataIdentity
 from setpoint.data.token_row import gather
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
+NAMED = 3
+"""Rows that a message names."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
@@ -54,6 +57,16 @@ class Windows:
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
         return cut(self.corpus, rows * self.stride, self.sequence_length)
+
+    def describe(self, rows: npt.NDArray[np.int64]) -> str:
+        """Which documents they begin in."""
+        corpus = self.corpus
+        starts = rows[:NAMED] * self.stride
+        index = np.maximum(np.searchsorted(corpus.starts, starts + 1, "right") - 1, 0)
+        places = zip(starts.tolist(), index.tolist(), strict=True)
+        said = [f"{corpus.files[number].name} at token {start}" for start, number in places]
+        more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
+        return f"sequences of {corpus.side} from {', '.join(said)}{more}"
 
 
 def training_windows(corpus: Corpus, sequence_length: int) -> Windows:

@@ -48,6 +48,12 @@ class Batch:
         moved = {name: each.to(device) for name, each in tensors.items() if each is not None}
         return replace(self, **moved)
 
+    def pin_memory(self) -> Batch:
+        """Copy the tensors to where a GPU reads them while it computes."""
+        tensors = {name: getattr(self, name) for name in TENSORS}
+        pinned = {name: each.pin_memory() for name, each in tensors.items() if each is not None}
+        return replace(self, **pinned)
+
 
 TENSORS = ("inputs", "targets", "weights", "positions", "documents")
 

@@ -167,6 +167,10 @@ def build_components(
         accumulation=job.batch.accumulation,
         data_rank=world.data_rank,
         data_size=world.data_size,
+        workers=job.data.loader.workers,
+        prefetch=job.data.loader.prefetch,
+        pin_memory=job.data.loader.pin_memory and device.type == "cuda",
+        timeout=job.data.loader.timeout or 0.0,
     )
     return Components(
         world=world,

@@ -1,0 +1,145 @@
+"""Workers change nothing but who makes the rows; their faults name what they were making."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from setpoint.config import RunError, SetpointError
+from setpoint.data.corpus import build_corpus
+from setpoint.data.document import Document
+from setpoint.data.feed import Feed
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase
+from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.windows import Windows, training_windows
+from setpoint.shapes.batch import Batch, Count
+
+HANG = 300
+
+
+def count(batch: Batch) -> Count:
+    return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
+
+
+def windows() -> Windows:
+    text = bytes(np.random.default_rng(0).integers(0, 256, 900, np.uint8))
+    documents = [Document(f"t/{k}", text[k * 90 : k * 90 + 90]) for k in range(10)]
+    return training_windows(build_corpus(documents, ByteTokenizer(), side="train"), 8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Faulty(Windows):
+    """Rows one of which cannot be made."""
+
+    wrong: int = 0
+    fault: Any = None
+
+    def rows(self, rows: Any) -> Batch:
+        if self.wrong in rows.tolist():
+            self.fault()
+        return Windows.rows(self, rows)
+
+
+@pytest.fixture
+def feeds() -> Iterator[Any]:
+    made: list[Feed] = []
+
+    def make(workers: int, sequences: Windows | None = None, **options: Any) -> Feed:
+        sequences = sequences or windows()
+        sampler = ShuffledSampler(sequences, 5)
+        options = {"micro_size": 3, "accumulation": 2} | options
+        made.append(Feed(sequences, sampler, count, workers=workers, **options))
+        return made[-1]
+
+    yield make
+    for feed in made:
+        feed.close()
+
+
+def inputs(feed: Feed, steps: int) -> list[Any]:
+    return [[each.inputs.tolist() for each in feed.take().batches] for _ in range(steps)]
+
+
+def test_the_stream_and_its_state_are_those_without_workers(feeds: Any) -> None:
+    torch.manual_seed(3)
+    alone, helped = feeds(0), feeds(2, prefetch=3)
+    for _ in range(25):
+        assert inputs(alone, 1) == inputs(helped, 1)
+        assert (alone.state_dict(), alone.epoch) == (helped.state_dict(), helped.epoch)
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.rand(1) == after  # the generator that dropout uses was left alone
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (2, 0), (0, 2)])
+def test_resumed_with_another_number_of_workers(feeds: Any, first: int, then: int) -> None:
+    expected = inputs(feeds(0), 9)
+    feed = feeds(first)
+    assert inputs(feed, 4) == expected[:4]
+    state = json.loads(json.dumps(feed.state_dict()))
+    resumed = feeds(then, micro_size=6, accumulation=1)
+    resumed.load_state_dict(state)
+    assert [batch[0] for batch in inputs(resumed, 5)] == [
+        [row for batch in step for row in batch] for step in expected[4:]
+    ]
+
+
+def test_a_closed_feed_goes_on_behind_what_was_taken(feeds: Any) -> None:
+    expected, feed = inputs(feeds(0), 6), feeds(2)
+    assert inputs(feed, 3) == expected[:3]
+    feed.close()
+    assert inputs(feed, 3) == expected[3:]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse() -> None:
+    raise SetpointError("data.sources: the shard is cut short.")
+
+
+def divide() -> None:
+    raise ZeroDivisionError("in a row")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (die, RunError, r"data.loader.workers: a worker process ended.*Worker [0-9]+ was making"),
+        (refuse, SetpointError, r"the shard is cut short.*It was read for"),
+        (divide, RunError, r"failed in a worker:.*ZeroDivisionError: in a row"),
+        (lambda: time.sleep(HANG), RunError, r"data.loader.timeout: no rows came within 2 seconds"),
+    ],
+)
+def test_a_fault_in_a_worker_names_the_rows(feeds: Any, fault: Any, kind: Any, words: str) -> None:
+    good = windows()
+    sequences = Faulty(good.corpus, 8, good.stride, good.count, 40, fault)
+    feed = feeds(2, sequences, timeout=2.0)
+    with pytest.raises(kind, match=f"(?s){words}") as caught:
+        inputs(feed, 30)
+    start = 40 * good.stride
+    assert f"{good.corpus.files[3].name} at token {start}" in str(caught.value)
+
+
+def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
+    whole = windows()
+    mixture = Mixture(["t"], [whole])
+    sampler = MixtureSampler(["t"], [ShuffledSampler(whole, 5, "t")], [Phase(0, (1.0,))], [12], 100)
+    feed = Feed(mixture, sampler, count, micro_size=3, workers=2)
+    try:
+        assert len(inputs(feed, 4)) == 4
+        with pytest.raises(SetpointError, match="as often as its epochs allow, after 12"):
+            feed.take()
+    finally:
+        feed.close()
