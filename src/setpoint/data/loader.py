@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -95,7 +96,11 @@ class Loader:
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
         )
+        before = signal.getsignal(signal.SIGCHLD)
         self.batches: Iterator[Any] = iter(loader)
+        # Torch's handler raises wherever the main process is; `next` finds a dead worker as well.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCHLD, before)
 
     def _numbered(self, names: Iterator[Rows]) -> Iterator[tuple[int, Rows]]:
         for number, rows in enumerate(names):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from setpoint.config import Added, Meant, Operation
+from setpoint.config import RUNTIME, Added, Meant, Operation
 from setpoint.data.sources.suffixes import TEXT, format_of
 
 # A list of sources is a path such as `data.sources`.
@@ -24,6 +24,8 @@ def mixtures(*sources: str) -> Iterator[Operation]:
     for path in sources:
         for name, value in NEW_OF_SOURCES.items():
             yield Added(f"{path}.*.{name}", value)
+    loader = {"workers": 0, "prefetch": 2, "pin_memory": True, "timeout": None}
+    yield Added("data.loader", loader, role=RUNTIME)
     yield Added("data.mixture", {"temperature": 1.0})
     yield Added("data.phases", [])
     yield Added("data.anneal", None)

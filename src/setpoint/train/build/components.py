@@ -29,7 +29,7 @@ from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
-from setpoint.train.build.data import build_training_data
+from setpoint.train.build.data import build_training_data, loader_options
 from setpoint.train.build.model import build_first_model
 from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.config import Job
@@ -167,10 +167,7 @@ def build_components(
         accumulation=job.batch.accumulation,
         data_rank=world.data_rank,
         data_size=world.data_size,
-        workers=job.data.loader.workers,
-        prefetch=job.data.loader.prefetch,
-        pin_memory=job.data.loader.pin_memory and device.type == "cuda",
-        timeout=job.data.loader.timeout or 0.0,
+        **loader_options(job, device),
     )
     return Components(
         world=world,

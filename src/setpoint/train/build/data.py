@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
@@ -13,6 +13,8 @@ from setpoint.data.windows import training_windows
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
+    import torch
+
     from setpoint.data.corpus import Corpus
     from setpoint.train.config import Job
 
@@ -72,3 +74,14 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
             f"Valid: duration up to {have // size} steps, more epochs, or epochs = null for a "
             "source."
         )
+
+
+def loader_options(job: Job, device: torch.device) -> dict[str, Any]:
+    """What a feed makes of `[data.loader]`."""
+    section = job.data.loader
+    return {
+        "workers": section.workers,
+        "prefetch": section.prefetch,
+        "pin_memory": section.pin_memory and device.type == "cuda",
+        "timeout": section.timeout or 0.0,
+    }
