@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -110,7 +111,7 @@ class Loader:
     def __next__(self) -> Batch:
         try:
             batch: Batch | Failed = next(self.batches)
-        except RuntimeError as error:
+        except (RuntimeError, OSError, EOFError) as error:
             raise RunError(self._ended(error)) from None
         rows = self.named.pop(self.given)
         self.given += 1
@@ -121,7 +122,7 @@ class Loader:
             raise RunError(f"data: reading {where} failed in a worker:\n{batch.trace}")
         return batch
 
-    def _ended(self, error: RuntimeError) -> str:
+    def _ended(self, error: Exception) -> str:
         """Which worker died or hangs, and with what in its hands."""
         text = str(error)
         at = [
@@ -132,9 +133,10 @@ class Loader:
         if "timed out" in text:
             lines = [f"data.loader.timeout: no rows came within {self.timeout:g} seconds."]
         else:
-            dead = [pid for pid, _ in at if f"pid(s) {pid}" in text or f"pid {pid}" in text]
-            at = [each for each in at if each[0] in dead] or at
-            lines = [f"data.loader.workers: a worker process ended: {text.splitlines()[0]}"]
+            alive = {process.pid for process in multiprocessing.active_children()}
+            at = [each for each in at if each[0] not in alive] or at
+            why = (text.splitlines() or [type(error).__name__])[0]
+            lines = [f"data.loader.workers: a worker process ended: {why}"]
         lines += [f"Worker {pid} was making {what}." for pid, what in at]
         return "\n".join(
             [
