@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,26 @@ from tokenizers import trainers as training
 
 TEXT = ["hello world, hello the world of the words; the wörds", "def f(x):\n    return x + 1\n"]
 END, BEGIN = "<|endoftext|>", "<|begin|>"
+# Control tokens of the chat templates chatml and llama3.
+CHAT = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
 
 
-def byte_level(folder: Path, *, begin: bool = False, vocab_size: int = 300) -> Path:
+def byte_level(
+    folder: Path, *, begin: bool = False, vocab_size: int = 300, special: Sequence[str] = ()
+) -> Path:
     """Byte-level BPE, as GPT-2, Llama 3 and Qwen have it.
 
     Arguments:
         folder: where its files go.
         begin: whether it puts a token before each text, as that of Llama 3 does.
         vocab_size: how many tokens at most; the text gives 294.
+        special: more special tokens.
 
     Returns:
         the folder.
@@ -29,7 +41,7 @@ def byte_level(folder: Path, *, begin: bool = False, vocab_size: int = 300) -> P
     made.decoder = decoders.ByteLevel()
     trainer = training.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END, BEGIN],
+        special_tokens=[END, BEGIN, *special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -41,12 +53,13 @@ def byte_level(folder: Path, *, begin: bool = False, vocab_size: int = 300) -> P
     return saved(made, folder, {"eos_token": END, "bos_token": {"content": BEGIN}})
 
 
-def sentence_piece(folder: Path, *, prefix: bool = False) -> Path:
+def sentence_piece(folder: Path, *, prefix: bool = False, special: Sequence[str] = ()) -> Path:
     """BPE with spaces as a sign and bytes to fall back on, as Llama 2, Mistral and Gemma have it.
 
     Arguments:
         folder: where its files go.
         prefix: whether it puts a space before each text, as that of Llama 2 does.
+        special: more special tokens.
 
     Returns:
         the folder.
@@ -63,6 +76,7 @@ def sentence_piece(folder: Path, *, prefix: bool = False) -> Path:
         show_progress=False,
     )
     made.train_from_iterator([text.replace(" ", "▁") for text in TEXT], trainer)
+    made.add_special_tokens(list(special))
     return saved(made, folder, {"eos_token": "</s>", "bos_token": "<s>"})
 
 

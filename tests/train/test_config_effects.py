@@ -223,6 +223,8 @@ class Effect:
 STDLIB = ('data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]',)
 TEXT = ('data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]',)
 ROWS_OF_TEXT = ("data.sources=[{type=text, paths=[{tmp}/rows.jsonl]}]",)
+CHATS = ('data.sources=[{type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
+         "untrained=drop}]",)  # fmt: skip
 FIRST = "data.sources.0"
 TOKENIZER = ("tokenizer={type=huggingface, path={tmp}/tokenizer}",)
 EVERY_STEP = ("checkpoint.every=1 steps",)
@@ -272,6 +274,12 @@ EFFECTS = {
     "Text.separator": Effect(f'{FIRST}.separator="five"', corpora, TEXT),
     "Text.format": Effect(f"{FIRST}.format=text", corpora, ROWS_OF_TEXT),
     "Text.field": Effect(f"{FIRST}.field=title", corpora, ROWS_OF_TEXT),
+    "Conversations.name": Effect(f"{FIRST}.name=mine", corpora, CHATS),
+    "Conversations.paths": Effect(f'{FIRST}.paths=["{{tmp}}/chats/1*.jsonl"]', corpora, CHATS),
+    "Conversations.template": Effect(f"{FIRST}.template=alpaca", corpora, CHATS),
+    "Conversations.loss_on": Effect(f"{FIRST}.loss_on=all", corpora, CHATS),
+    "Conversations.untrained": Effect(f"{FIRST}.untrained=error", corpora, CHATS,
+                                      gives="refused: SetpointError"),
     "Random.name": Effect(f"{FIRST}.name=other", corpora),
     "Random.documents": Effect(f"{FIRST}.documents=50", corpora),
     "Random.length": Effect(f"{FIRST}.length=300", corpora),
@@ -362,6 +370,12 @@ class Before:
             (folder / "text" / f"{number}.txt").write_text(text)
         rows = [{"text": f"the text of row {n}", "title": f"row {n}, its title"} for n in range(99)]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "chats").mkdir()
+        for number in range(24):
+            rows = [{"prompt": f"{number}? " * 9, "completion": "one two three"}, {"prompt": "a"}]
+            rows[1]["completion"] = "" if number == 3 else "b"
+            text = "\n".join(json.dumps(row) for row in rows)
+            (folder / "chats" / f"{number}.jsonl").write_text(text)
         byte_level(folder / "tokenizer")
         byte_level(folder / "other", vocab_size=280)
 

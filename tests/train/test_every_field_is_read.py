@@ -6,6 +6,7 @@ What a run never reads would have no effect, and setting it would have to be an 
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ TEXT = 'data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]'
 STDLIB = 'data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]'
 TOKENIZER = "tokenizer={type=huggingface, path={tmp}/tokenizer}"
 # Together they hold every variant of every union, several in one job; a test below sees to it.
+CHATS = (
+    'data.sources=[{type=conversations, paths=["{tmp}/c.jsonl"], template=plain, untrained=drop}]'
+)
 JOBS: dict[str, tuple[str, ...]] = {
     "text, chunks, schedule-free": (
         TEXT,
@@ -62,7 +66,8 @@ JOBS: dict[str, tuple[str, ...]] = {
         "memory.optimizer_offload.limit=0",
         "memory.empty_cache=2 steps",
     ),
-    "linear, lion, mup, parts again": (
+    "conversations, linear, lion, mup, parts again": (
+        CHATS,
         "schedule=linear",
         "optimizer=lion",
         "precision.optimizer_state=bf16",
@@ -180,6 +185,10 @@ def job_of(name: str, folder: Path) -> Job:
         (folder / "text" / f"{number}.txt").write_text(f"{number}: {text}")
     if TOKENIZER in JOBS[name]:
         byte_level(folder / "tokenizer")
+    if CHATS in JOBS[name]:
+        rows: list[object] = [{"prompt": f"{n}? " * 9, "completion": "one"} for n in range(90)]
+        rows.append({"input_ids": [1], "labels": [-100]})
+        (folder / "c.jsonl").write_text("\n".join(map(json.dumps, rows)))
     # Models of transformers have no fields of ours.
     base = [flag for flag in BASE if name != "of transformers" or not flag.startswith("model.")]
     flags = [flag.replace("{tmp}", str(folder)) for flag in (*base, *JOBS[name])]

@@ -132,11 +132,7 @@ class Text(
 
     @check
     def _check_paths(self) -> Iterator[Problem]:
-        if not self.paths:
-            yield Problem("paths", "no path, so no file", valid=('["notes.txt"]', '["text/*.md"]'))
-        for index, path in enumerate(self.paths):
-            if not path:
-                yield Problem(f"paths.{index}", "is empty", valid=("notes.txt", "text/*.md"))
+        yield from _path_problems(self.paths, "notes.txt", "text/*.md")
 
     @check
     def _check_separator(self) -> Iterator[Problem]:
@@ -147,6 +143,43 @@ class Text(
     def _check_field(self) -> Iterator[Problem]:
         if not self.field:
             yield Problem("field", "is empty", valid=("text", "meta.text"))
+
+
+class Conversations(
+    SourceConfig,
+    type="conversations",
+    owner="setpoint.data.sources.conversations:ConversationsSource",
+    rules=(
+        Rule("setpoint.data.sources.formats:conversation_problems", ("paths",),
+             "Whether the paths lead to files that can be read here", needs="files"),
+    ),
+):  # fmt: skip
+    """Conversations, one a row, written out by a chat template, with the loss on the answers."""
+
+    name: str = field(default="conversations", pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+    paths: tuple[str, ...] = field()
+    """Files, folders, globs and URLs of JSON Lines, CSV, Parquet or Arrow, as in text. A row has
+    `messages` (role, content, tool_calls), `conversations` (from, value), `prompt` and
+    `completion`, `instruction` and `output`, or `input_ids` and `labels`."""
+
+    template: str | None = field(
+        default=None, also_called=("chat_template", "prompt_template", "chat_template_path")
+    )
+    """Chat template: plain, alpaca, chatml or llama3, another of the tokenizer's by its name, or a
+    Jinja file; null: the tokenizer's own."""
+
+    loss_on: Literal["answers", "last_answer", "all"] = "answers"
+    """Tokens that are trained on. answers: those of the assistant's messages with their end of
+    turn; last_answer: the last of these; all: every token."""
+
+    untrained: Literal["error", "drop"] = "error"
+    """Rows in which no token is trained on. drop: they are left out."""
+
+    @check
+    def _check_paths(self) -> Iterator[Problem]:
+        yield from _path_problems(self.paths, "chats.jsonl", "chats/*.jsonl")
 
 
 class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:RandomSource"):
@@ -175,3 +208,11 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
     def most_tokens(self) -> int:
         """See `SourceConfig.most_tokens`."""
         return self.documents * self.length
+
+
+def _path_problems(paths: tuple[str, ...], *valid: str) -> Iterator[Problem]:
+    if not paths:
+        yield Problem("paths", "no path, so no file", valid=tuple(f'["{each}"]' for each in valid))
+    for index, path in enumerate(paths):
+        if not path:
+            yield Problem(f"paths.{index}", "is empty", valid=valid)

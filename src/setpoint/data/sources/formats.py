@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from setpoint.config import Caution, Problem, SetpointError
-from setpoint.data.sources.config import NOT_PLAIN, Text
+from setpoint.data.sources.config import NOT_PLAIN, Conversations, Text
 from setpoint.data.sources.files import (
     EXTRA,
     HERE,
@@ -92,8 +92,30 @@ def file_problems(config: Text) -> Iterator[Problem]:
     """Find paths that lead to no files, and files that need a package which is not there."""
     found = text_files(config, f"{HERE}.paths", remote=False)
     yield from problems_of(found.errors)
+    yield from _packages(found, lambda file: config.format or format_of(str(file)))
+
+
+def conversation_files(config: Conversations, field: str, *, remote: bool = True) -> Found:
+    """The files of a source of conversations; see `text_files`."""
+    return find_files(config.paths, name=config.name, field=field, remote=remote)
+
+
+def record_format(file: File) -> str:
+    """The format of a file that holds records: JSON Lines where its suffix says nothing."""
+    kind = format_of(str(file))
+    return JSONL if kind == TEXT else kind
+
+
+def conversation_problems(config: Conversations) -> Iterator[Problem]:
+    """Find paths that lead to no files, and files that need a package which is not there."""
+    found = conversation_files(config, f"{HERE}.paths", remote=False)
+    yield from problems_of(found.errors)
+    yield from _packages(found, record_format)
+
+
+def _packages(found: Found, format_in: Callable[[File], str]) -> Iterator[Problem]:
     for file in found.files.values():
-        kind = config.format or format_of(str(file))
+        kind = format_in(file)
         if kind in (TEXT, JSONL) and compression_of(str(file)) != ".zst":
             continue
         if importlib.util.find_spec("pyarrow") is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.token_row import TokenArray
+from setpoint.data.tokenizers.chat import ChatEncoder, Encoded, Piece
 from setpoint.data.tokenizers.vocabulary import EXTRA, Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
@@ -60,7 +62,9 @@ class HuggingFaceTokenizer:
         self.tokenizer.encode_special_tokens = True
         self.path = path
         self.vocab_size = vocabulary.size
-        self.separator = vocabulary.ids[vocabulary.separator(config.separator)]
+        separator = vocabulary.separator(config.separator)
+        self.separator = vocabulary.ids[separator]
+        self.chat = vocabulary.chat(separator)
         self.opening = self._opening()
         digest = hashlib.sha256(vocabulary.text.encode()).hexdigest()
         self.name = f"huggingface {digest} {self.separator}"
@@ -105,6 +109,14 @@ class HuggingFaceTokenizer:
                 f"Valid: 0 to {self.vocab_size - 1}."
             )
         return b"".join(self._pieces[token] for token in ids)
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+        """Token ids of a text in pieces, of which some are control tokens."""
+        return self._chat_encoder.encode(pieces)
+
+    @cached_property
+    def _chat_encoder(self) -> ChatEncoder:
+        return ChatEncoder(read_vocabulary(self.path), self.chat)
 
     def _opening(self) -> tuple[int, ...]:
         """What the tokenizer itself puts before a text, such as a beginning-of-text token."""

@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.token_row import TokenArray
+from setpoint.data.tokenizers.chat import Encoded, Piece, encode_bytes
 from setpoint.data.tokenizers.config import Bytes
+from setpoint.data.tokenizers.vocabulary import BYTES_CHAT, ChatFacts
 
 
 class Tokenizer(Protocol):
@@ -50,6 +52,19 @@ class Tokenizer(Protocol):
         ...
 
 
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer that conversations can be encoded with."""
+
+    @property
+    def chat(self) -> ChatFacts:
+        """What it knows of conversations."""
+        ...
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+        """Encode pieces of one text as the whole of it, with control tokens where pieces are."""
+        ...
+
+
 class ByteTokenizer:
     """Every byte is its own id, and 256 separates documents.
 
@@ -57,6 +72,7 @@ class ByteTokenizer:
         config: the section; it has no fields.
     """
 
+    chat = BYTES_CHAT
     takes_pieces = True
     """Whether the tokens of a text are those of its pieces, wherever it is cut."""
 
@@ -92,3 +108,7 @@ class ByteTokenizer:
                 f"Valid: 0 to {self.vocab_size - 1}, where {self.separator} separates documents."
             )
         return ids[ids != self.separator].astype(np.uint8).tobytes()
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+        """Token ids of a text in pieces, of which some are the separator."""
+        return encode_bytes(pieces, self.separator)

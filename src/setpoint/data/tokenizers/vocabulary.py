@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace, TokenizerConfig
@@ -14,7 +16,33 @@ from setpoint.hub.fetch import fetch_files, split_hub_id
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 EXTRA = "'setpoint[huggingface]'"
+
+
+class ChatFacts(NamedTuple):
+    """What a tokenizer knows of conversations.
+
+    Arguments:
+        title: what messages call it.
+        tokens: every token as text -> its id.
+        controls: those that are control tokens.
+        variables: the tokens that its settings give names to, such as `eos_token`.
+        templates: its chat templates by name; the one it takes by itself is called `default`.
+    """
+
+    title: str
+    tokens: Mapping[str, int]
+    controls: Sequence[str]
+    variables: Mapping[str, str]
+    templates: Mapping[str, str]
+
+
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_END = "<|endoftext|>"
+BYTES_CHAT = ChatFacts(
+    "the tokenizer 'bytes'", {_END: BYTES_VOCABULARY - 1}, (_END,), {"eos_token": _END}, {}
+)
 
 
 class Vocabulary:
@@ -23,15 +51,19 @@ class Vocabulary:
     Arguments:
         text: all of `tokenizer.json`.
         settings: of `tokenizer_config.json`; empty without one.
+        template: of `chat_template.jinja`; None without one.
 
     Raises:
         SetpointError: `tokenizer.json` is not that of a tokenizer.
     """
 
-    def __init__(self, where: str, text: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, where: str, text: str, settings: Mapping[str, Any], template: str | None = None
+    ) -> None:
         self.where = where
         self.text = text
         self.settings = settings
+        self.template = template
         found = _mapping(text, f"{where}: {TOKENIZER}")
         added = found.get("added_tokens", [])
         try:
@@ -51,6 +83,27 @@ class Vocabulary:
             raise SetpointError(f"{where}: {TOKENIZER} has an empty vocabulary")
         self.json = found
         self.ids = ids
+
+    @cached_property
+    def named(self) -> dict[str, str]:
+        """The tokens that the settings give names to, such as `eos_token`."""
+        found: dict[str, str] = {}
+        for name, token in self.settings.items():
+            text = token.get("content") if isinstance(token, Mapping) else token
+            if name.endswith("_token") and isinstance(text, str) and text in self.ids:
+                found[name] = text
+        return found
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """Its chat templates by name; the one it takes by itself is called `default`."""
+        if self.template is not None:
+            return {"default": self.template}
+        found = self.settings.get("chat_template")
+        if isinstance(found, str):
+            return {"default": found}
+        pairs = found if isinstance(found, list) else []
+        return {str(pair["name"]): str(pair["template"]) for pair in pairs}
 
     @property
     def size(self) -> int:
@@ -75,13 +128,26 @@ class Vocabulary:
                 f"Valid: {self._choices()}."
             )
         for name in ("eos_token", "bos_token"):
-            token = self.settings.get(name)
-            text = token.get("content") if isinstance(token, Mapping) else token
-            if isinstance(text, str) and text in self.ids:
-                return text
+            if name in self.named:
+                return self.named[name]
         raise SetpointError(
             f"tokenizer.separator: {self.where} names neither an eos_token nor a bos_token in "
             f"{SETTINGS}, so say which token separates documents.\nValid: {self._choices()}."
+        )
+
+    def chat(self, separator: str) -> ChatFacts:
+        """What the files know of conversations.
+
+        Arguments:
+            separator: the token between documents, which ends answers where no eos_token is named.
+        """
+        added = {str(each["content"]) for each in self.json.get("added_tokens", [])}
+        # Bytes that a tokenizer falls back on are spelled so, and no control tokens.
+        bytes_of = {each for each in self.special if _BYTE.fullmatch(each)}
+        controls = sorted((self.special - bytes_of) | ({separator} & added))
+        variables = {"eos_token": separator, **self.named}
+        return ChatFacts(
+            f"the tokenizer {self.where}", self.ids, controls, variables, self.templates
         )
 
     def _choices(self) -> str:
@@ -102,7 +168,8 @@ def read_vocabulary(path: str) -> Vocabulary:
     file = find_tokenizer(path)
     beside = file.with_name(SETTINGS)
     settings = _mapping(_read(beside), str(beside)) if beside.is_file() else {}
-    return Vocabulary(path, _read(file), settings)
+    chat = file.with_name(TEMPLATE)
+    return Vocabulary(path, _read(file), settings, _read(chat) if chat.is_file() else None)
 
 
 def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
@@ -117,6 +184,23 @@ def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
     if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
         try:
             return read_vocabulary(tokenizer.path).size
+        except SetpointError:
+            return None
+    return None
+
+
+def chat_facts(tokenizer: TokenizerConfig) -> ChatFacts | None:
+    """What a tokenizer knows of conversations, without building it.
+
+    Returns:
+        None where `vocabulary_size` has none.
+    """
+    if isinstance(tokenizer, Bytes):
+        return BYTES_CHAT
+    if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
+        try:
+            vocabulary = read_vocabulary(tokenizer.path)
+            return vocabulary.chat(vocabulary.separator(tokenizer.separator))
         except SetpointError:
             return None
     return None
@@ -149,7 +233,7 @@ def find_tokenizer(path: str) -> Path:
 def _fetched(name: str) -> Path:
     works = f"A directory with {TOKENIZER} works without the hub."
     try:
-        directory = fetch_files(name, (TOKENIZER, SETTINGS), instead=works)
+        directory = fetch_files(name, (TOKENIZER, SETTINGS, TEMPLATE), instead=works)
     except SetpointError as error:
         raise SetpointError(f"tokenizer.path: {error}") from error
     if not (directory / TOKENIZER).is_file():

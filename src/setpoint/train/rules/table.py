@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from setpoint.config import Rule
+from setpoint.data.sources.config import Conversations
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.loss.config import tokens_named
 from setpoint.model.config import Transformer, names_attention_backend
@@ -57,6 +58,13 @@ def has_rows(job: Any) -> bool:
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
 
 
+def has_conversations(job: Any) -> bool:
+    """Whether a source of the data holds conversations."""
+    sets = job.evaluation.datasets if job.evaluation is not None else ()
+    sources = [*job.data.sources, *job.data.validation, *(s for each in sets for s in each.sources)]
+    return any(isinstance(source, Conversations) for source in sources)
+
+
 RULES = (
     Rule(f"{HERE}evaluation:long_evaluation", ("evaluation", "data", "batch"),
          "Whether an evaluation takes longer than the training between two",
@@ -91,6 +99,9 @@ RULES = (
     Rule(f"{HERE}vocabulary:vocabulary_problems", ("model", "tokenizer"),
          "Whether the model's vocabulary holds that of the tokenizer's files",
          needs="files", cautions=ROWS, when=lambda job: not has_bytes(job)),
+    Rule(f"{HERE}vocabulary:template_problems", ("data", "evaluation", "tokenizer"),
+         "Whether chat templates are there, and write tokens that the tokenizer has",
+         needs="files", when=has_conversations),
     Rule(f"{HERE}precision:idle_state", ("precision", "optimizer"),
          "Whether the dtype of the optimizer state is another than null would give",
          dead=("precision.optimizer_state",),

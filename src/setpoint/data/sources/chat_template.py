@@ -1,0 +1,440 @@
+"""Conversations written out by a chat template, with the places of the answers in the text.
+
+Templates are Jinja programs that come with tokenizers, so they run in a sandbox, as `transformers`
+runs them. What the messages say is text: where it spells a control token, such as <|im_end|>, that
+is kept apart from the control tokens which the template itself writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from setpoint.config import SetpointError
+from setpoint.data.sources.messages import Conversation, RowError
+from setpoint.data.tokenizers.chat import Piece
+
+# Characters that Unicode keeps for a program's own use. MARK: where the text of a message ends;
+# CONTROL: a control token that a message spells; GENERATION: {% generation %} and its end.
+RESERVED = re.compile("[\ufdd0-\ufdef]")
+MARK, CONTROL = "\ufdd2{}\ufdd3", "\ufdd4{}\ufdd5"
+GENERATION, END = "\ufdd6", "\ufdd7"
+_MARKS = re.compile("\ufdd2(\\d+)\ufdd3|(\ufdd6)|\ufdd7")
+
+KEPT = 4096
+"""Layouts of conversations (who speaks, in order) whose frames are remembered."""
+PROBE = [{"role": "user", "content": "x"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A conversation as text.
+
+    Arguments:
+        pieces: the text in a row.
+        answers: (first, last + 1) character of each wanted answer with its end of turn.
+    """
+
+    pieces: tuple[Piece, ...]
+    answers: tuple[tuple[int, int], ...]
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+class _Marked(NamedTuple):
+    """A text, where marks were in it, and where generations were."""
+
+    text: str
+    marks: dict[int, int]
+    generations: list[tuple[int, int]]
+
+
+class ChatTemplate:
+    """One template for one tokenizer.
+
+    Arguments:
+        source: the Jinja program.
+        title: what messages call it.
+        variables: what it may name beside the messages, such as `eos_token`.
+        controls: texts of the tokenizer's control tokens.
+
+    Raises:
+        SetpointError: Jinja is not installed, or cannot read the template.
+    """
+
+    def __init__(
+        self, source: str, title: str, variables: Mapping[str, str], controls: Sequence[str]
+    ) -> None:
+        self.title = title
+        self.variables = dict(variables)
+        self.controls = sorted(controls, key=len, reverse=True)
+        self.template = compile_template(source, title)
+        self.has_generation = bool(re.search(r"\{%-?\+?\s*generation\b", source))
+        alternatives = "|".join(map(re.escape, self.controls))
+        self._control = re.compile(alternatives) if alternatives else None
+        self._parts = re.compile(
+            f"\ufdd4(?P<at>\\d+)\ufdd5{'|' * bool(alternatives)}{alternatives}"
+        )
+        self._openings: dict[Any, str] = {}
+        self._endings: dict[Any, str] = {}
+        self._distinct: set[Any] = set()
+
+    def render(self, conversation: Conversation, wanted: Sequence[int]) -> Rendered:
+        """Write a conversation out.
+
+        Arguments:
+            wanted: numbers of the messages whose places are asked for.
+
+        Raises:
+            RowError: the template raises, or loses, reorders or confuses messages, or the places
+                of the answers cannot be found.
+        """
+        safe = self._safe(conversation)
+        text, _, generations = self._render(safe.messages, safe.tools)
+        messages, owners = _with_marks(safe.messages)
+        marked = self._render(messages, safe.tools)
+        if marked.text != text:
+            raise RowError(
+                f"{self.title} changes what it writes when the end of a message is marked, so it "
+                "cannot be seen which tokens are an answer's"
+            )
+        ends = self._ends(conversation, marked, owners)
+        self._require_roles(safe, text)
+        answers = [k for k in wanted if k in ends]
+        if self.has_generation:
+            spans = [self._generation(generations, k, ends[k]) for k in answers]
+        else:
+            layout = _layout(safe)
+            spans = [self._span(safe, layout, text, ends, k) for k in answers]
+        return self._rendered(text, sorted(set(spans)))
+
+    def _safe(self, conversation: Conversation) -> Conversation:
+        """The conversation with the control tokens that it spells replaced by signs."""
+        pattern, numbers = self._control, {each: i for i, each in enumerate(self.controls)}
+
+        def clean(value: Any) -> Any:
+            if isinstance(value, str):
+                if found := RESERVED.search(value):
+                    raise RowError(
+                        f"holds U+{ord(found[0]):04X}, which Unicode says is no character"
+                    )
+                if pattern is None:
+                    return value
+                return pattern.sub(lambda match: CONTROL.format(numbers[match[0]]), value)
+            if isinstance(value, Mapping):
+                return {clean(name): clean(each) for name, each in value.items()}
+            return [clean(each) for each in value] if isinstance(value, list) else value
+
+        return Conversation(
+            [clean(message) for message in conversation.messages],
+            conversation.answers,
+            clean(conversation.tools),
+        )
+
+    def _render(self, messages: list[Any], tools: Any, prompt: bool = False) -> _Marked:
+        try:
+            text: str = self.template.render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=prompt,
+                **self.variables,
+            )
+        except Exception as error:  # a template can raise whatever Python can
+            reason = str(error) or type(error).__name__
+            raise RowError(f"{self.title} raises: {reason}") from error
+        return _without_marks(text)
+
+    def _ends(
+        self, conversation: Conversation, marked: _Marked, owners: list[int]
+    ) -> dict[int, int]:
+        """Where the last text of each message ends, which has to be there, and in order."""
+        ends: dict[int, int] = {}
+        before = -1
+        for number, owner in enumerate(owners):
+            role = conversation.messages[owner]["role"]
+            if number not in marked.marks:
+                raise RowError(
+                    f"{self.title} loses the message {owner} of the role {role!r}, or its tool "
+                    "calls: its text is not written"
+                )
+            place = marked.marks[number]
+            if owner not in ends:
+                before = max(ends.values(), default=-1)
+            if place < before:
+                raise RowError(
+                    f"{self.title} reorders messages: the message {owner} of the role {role!r} is "
+                    "written before one that it follows"
+                )
+            ends[owner] = max(ends.get(owner, -1), place)
+        return ends
+
+    def _require_roles(self, conversation: Conversation, text: str) -> None:
+        """Refuse a template that writes a role just as an answer, or as the user's."""
+        layout = _layout(conversation)
+        if layout in self._distinct:
+            return
+        roles = {message["role"] for message in conversation.messages} - {"assistant"}
+        for role in sorted(roles):
+            for other in ("assistant",) if role in ("user", "system") else ("assistant", "user"):
+                changed = [
+                    {**each, "role": other} if each["role"] == role else each
+                    for each in conversation.messages
+                ]
+                try:
+                    same = self._render(changed, conversation.tools).text == text
+                except RowError:
+                    continue  # a template that refuses the change knows the roles apart
+                if same:
+                    raise RowError(
+                        f"{self.title} loses roles: it writes messages of the role {role!r} as "
+                        f"those of {other!r}"
+                    )
+        if len(self._distinct) < KEPT:
+            self._distinct.add(layout)
+
+    def _generation(
+        self, generations: list[tuple[int, int]], number: int, end: int
+    ) -> tuple[int, int]:
+        found = next((span for span in generations if span[0] <= end <= span[1]), None)
+        if found is None:
+            raise RowError(
+                f"{self.title} writes the answer in message {number} outside of "
+                "{% generation %}, so it would not be trained on"
+            )
+        return found
+
+    def _span(
+        self, safe: Conversation, layout: Any, text: str, ends: Mapping[int, int], number: int
+    ) -> tuple[int, int]:
+        """From where the model takes over to the end of its turn."""
+        before = max((end for each, end in ends.items() if each < number), default=0)
+        start = self._fitting(
+            text[before : ends[number]],
+            self._openings,
+            (*layout[:number], number),
+            lambda: self._opening(safe, number),
+            lambda common: max(self._last_control(common), common.rfind("\n") + 1),
+        )
+        end = self._fitting(
+            text[ends[number] :],
+            self._endings,
+            layout[: number + 1],
+            lambda: self._ending(safe, number, text, ends[number]),
+            self._last_control,
+        )
+        if start is None or end is None:
+            place = "beginning" if start is None else "end"
+            raise RowError(
+                f"{self.title} does not let the {place} of the answer in message {number} be "
+                "found: it is written otherwise when other messages follow. A template with "
+                "{% generation %} around answers says where they are"
+            )
+        return before + start, ends[number] + end
+
+    def _fitting(
+        self,
+        text: str,
+        known: dict[Any, str],
+        layout: Any,
+        make: Callable[[], str | None],
+        cut: Callable[[str], int],
+    ) -> int | None:
+        """How far a frame reaches into a text; frames are remembered by who speaks, in order."""
+        frame = known.get(layout)
+        if frame and text.startswith(frame):
+            return len(frame)
+        frame = make()
+        if frame is None:
+            return None
+        if text.startswith(frame):
+            if len(known) < KEPT and self._last_control(frame):
+                known[layout] = frame
+            return len(frame)
+        pairs = enumerate(zip(frame, text, strict=False))
+        alike = next((at for at, (a, b) in pairs if a != b), min(len(frame), len(text)))
+        return cut(text[:alike]) or None
+
+    def _opening(self, safe: Conversation, number: int) -> str | None:
+        """What stands between the text of the message before and the answer."""
+        if number:
+            return self._tail(safe, number, prompt=True)
+        try:  # nothing is before it: what is put behind any message
+            whole = self._render(PROBE, safe.tools, prompt=True).text
+            return whole.removeprefix(self._render(PROBE, safe.tools).text)
+        except RowError:
+            return None
+
+    def _ending(self, safe: Conversation, number: int, text: str, end: int) -> str | None:
+        """What stands behind the text of an answer, to the last control token of its turn."""
+        last = number == len(safe.messages) - 1
+        frame = text[end:] if last else self._tail(safe, number + 1, prompt=False)
+        return frame and frame[: self._last_control(frame) or len(frame)]
+
+    def _tail(self, safe: Conversation, count: int, prompt: bool) -> str | None:
+        """What the first messages leave behind the last of their texts."""
+        messages, owners = _with_marks(safe.messages[:count])
+        try:
+            marked = self._render(messages, safe.tools, prompt)
+        except RowError:
+            return None
+        places = [marked.marks.get(number, 0) for number in range(len(owners))]
+        return marked.text[max(places, default=0) :]
+
+    def _last_control(self, text: str) -> int:
+        """Where the last control token in a text ends; 0 where there is none."""
+        if self._control is None:
+            return 0
+        return max((match.end() for match in self._control.finditer(text)), default=0)
+
+    def _rendered(self, text: str, spans: Sequence[tuple[int, int]]) -> Rendered:
+        """Cut a text into pieces, with signs for control tokens made text again."""
+        pieces: list[Piece] = []
+        moved = {place: place for span in spans for place in span}
+        at, length = 0, 0  # in the text, and in what it becomes
+
+        def add(piece: Piece, last: int) -> None:
+            nonlocal at, length
+            shift = length - at
+            for place in moved:
+                if at <= place < last:
+                    moved[place] = place + shift
+            if piece.text:
+                pieces.append(piece)
+            at, length = last, length + len(piece.text)
+
+        for match in self._parts.finditer(text):
+            add(Piece(text[at : match.start()]), match.start())
+            number = match["at"]
+            spelled = match[0] if number is None else self.controls[int(number)]
+            add(Piece(spelled, number is None), match.end())
+        add(Piece(text[at:]), len(text) + 1)
+        return Rendered(tuple(pieces), tuple((moved[a], moved[b]) for a, b in spans))
+
+
+def compile_template(source: str, title: str) -> Any:
+    """A template as Jinja's sandbox runs it, with what `transformers` offers to templates.
+
+    `strftime_now` is left out: with it a run would depend on the day. Templates that look whether
+    it is there, as Llama's do, take a date of their own.
+
+    Raises:
+        SetpointError: Jinja is not installed, or cannot read it.
+    """
+    try:
+        from jinja2 import TemplateError, nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"{title} needs the package {error.name!r}: pip install 'setpoint[data]'"
+        ) from None
+
+    class Generation(Extension):
+        """{% generation %} ... {% endgeneration %}, around what a model writes."""
+
+        tags = {"generation"}  # noqa: RUF012 - Jinja declares it so
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+        def _mark(self, caller: Callable[[], str]) -> str:
+            return f"{GENERATION}{caller()}{END}"
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    for name in ("lipsum", "cycler", "joiner"):
+        environment.globals.pop(name, None)
+    environment.globals["dict"] = lambda *pairs, **values: dict(*pairs, **values)
+    environment.globals["raise_exception"] = refuse
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        place = f", line {line}" if line else ""
+        raise SetpointError(f"{title}{place}: {error}") from None
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """As templates expect it; Jinja's own escapes signs of HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _without_marks(text: str) -> _Marked:
+    marks: dict[int, int] = {}
+    generations: list[tuple[int, int]] = []
+    kept: list[str] = []
+    at, length, depth, start = 0, 0, 0, 0
+    for match in _MARKS.finditer(text):
+        kept.append(text[at : match.start()])
+        length += match.start() - at
+        at = match.end()
+        if match[1] is not None:
+            marks[int(match[1])] = length
+        elif match[2]:
+            start = length if not depth else start
+            depth += 1
+        else:
+            depth -= 1
+            if not depth and length > start:
+                generations.append((start, length))
+    kept.append(text[at:])
+    return _Marked("".join(kept), marks, generations)
+
+
+def _with_marks(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
+    """The messages with a mark at the end of each text, and whose message each mark is of.
+
+    A mark stands before blanks at the end, which templates take away.
+    """
+    owners: list[int] = []
+
+    def marked(text: str, owner: int) -> str:
+        end = len(text.rstrip())
+        owners.append(owner)
+        return f"{text[:end]}{MARK.format(len(owners) - 1)}{text[end:]}"
+
+    changed: list[dict[str, Any]] = []
+    for owner, message in enumerate(messages):
+        new = dict(message)
+        content = message.get("content", "")
+        if content.strip():
+            new["content"] = marked(content, owner)
+        calls: list[Any] = []
+        for call in message.get("tool_calls", ()):
+            function = call.get("function", call)
+            named = {**function, "name": marked(function["name"], owner)}
+            calls.append({**call, "function": named} if "function" in call else named)
+        if calls:
+            new["tool_calls"] = calls
+        changed.append(new)
+    return changed, owners
+
+
+def _layout(conversation: Conversation) -> tuple[Any, ...]:
+    """Who speaks, in order, and what else templates look at."""
+    return tuple(
+        (message["role"], *sorted(message.keys() - {"role"}), bool(conversation.tools))
+        for message in conversation.messages
+    )

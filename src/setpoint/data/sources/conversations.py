@@ -1,0 +1,146 @@
+"""Conversations in files of records, as tokens with a mask over the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.config import SetpointError
+from setpoint.data.document import Document
+from setpoint.data.sources.chat_template import ChatTemplate
+from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.formats import conversation_files, record_format
+from setpoint.data.sources.messages import Conversation, RowError, TokenizedRow, read_row
+from setpoint.data.sources.named_templates import fitting_template
+from setpoint.data.sources.records import Row, read_rows
+from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
+from setpoint.data.tokenizers.vocabulary import ChatFacts
+
+
+class ConversationsSource:
+    """Documents of which each is a conversation: `setpoint.data.document.TokenSource`.
+
+    Arguments:
+        where: the path of `config` in the job, for messages.
+    """
+
+    def __init__(self, config: Conversations, *, where: str = "data.sources") -> None:
+        self.config = config
+        self.where = where
+
+    def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
+        """Read the files, and encode each conversation under the chat template.
+
+        Raises:
+            SetpointError: a file cannot be read, a row is no conversation, or the template or its
+                tokens are missing; with the file, the row and the field.
+        """
+        template: ChatTemplate | None = None
+        for row in self._rows():
+            try:
+                found = read_row(row.values)
+                if isinstance(found, TokenizedRow):
+                    yield from self._given(row.name, found)
+                    continue
+                if template is None:
+                    template = self.template(tokenizer)
+                encoder = cast(ChatTokenizer, tokenizer)
+                yield from self._encoded(row.name, found, template, encoder)
+            except RowError as error:
+                raise self._wrong(row, error) from error
+
+    def texts(self) -> Iterator[Document]:
+        """What the messages say, which needs no tokenizer: for training one."""
+        for row in self._rows():
+            try:
+                found = read_row(row.values)
+            except RowError as error:
+                raise self._wrong(row, error) from error
+            if isinstance(found, Conversation):
+                yield Document(row.name, "\n".join(found.texts()).encode())
+
+    def _wrong(self, row: Row, error: RowError) -> SetpointError:
+        return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")
+
+    def starts_with_messages(self) -> bool:
+        """Whether the first row is a conversation, which needs a template; tokens need none.
+
+        Raises:
+            SetpointError: the files cannot be read.
+        """
+        for row in self._rows():
+            try:
+                return isinstance(read_row(row.values), Conversation)
+            except RowError as error:
+                raise self._wrong(row, error) from error
+        return False
+
+    def template(self, tokenizer: Tokenizer) -> ChatTemplate:
+        """The chat template, for one tokenizer.
+
+        Raises:
+            SetpointError: there is none, or it writes tokens that the tokenizer does not have.
+        """
+        if not isinstance(getattr(tokenizer, "chat", None), ChatFacts):
+            raise SetpointError(
+                f"{self.where}: conversations need a tokenizer that knows control tokens, with "
+                f"`chat` and `encode_pieces` as in setpoint.data.tokenizers.tokenizer, and "
+                f"{type(tokenizer).__name__} has none.\nValid: --tokenizer huggingface, bytes."
+            )
+        facts = cast(ChatTokenizer, tokenizer).chat
+        template = fitting_template(self.config.template, f"{self.where}.template", facts)
+        return ChatTemplate(template.source, template.title, facts.variables, facts.controls)
+
+    def _encoded(
+        self, name: str, found: Conversation, template: ChatTemplate, tokenizer: ChatTokenizer
+    ) -> Iterator[Document]:
+        loss_on = self.config.loss_on
+        wanted = found.answers[-1:] if loss_on == "last_answer" else found.answers
+        rendered = template.render(found, () if loss_on == "all" else wanted)
+        tokens, places = tokenizer.encode_pieces(rendered.pieces)
+        trained = None
+        if loss_on != "all":
+            trained = answer_mask(places, rendered.answers)
+            if not trained.any():
+                yield from self._untrained("no answer of the assistant in it has a token")
+                return
+        yield Document(name, rendered.text.encode(), tokens, trained)
+
+    def _given(self, name: str, found: TokenizedRow) -> Iterator[Document]:
+        if found.trained is not None and not found.trained.any():
+            yield from self._untrained("all of its labels are -100")
+            return
+        yield Document(name, tokens=found.tokens, trained=found.trained)
+
+    def _untrained(self, reason: str) -> Iterator[Document]:
+        """What becomes of a row without a token to train on."""
+        if self.config.untrained == "error":
+            raise RowError(
+                f"nothing in it is trained on: {reason}; {self.where}.untrained = drop leaves "
+                "such rows out"
+            )
+        yield from ()
+
+    def _rows(self) -> Iterator[Row]:
+        """The rows of all files."""
+        files = conversation_files(self.config, f"{self.where}.paths").checked()
+        for name, file in files.items():
+            yield from read_rows(name, file, record_format(file), where=self.where)
+
+
+def answer_mask(
+    places: npt.NDArray[np.int64], answers: tuple[tuple[int, int], ...]
+) -> npt.NDArray[np.bool_]:
+    """(T,) which tokens hold part of an answer, be it one byte of its first character."""
+    mask = np.zeros(len(places), np.bool_)
+    first, last = places[:, 0], places[:, 1]
+    for start, end in answers:
+        empty = (first == last) & (start <= first) & (first < end)
+        mask |= ((last > start) & (first < end) & (first < last)) | empty
+    return mask
+
+
+VALID_ROW = "Valid: rows as docs/conversations.md shows them."
