@@ -22,7 +22,11 @@ def complete(cli: CommandLine, *words: str) -> list[str]:
 
 
 def test_commands(cli: CommandLine) -> None:
-    assert complete(cli, "") == list(COMMANDS)
+    assert complete(cli, "") == list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+    assert complete(cli, "tokenizer", "") == complete(cli, "help", "tokenizer", "") == ["train"]
+    assert "tiny" in complete(cli, "tokenizer", "train", "ti")
+    assert complete(cli, "tokenizer", "train", "--templ") == ["--template"]
+    assert complete(cli, "tokenizer", "train", "--template", "chat") == ["chatml"]
     assert complete(cli, "ch") == ["check"]
     assert complete(cli, "help", "tr") == ["train"]
     assert complete(cli, "nonsense", "") == []

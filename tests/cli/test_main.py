@@ -12,7 +12,7 @@ import pytest
 
 import setpoint
 from setpoint.cli.main import main
-from setpoint.cli.outcome import COMMANDS
+from setpoint.cli.outcome import COMMANDS, joined, module_of
 
 from ..snapshots import compare
 from .conftest import CommandLine
@@ -27,11 +27,19 @@ def test_the_overview(cli: CommandLine) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_a_manual_with_examples(cli: CommandLine, command: str) -> None:
     text = cli.ok(f"{command} --help")
-    compare(f"cli/help_{command}", text)
+    compare(f"cli/help_{command.replace(' ', '_')}", text)
     assert "Examples\n" in text
     assert max(len(line) for line in text.splitlines()) <= 100
     assert text == cli.ok(f"{command} -h") == cli.ok(f"help {command}")
     assert text == cli.ok(f"{command} nonsense --whatever 3 --help")
+
+
+def test_commands_of_two_words(cli: CommandLine) -> None:
+    text = cli.ok("tokenizer --help")
+    compare("cli/help_tokenizer", text)
+    assert text == cli.ok("help tokenizer") == cli("tokenizer").err
+    assert cli("tokenizer").status == 2
+    assert "Did you mean tokenizer train?" in cli.refused("tokenizer trian tiny")
 
 
 def test_without_a_command_the_overview_is_an_error(cli: CommandLine) -> None:
@@ -53,12 +61,14 @@ def test_examples_of_the_manuals_parse(cli: CommandLine) -> None:
     from importlib import import_module
 
     for name in COMMANDS:
-        for line, _ in import_module(f"setpoint.cli.{name}").COMMAND.examples:
+        command = import_module(module_of(name)).COMMAND
+        for line, _ in command.examples:
             words = shlex.split(line.removeprefix('eval "$(').removesuffix(')"'))
             words = words[: words.index("|")] if "|" in words else words
             words = words[: words.index(">")] if ">" in words else words
-            assert words[:2] == ["setpoint", name]
-            import_module(f"setpoint.cli.{name}").COMMAND.parse(words[2:])
+            name_of, *rest = joined(words[1:])
+            assert (words[0], name_of) == ("setpoint", name)
+            command.parse(rest)
 
 
 @pytest.mark.parametrize(

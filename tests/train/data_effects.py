@@ -20,6 +20,8 @@ OTHER = "{type=random, name=other, documents=20, seed=5, weight=1.0}"
 KINDS = {
     "Stdlib": 'type=stdlib, include=["json/*"]',
     "Text": 'type=text, paths=["{tmp}/text/*.txt"]',
+    "Conversations": 'type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
+    "untrained=drop",
     "Random": "type=random, documents=20",
 }
 MIXED = (f"data.sources=[{{{KINDS['Random']}, weight=1.0}}, {OTHER}]",)

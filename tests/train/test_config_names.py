@@ -193,9 +193,9 @@ TYPED = {
         "data.sources.paths",
         "--data.sources '[{type: text, paths: [a.txt]}]'",
     ),
-    "--data.sources.0.separator=x": (
-        "data.sources.0.separator",
-        "--data.sources.0 text --data.sources.0.separator x",
+    "--data.sources.0.alphabet=9": (
+        "data.sources.0.alphabet",
+        "--data.sources.0 random --data.sources.0.alphabet 9",
     ),
     "--data.validation=b.txt": (
         "data.validation.0",

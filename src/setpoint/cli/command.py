@@ -96,6 +96,8 @@ STDIN_FORMAT = Option(
 )
 JSON = Option("--json", "Print JSON for machines.")
 HELP = Option("--help", "Show this manual.")
+SHORT = {"-h": HELP.name, "-o": "--output"}
+"""Options that can be typed with one letter."""
 COMMON = (WITH, FILE, IMPORT)
 """What every command takes that composes a configuration."""
 RANKED = (*COMMON, WORLD_SIZE, JSON)
@@ -229,7 +231,7 @@ class Command:
             name, equals, text = token.partition("=")
             # The parameters of a preset are not overrides: tiny(width=64), closed or not.
             sets = equals and not ("(" in name or _is_folder(token))
-            option = HELP if token == "-h" else table.get(name.replace("_", "-"))
+            option = table.get(SHORT.get(name, name.replace("_", "-")))
             if option is not None:
                 if option.metavar is None:
                     if equals:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from setpoint.cli.command import Command, Option
 from setpoint.cli.completion import SCRIPTS
 from setpoint.cli.list import KINDS
-from setpoint.cli.outcome import COMMANDS
+from setpoint.cli.outcome import COMMANDS, GROUPS, joined, module_of
 from setpoint.cli.sources.offer import files, offer, sweeps
 from setpoint.config import TAG, Config, all_fields, known_cautions, known_tags, modifiers, presets
 
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 def _command(name: str) -> Command | None:
-    return import_module(f"setpoint.cli.{name}").COMMAND if name in COMMANDS else None
+    return import_module(module_of(name)).COMMAND if name in COMMANDS else None
 
 
 SETPOINT = Line(COMMANDS, _command)
@@ -84,8 +84,14 @@ def candidates(before: Sequence[str], current: str, line: Line = SETPOINT) -> It
     Returns:
         whole words, not yet filtered by `current`.
     """
+    if line is SETPOINT:
+        group = [word for word in before if word != "help"]
+        if len(group) == 1 and group[0] in GROUPS:
+            yield from (name.split()[1] for name in COMMANDS if name.startswith(f"{group[0]} "))
+            return
+        before = joined(before)
     if not before or (before[0] == "help" and len(before) == 1):
-        yield from line.names
+        yield from dict.fromkeys(name.partition(" ")[0] for name in line.names)
         if before:
             return
     first = before[0] if before else ""

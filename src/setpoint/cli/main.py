@@ -15,11 +15,14 @@ from importlib import import_module
 from setpoint import __version__
 from setpoint.cli.outcome import (
     COMMANDS,
+    GROUPS,
     STATUSES,
     WRONG,
     Uncollected,
     guarded,
     interrupted,
+    joined,
+    module_of,
     show_users_frames,
 )
 from setpoint.resilience.signals import NAMES, StopRequest
@@ -60,14 +63,17 @@ def _dispatch(words: list[str]) -> int:
         print(_overview(), file=sys.stderr)
         return WRONG
     if words[0] == "help" and len(words) > 1:
-        words = [words[1], "--help"]
+        words = [*words[1:3], "--help"] if words[1] in GROUPS else [words[1], "--help"]
     if words[0] in ("--help", "-h", "help"):
         print(_overview())
         return 0
     if words[0] in ("--version", "-V"):
         print(f"setpoint {__version__}")
         return 0
-    name, rest = words[0], words[1:]
+    if words[0] in GROUPS and len(words) < 2 + (words[-1] in ("--help", "-h")):
+        print(_overview(words[0]), file=sys.stdout if len(words) > 1 else sys.stderr)
+        return 0 if len(words) > 1 else WRONG
+    name, *rest = joined(words)
     if name == "__complete":
         from setpoint.cli.complete import run
 
@@ -77,7 +83,7 @@ def _dispatch(words: list[str]) -> int:
 
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
         raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(COMMANDS)}")
-    module = import_module(f"setpoint.cli.{name}")
+    module = import_module(module_of(name))
     parsed = module.COMMAND.parse(rest)
     if parsed.has("--help"):
         print(module.COMMAND.manual())
@@ -85,16 +91,28 @@ def _dispatch(words: list[str]) -> int:
     return module.run(parsed)
 
 
-def _overview() -> str:
+def _overview(group: str | None = None) -> str:
     from setpoint.cli.style import bold
 
+    if group is not None:
+        within = {name: what for name, what in COMMANDS.items() if name.startswith(f"{group} ")}
+        return "\n".join(
+            [
+                bold(f"setpoint {group} COMMAND SOURCE [OVERRIDES]"),
+                "",
+                bold("Commands"),
+                *(f"  {name:<18}{what}" for name, what in within.items()),
+                "",
+                f"`setpoint {group} COMMAND --help` is the manual of a command.",
+            ]
+        )
     lines = [
         bold("setpoint COMMAND SOURCE [OVERRIDES]"),
         "",
         "Train models from one configuration that fully determines the run.",
         "",
         bold("Commands"),
-        *(f"  {name:<14}{what}" for name, what in COMMANDS.items()),
+        *(f"  {name:<18}{what}" for name, what in COMMANDS.items()),
         "",
         bold("Examples"),
         "  setpoint train tiny                          train the preset tiny",

@@ -34,12 +34,18 @@ COMMANDS = {
     "generate": "generate text with a trained model",
     "evaluate": "evaluate a trained model on text",
     "export": "export the weights of a run as a Hugging Face model",
+    "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
     "completion": "print the completion script for a shell",
 }
 LONG = frozenset(
-    ("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export", "compare")
+    (
+        *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
+        *("compare", "tokenizer train"),
+    )
 )
 """The commands that do more than put a configuration together and print something."""
+GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
+"""First words of the commands that have two."""
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 STATUSES = {
     0: "done",
@@ -49,6 +55,18 @@ STATUSES = {
     130: "interrupted by Ctrl-C",
     143: "stopped by SIGTERM; of `train`: steps after the last checkpoint are lost",
 }
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with the two of a command such as `data inspect` as one."""
+    if words and words[0] in GROUPS and len(words) > 1 and not words[1].startswith("-"):
+        return [f"{words[0]} {words[1]}", *words[2:]]
+    return list(words)
+
+
+def module_of(name: str) -> str:
+    """Where a command is defined."""
+    return f"setpoint.cli.{name.replace(' ', '_')}"
 
 
 class Uncollected:
@@ -61,7 +79,7 @@ class Uncollected:
     __slots__ = ("_was_on",)
 
     def __init__(self, words: Sequence[str] = ()) -> None:
-        self._was_on = gc.isenabled() and not LONG.intersection(words[:1])
+        self._was_on = gc.isenabled() and not LONG.intersection(joined(words)[:1])
 
     def __enter__(self) -> None:
         if self._was_on:
@@ -106,7 +124,7 @@ def guarded(command: Callable[[], int], words: Sequence[str]) -> int:
         sys.stdout.flush()
         return status
     except SetpointError as error:
-        report(error, for_machines="--json" in words and _speaks_json(words[0]))
+        report(error, for_machines="--json" in words and _speaks_json(joined(words)[0]))
         return error.status
     except KeyboardInterrupt as error:
         return interrupted(error)
@@ -169,7 +187,7 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
 def _speaks_json(name: str) -> bool:
     if name not in COMMANDS:
         return False
-    command = import_module(f"setpoint.cli.{name}").COMMAND
+    command = import_module(module_of(name)).COMMAND
     return any(option.name == "--json" for option in command.options)
 
 

@@ -355,7 +355,7 @@ def test_a_corpus_has_no_other_targets_than_the_answers(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
     section = Conversations(paths=(str(path),), template="plain")
     config = resolve(Data(sources=(section,), held_out=0.0))
-    train, _ = build_corpora(config, resolve(Bytes()).build())
+    (train,), _ = build_corpora(config, resolve(Bytes()).build())
     assert train.trained is not None
     # The first token, a separator, is nobody's target.
     targets = train.tokens[1:][train.trained[1:]]

@@ -143,4 +143,4 @@ def answer_mask(
     return mask
 
 
-VALID_ROW = "Valid: rows as docs/conversations.md shows them."
+VALID_ROW = "Valid: rows as docs/data/conversations.md shows them."

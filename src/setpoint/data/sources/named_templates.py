@@ -148,9 +148,13 @@ def missing_tokens(source: str, tokens: Collection[str], variables: Collection[s
     Returns:
         control tokens such as <|im_end|>, and names of tokens such as `bos_token`.
     """
-    code = _COMMENT.sub("", source)
-    spelled = dict.fromkeys(_CONTROL.findall(code))
-    return [*(each for each in spelled if each not in tokens), *_unnamed(code, variables)]
+    missing = [each for each in template_tokens(source) if each not in tokens]
+    return [*missing, *_unnamed(_COMMENT.sub("", source), variables)]
+
+
+def template_tokens(source: str) -> list[str]:
+    """The control tokens that a template spells."""
+    return list(dict.fromkeys(_CONTROL.findall(_COMMENT.sub("", source))))
 
 
 def _unnamed(code: str, variables: Collection[str]) -> Iterator[str]:

@@ -1,0 +1,205 @@
+"""Training byte-level BPE (GPT-2, Radford et al., 2019) on the texts that a job trains on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from setpoint import __version__
+from setpoint.config import SetpointError
+from setpoint.data.config import Data
+from setpoint.data.corpus import Show, documents_of
+from setpoint.data.document import Document
+from setpoint.data.sources.named_templates import NAMED, template_tokens
+from setpoint.data.split import split_documents, split_position
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
+
+END, BEGIN = "<|endoftext|>", "<|begin_of_text|>"
+ABOUT = "training.json"
+SMALLEST = 256
+"""A token for each byte, so that any text can be encoded."""
+ONCE = 2
+"""How often a pair has to occur to be merged."""
+
+# Words with the blank before them, up to three digits, signs, and blanks: no merge crosses these.
+SPLIT = r" ?\p{L}+| ?\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GIVEN = 256  # documents that are handed over at a time
+SAMPLE = 1 << 20  # bytes that the length of tokens is measured on
+
+
+@dataclass(slots=True)
+class Trained:
+    """A tokenizer that was trained, and on what.
+
+    Arguments:
+        tokenizer: that of the package `tokenizers`.
+        files: what its folder holds, by name.
+        bytes_per_token: over the first megabyte of the text.
+    """
+
+    tokenizer: Any
+    files: dict[str, str]
+    documents: int
+    bytes: int
+    vocab_size: int
+    bytes_per_token: float
+
+
+class Texts:
+    """The texts of the training side, counted as they are read."""
+
+    def __init__(self, config: Data, show: Show | None) -> None:
+        self.config = config
+        self.show = show
+        self.documents = self.bytes = 0
+        self.digest = hashlib.sha256()
+        self.sample: list[str] = []
+
+    def __iter__(self) -> Iterator[list[str]]:
+        given: list[str] = []
+        for document in training_side(self.config):
+            try:
+                given.append(document.data.decode())
+            except UnicodeDecodeError as error:
+                raise SetpointError(
+                    f"data.sources: the document '{document.name}' is not UTF-8: byte "
+                    f"{error.start} is {document.data[error.start]:#04x}.\nValid: text in UTF-8."
+                ) from None
+            if self.bytes < SAMPLE:
+                self.sample.append(given[-1])
+            self.documents += 1
+            self.bytes += document.size
+            self.digest.update(hashlib.sha256(document.data).digest())
+            if self.show is not None:
+                self.show("reading documents", self.documents, None)
+            if len(given) == GIVEN:
+                yield given
+                given = []
+        yield given
+
+
+def training_side(config: Data) -> Iterator[Document]:
+    """The documents that a job trains on, one after the other, as texts.
+
+    Raises:
+        SetpointError: a source cannot be read, or holds tokens and no text.
+    """
+    held_out = 0.0 if config.validation else config.held_out
+    first: Document | None = None
+    single = True
+    for document in _texts(config):
+        if not document.size:
+            continue
+        if first is None:
+            first = document
+            continue
+        if single:
+            single = False
+            if split_position(first.name) >= held_out:
+                yield first
+        if split_position(document.name) >= held_out:
+            yield document
+    if first is not None and single:
+        yield from split_documents([first], held_out).train
+
+
+def _texts(config: Data) -> Iterator[Document]:
+    for index, section in enumerate(config.sources):
+        where = f"data.sources.{index}"
+        source: Any = section.build(where=where)
+        if hasattr(source, "texts"):
+            yield from source.texts()
+        elif hasattr(source, "tokenized"):
+            raise SetpointError(
+                f"{where}: holds tokens, and a tokenizer is trained on text.\n"
+                f"Valid: --{where}.delete, or sources of text."
+            )
+        else:
+            yield from documents_of(section, where, ByteTokenizer())
+
+
+def train_bpe(
+    config: Data,
+    vocab_size: int,
+    *,
+    special: Sequence[str] = (),
+    template: str | None = None,
+    show: Show | None = None,
+) -> Trained:
+    """Train a tokenizer on the training side of data; the same data gives the same tokenizer.
+
+    Arguments:
+        special: more control tokens beside the end of text.
+        template: one of `NAMED`, which the tokenizer then has with its control tokens.
+
+    Raises:
+        SetpointError: the package is missing, the vocabulary is too small, or there is no text.
+    """
+    try:
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    except ModuleNotFoundError as error:
+        raise SetpointError(
+            f"training a tokenizer needs the package {error.name!r}: install {EXTRA}"
+        ) from None
+    controls = [END, *special]
+    if template is not None:
+        source = NAMED[template]
+        controls += [BEGIN] * ("bos_token" in source) + template_tokens(source)
+    controls = list(dict.fromkeys(controls))
+    least = SMALLEST + len(controls)
+    if vocab_size < least:
+        raise SetpointError(
+            f"--vocab-size: {vocab_size} is less than {least}: 256 bytes and "
+            f"{', '.join(controls)}.\nValid: {least} or more; 4096 is small, 32768 usual."
+        )
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=ONCE,
+        special_tokens=controls,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    texts = Texts(config, show)
+    made.train_from_iterator(texts, trainer)
+    if not texts.bytes:
+        raise SetpointError(
+            "data.sources: there is no text on the training side.\nValid: a source with text."
+        )
+    settings = {
+        "eos_token": END,
+        **({"bos_token": BEGIN} if BEGIN in controls else {}),
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    about = {
+        "made_by": f"setpoint tokenizer train, version {__version__}",
+        "vocab_size": vocab_size,
+        "control_tokens": controls,
+        "documents": texts.documents,
+        "bytes": texts.bytes,
+        "digest": texts.digest.hexdigest(),
+        "data": config.to_dict(),
+    }
+    files = {
+        TOKENIZER: made.to_str(pretty=True) + "\n",
+        SETTINGS: json.dumps(settings, indent=2) + "\n",
+        ABOUT: json.dumps(about, indent=2) + "\n",
+    }
+    if template is not None:
+        files[TEMPLATE] = NAMED[template]
+    sample = [len(text.encode()) for text in texts.sample]
+    tokens = sum(len(each.ids) for each in made.encode_batch(texts.sample))
+    return Trained(
+        made, files, texts.documents, texts.bytes, made.get_vocab_size(), sum(sample) / tokens
+    )
