@@ -288,7 +288,7 @@ def test_09_preflight_on_a_laptop(cli: CommandLine, tmp_path: Path) -> None:
     assert "'lost.txt' does not exist" in cli.refused(
         "check small.toml --data.sources '[{type: text, paths: [lost.txt]}]'"
     )
-    assert "parameters         8,000" in cli.ok("check small.toml")
+    assert re.search(r"parameters +8,000\b", cli.ok("check small.toml"))
     words = "check tiny --world-size 1024 --batch.global_size=1024"
     assert not [name for name in traced(words, tmp_path) if name.partition(".")[0] in HEAVY]
 
@@ -449,7 +449,8 @@ def test_16_fast(words: str, tmp_path: Path) -> None:
     """In the time of a Python start, since nothing heavy is ever imported."""
     found = traced(words, tmp_path)
     assert not [name for name in found if name.partition(".")[0] in HEAVY]
-    assert len(found) <= 200  # the exact budgets are in tests/test_imports.py
+    # Of `diff`, 201, with the two files of the sections in `data.sources` and `data.tokenizers`.
+    assert len(found) <= 201  # the exact budgets are in tests/test_imports.py
 
 
 def test_the_page_of_promises_is_true() -> None:

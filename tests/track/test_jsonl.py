@@ -147,12 +147,16 @@ def test_a_full_disk_leaves_whole_rows(tmp_path: Path) -> None:
 def test_kill_9_leaves_whole_rows(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     for number in range(10):
+        before = path.stat().st_size if path.exists() else 0
         pid = os.fork()
         if pid == 0:
             writer = JsonlWriter(path)
             while True:
                 writer.write({"number": number, "filler": "x" * 500})
-        time.sleep(0.003 * (number + 1))
+        # However busy the machine is, it has written a row by then.
+        while not path.exists() or path.stat().st_size < before + 1000:
+            time.sleep(0.001)
+        time.sleep(0.003 * number)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         JsonlWriter(path).close()

@@ -111,8 +111,12 @@ def test_a_checkpoint_of_before_there_were_records(cli: CommandLine, run: str) -
         assert answer.err == (
             f"note: {source} holds no record of its own; that of the run {run} is taken\n"
         )
-    shutil.move(folder, cli.folder / "set_aside")
-    assert "holds no record of its configuration" in cli.refused("fingerprint set_aside")
+    # Deep enough that the folder above the one above is the test's own.
+    (cli.folder / "set" / "aside").mkdir(parents=True)
+    shutil.move(folder, cli.folder / "set" / "aside" / folder.name)
+    assert "holds no record of its configuration" in cli.refused(
+        f"fingerprint set/aside/{folder.name}"
+    )
 
 
 def test_what_is_refused(cli: CommandLine, run: str) -> None:
