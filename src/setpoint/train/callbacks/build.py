@@ -7,6 +7,7 @@ from functools import partial
 from setpoint.config import SetpointError, added_sections
 from setpoint.resilience.config import SkipNonFinite
 from setpoint.train.callbacks.compile import watch_compiler
+from setpoint.train.callbacks.data_wait import DataWaitCallback
 from setpoint.train.callbacks.evaluate import EvaluateCallback
 from setpoint.train.callbacks.gc import CollectCallback
 from setpoint.train.callbacks.log import LogCallback
@@ -39,6 +40,7 @@ def build_callbacks(run: Run, start: Start) -> list[Callback]:
         callbacks.append(watch_compiler(job.compile, parts, events, progress))
     callbacks += [
         LogCallback(trackers, progress, use.flops_per_token, use.whole_peak, start.mean),
+        DataWaitCallback(job.data.loader, events, progress),
         evaluation,
         SaveCallback(run.store, start.states, events, evaluation, trackers),
     ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SKIPPED = "skipped_steps"
 # What depends on the machine and the hour; everything else in a row is exact under resume.
-TIMING = ("time", "seconds", "tokens_per_second", "mfu")
+TIMING = ("time", "seconds", "tokens_per_second", "data_wait", "mfu")
 
 
 class LogCallback(Callback):
@@ -48,11 +48,14 @@ class LogCallback(Callback):
         self.peak_flops = peak_flops
         self.mean = mean or LossMean()
         self.logged: Position | None = None
+        # Seconds of the loop when the last row was written: in steps, and waiting for data.
+        self.stepping = self.waited = 0.0
         self.pending: StepResult | None = None
 
     def start(self, loop: Loop) -> None:
         """Measure speed from where the session begins."""
         self.logged = loop.position
+        self.stepping, self.waited = loop.stepping, loop.waited
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         """Write a row if one is due; the bar moves at each step."""
@@ -79,8 +82,8 @@ class LogCallback(Callback):
     def write(self, loop: Loop, result: StepResult) -> None:
         """Write a row and show it."""
         at = loop.position
-        row = self.row(at, result, _metrics(loop) | self._by_source(loop))
-        self.logged = at
+        row = self.row(at, result, _metrics(loop) | self._by_source(loop), self._waited(loop))
+        self.start(loop)
         self.trackers.write(row)
         done = share_done(loop.job.duration, at)
         self.progress.show(
@@ -94,6 +97,11 @@ class LogCallback(Callback):
             )
         )
 
+    def _waited(self, loop: Loop) -> float | None:
+        """The share of the time of the steps since the last row."""
+        seconds = loop.stepping - self.stepping
+        return (loop.waited - self.waited) / seconds if seconds > 0 else None
+
     def _by_source(self, loop: Loop) -> dict[str, int]:
         """The sequences of each source since the last row, where there are several."""
         names, counts = loop.parts.train.sources, self.mean.by_source
@@ -102,9 +110,16 @@ class LogCallback(Callback):
         return {f"sequences_{name}": n for name, n in zip(names, counts, strict=True)}
 
     def row(
-        self, at: Position, result: StepResult, more: Mapping[str, Any] | None = None
+        self,
+        at: Position,
+        result: StepResult,
+        more: Mapping[str, Any] | None = None,
+        data_wait: float | None = None,
     ) -> dict[str, Any]:
         """The metrics of a step, with more of them.
+
+        Arguments:
+            data_wait: share of the time of the steps that this rank waited for data.
 
         Returns:
             names and numbers; those in `TIMING` depend on the machine.
@@ -128,6 +143,7 @@ class LogCallback(Callback):
             "lr": result.lr,
             "seconds": at.seconds,
             "tokens_per_second": speed,
+            "data_wait": data_wait,
             "mfu": mfu,
             **(more or {}),
         }

@@ -162,6 +162,8 @@ class Loop:
         # By the clock: when the step began, with what the other ranks have not heard of before it;
         # what this rank has reported of it; and the mean of what all have.
         self.began = self.unshared = self.reported = self.agreed = 0.0
+        # Seconds of this rank since the session began: in steps, and of these waiting for data.
+        self.stepping = self.waited = 0.0
 
     def run(self) -> None:
         """Train until the end, or until the step after a request to stop.
@@ -246,9 +248,11 @@ class Loop:
 
     def step(self) -> StepResult:
         """Take a step, and move the position past it unless it does not count."""
-        self.began = time.perf_counter() - self.unshared
+        started = time.perf_counter()
+        self.began = started - self.unshared
         with self.span(f"step {self.position.step + 1}"):
             result = self.take_step()
+        self.stepping += time.perf_counter() - started
         if result.verdict is Verdict.ROLLED_BACK:
             return result
         self.stop.busy = True
@@ -276,7 +280,9 @@ class Loop:
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.
         with self.span("data"):
+            asked = time.perf_counter()
             step = parts.feed.take()
+            self.waited += time.perf_counter() - asked
         whole, by_source = count_over_ranks(step, parts.world)
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))

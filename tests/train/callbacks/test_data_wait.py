@@ -1,0 +1,86 @@
+"""When steps that wait for their data are warned of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from setpoint.config import resolve
+from setpoint.data.config import Loader
+from setpoint.track.progress import Progress
+from setpoint.train.callbacks.data_wait import SECONDS, STEPS, DataWaitCallback
+from setpoint.train.run import train
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..small import small_job
+
+
+class Heard(Progress):
+    """Keeps events and lines."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.notes: list[str] = []
+
+    def write(self, event: str, **facts: Any) -> None:
+        self.events.append((event, facts))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Steps:
+    """A loop, as far as the callback sees it, whose steps take as long as is said."""
+
+    def __init__(self, workers: int = 0) -> None:
+        self.stepping = self.waited = 0.0
+        self.position = Position()
+        self.heard = Heard()
+        section = resolve(Loader(workers=workers))
+        self.callback = DataWaitCallback(section, cast(Any, self.heard), self.heard)
+
+    def take(self, count: int, seconds: float, waited: float) -> None:
+        for _ in range(count):
+            self.stepping += seconds
+            self.waited += waited
+            self.position = Position(step=self.position.step + 1)
+            self.callback.after_step(cast(Loop, self), cast(Any, None))
+
+
+def test_a_stretch_that_waits_is_warned_of_once_and_recorded_each_time() -> None:
+    steps = Steps()
+    steps.take(1, 30.0, 29.0)  # the first one starts the workers
+    steps.take(2 * STEPS, 1.0, 0.25)
+    facts = {"steps": STEPS, "share": 0.25}
+    assert steps.heard.events == [
+        ("data_wait", {"step": 1 + STEPS, **facts}),
+        ("data_wait", {"step": 1 + 2 * STEPS, **facts}),
+    ]
+    assert steps.heard.notes == [
+        f"step {1 + STEPS}: 25% of the last {STEPS} steps were spent waiting for data; "
+        "data.loader.workers is 0: 1 or 2 make batches while steps are computed"
+    ]
+
+
+def test_what_to_raise_where_there_are_workers() -> None:
+    steps = Steps(workers=2)
+    steps.take(1 + STEPS, 1.0, 0.05)
+    (line,) = steps.heard.notes
+    assert "workers is 2 and data.loader.prefetch 2: raise the first, then the second" in line
+
+
+def test_short_waits_and_short_stretches_are_no_matter() -> None:
+    steps = Steps()
+    steps.take(1 + 10 * STEPS, 1.0, 0.049)
+    assert not steps.heard.events
+    steps = Steps()
+    steps.take(1 + STEPS, 0.9 * SECONDS / STEPS, 0.1)
+    assert not steps.heard.events
+
+
+def test_rows_hold_the_share(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=3 steps", "evaluation=null")).directory
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(found) == 3 and all(0 < row["data_wait"] < 1 for row in found)
