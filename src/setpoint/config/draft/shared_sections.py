@@ -17,7 +17,6 @@ from ..values.node import (
     is_frozen,
     replace_given,
     state_of,
-    touched,
     value_or_missing,
 )
 from ..values.reference import Reference, from_environment, may_refer
@@ -25,6 +24,7 @@ from ..words.errors import Invalid, SetpointError
 from ..words.names import Path, dotted
 from ..words.shown import MISSING, children, item_at, nested, rebuild, same
 from ..words.texts import LiteralText, escaped
+from .copying import holds
 from .unknown_keys import place_of
 from .walk import UNTOUCHED, Leaf, leaves, sections
 
@@ -147,8 +147,8 @@ def switch(root: Node, old: Node, new: Node) -> None:
     """
     changes: list[tuple[Node, FieldInfo, object]] = []
     count = 0
-    for path, section in _touched_sections(root, (), set()):
-        for name, value in _touched_holders(section):
+    for path, section, holders in _touched_sections(root, (), set()):
+        for name, value in holders:
             found = {inside: new for inside, part in nested(value) if part is old}
             if not found:
                 continue
@@ -167,20 +167,23 @@ def switch(root: Node, old: Node, new: Node) -> None:
         _replace(section, info, stored)
 
 
-def _touched_sections(config: Node, path: Path, seen: set[int]) -> Iterator[tuple[Path, Node]]:
-    """The sections in which something was set or looked at; no default is made for this."""
+def _touched_sections(
+    config: Node, path: Path, seen: set[int]
+) -> Iterator[tuple[Path, Node, list[tuple[str, Any]]]]:
+    """The sections in which something was set or looked at, and what may hold sections there.
+
+    No default is made for this.
+    """
     seen.add(id(config))
-    yield path, config
-    for name, value in _touched_holders(config):
+    held = vars(config) | (state_of(config).closed or {})
+    names = [name for name, value in held.items() if value.__class__ not in PLAIN and holds(value)]
+    names.sort(key=type(config).__setpoint__.plan.order.__getitem__)
+    holders = [(name, value_or_missing(config, name)) for name in names]
+    yield path, config, holders
+    for name, value in holders:
         for inside, part in nested(value):
             if isinstance(part, Node) and id(part) not in seen:
                 yield from _touched_sections(part, (*path, name, *inside), seen)
-
-
-def _touched_holders(section: Node) -> list[tuple[str, Any]]:
-    """The fields that were set or looked at, but for plain values."""
-    held = [(name, value_or_missing(section, name)) for name in touched(section)]
-    return [(name, value) for name, value in held if value.__class__ not in PLAIN]
 
 
 def _replace(section: Node, info: FieldInfo, stored: object) -> None:

@@ -44,6 +44,8 @@ class Editor(EditorBase):
 
     def __init__(self, root: Node, replace_mappings: bool = False) -> None:
         super().__init__(root, replace_mappings)
+        # Whether the layer that is being merged gave references.
+        self.refers = False
         # By what path a layer first came to a section, which may stand in several places. What is
         # named by its identity is kept, so that nothing else can get the same one.
         self.reached: dict[tuple[int, int], tuple[Path, Node, Origin]] = {}
@@ -68,10 +70,11 @@ class Editor(EditorBase):
         if isinstance(tags, Mapping):
             named = cast(Mapping[str, object], tags)
         rest = {key: value for key, value in values.items() if key != TAG} if named else values
+        self.refers = False
         self.merge_section(self.root, rest, origin, ())
         for tag, value in named.items():
             self.set_tag(str(tag), value, origin, unless=lambda other: other is origin)
-        if may_refer(values):
+        if self.refers:
             bind(self.root)
 
     def set(self, path: Sequence[str], value: object, origin: Origin) -> None:
@@ -163,6 +166,7 @@ class Editor(EditorBase):
     ) -> None:
         kind = unwrapped(info.type)
         if isinstance(kind, SINGLE):
+            self.refers = self.refers or may_refer(value)
             self._put(section, info, value, origin, path)
             return
         structured = isinstance(kind, SectionType | MappingType | FreeType)
@@ -189,6 +193,7 @@ class Editor(EditorBase):
                 raise kind.refuse(value)
             self._section(section, info, kind, origin, path, value)
             return
+        self.refers = self.refers or may_refer(value)
         listed = isinstance(kind, SequenceType | TupleType) and not kind.is_secret()
         if listed and isinstance(value, Mapping):
             edits = cast(Mapping[str, object], value)

@@ -191,7 +191,7 @@ def _rest(section: Node, values: Mapping[str, object], origin: Origin) -> Mappin
     state = state_of(section)
     known = state.frozen or any(layer is origin for layer, _ in state.layers)
     # What a layer sets a second time may be the same section in another place.
-    if known or hasattr(section, "__setpoint_open__"):
+    if known or hasattr(type(section), "__setpoint_open__"):
         return values
     given, rest = type(section).__setpoint__.plan.read(values)
     if given:
