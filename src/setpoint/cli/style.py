@@ -17,6 +17,11 @@ def _colour(stream: TextIO) -> bool:
     return not (os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb")
 
 
+def colours() -> bool:
+    """Whether standard output shows them."""
+    return _colour(sys.stdout)
+
+
 def styled(text: str, code: str, stream: TextIO | None = None) -> str:
     """A text in a style, if the stream is a terminal.
 

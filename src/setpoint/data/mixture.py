@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from setpoint.config import SetpointError
 from setpoint.data.sampler import Sampler
-from setpoint.data.sequences import DataIdentity, Rows, Sequences
+from setpoint.data.sequences import DataIdentity, NamedRows, Rows, Sequences
 from setpoint.shapes.batch import TENSORS, Batch
 
 
@@ -93,6 +94,14 @@ class Mixture:
         """Which documents they begin in, by source."""
         pairs = zip(self.members, rows.parts, strict=True)
         return "; ".join(member.describe(part) for member, part in pairs if len(part))
+
+    def names_in(self, rows: MixedRows) -> list[Sequence[str | None] | None]:
+        """The name of the document of each token, where the sources' sequences know it."""
+        own = [
+            iter(member.names_in(part)) if isinstance(member, NamedRows) else repeat(None)
+            for member, part in zip(self.members, rows.parts, strict=True)
+        ]
+        return [next(own[source]) for source in rows.source.tolist()]
 
 
 def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.Tensor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from setpoint.data.document import FileRecord
 from setpoint.shapes.batch import Batch
@@ -70,4 +70,16 @@ class Sequences(Protocol):
 
     def describe(self, rows: Rows) -> str:
         """Name documents of some of them, for messages."""
+        ...
+
+
+@runtime_checkable
+class NamedRows(Protocol):
+    """Sequences that know of what documents their rows are, for `setpoint data inspect`."""
+
+    def names_in(self, rows: Rows) -> Sequence[Sequence[str | None] | None]:
+        """The name of the document of each of the S + 1 tokens of each row.
+
+        None for padding, and for a row of which it is not known.
+        """
         ...

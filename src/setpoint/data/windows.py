@@ -68,6 +68,16 @@ class Windows:
         more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
         return f"sequences of {corpus.side} from {', '.join(said)}{more}"
 
+    def names_in(self, indices: npt.NDArray[np.int64]) -> list[list[str | None]]:
+        """The name of the document of each token; a separator is its document's end."""
+        positions = (indices * self.stride)[:, None] + np.arange(self.sequence_length + 1)
+        files, last = self.corpus.files, len(self.corpus.tokens) - 1
+        found = np.maximum(np.searchsorted(self.corpus.starts, positions, "right") - 1, 0)
+        return [
+            [files[number].name if at <= last else None for number, at in zip(*row, strict=True)]
+            for row in zip(found.tolist(), positions.tolist(), strict=True)
+        ]
+
 
 def training_windows(corpus: Corpus, sequence_length: int) -> Windows:
     """Cut a corpus into whole windows that do not overlap; what is left at its end is left out.
