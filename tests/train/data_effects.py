@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
+import pytest
 import torch
 
 from setpoint.config import RunError
@@ -23,6 +27,8 @@ KINDS = {
     "Conversations": 'type=conversations, paths=["{tmp}/chats/*.jsonl"], template=plain, '
     "untrained=drop",
     "Random": "type=random, documents=20",
+    "Tokens": 'type=tokens, paths=["{tmp}/a.npy"]',
+    "HubDataset": 'type=huggingface, path="{tmp}/saved"',
 }
 MIXED = (f"data.sources=[{{{KINDS['Random']}, weight=1.0}}, {OTHER}]",)
 
@@ -91,7 +97,73 @@ def mixed_with(kind: str) -> tuple[str]:
     return (f"data.sources=[{{{KINDS[kind]}, weight=1.0}}, {OTHER}]",)
 
 
+def prepare_sources(folder: Path) -> None:
+    """Write what rows name."""
+    ids = np.arange(20_000) * 7919 % 251
+    ids[::200] = 256  # the separator of bytes
+    np.save(folder / "a.npy", ids.astype(np.uint16))
+    np.save(folder / "b.npy", ids[::-1].astype(np.uint16))
+    (ids % 251).astype(np.uint8).tofile(folder / "raw.bin")
+    rows = [f"the text of row {n}, which is long enough" for n in range(90)]
+    table = datasets.Dataset.from_dict({"text": rows, "title": [f"title of {row}" for row in rows]})
+    splits = {"train": table, "other": table.select(range(40))}
+    datasets.DatasetDict(splits).save_to_disk(folder / "saved")
+    datasets.DatasetDict({"train": table.select(range(80))}).save_to_disk(folder / "saved2")
+
+
+def documents(job: Job) -> list[str]:
+    """Names of all documents, with the hashes of what is in them."""
+    found = build_components(job).corpora[0].files
+    return [f"{file.name} {file.sha256}" for file in found]
+
+
+def asked(job: Job) -> dict[str, Any]:
+    """What the library is asked for."""
+    seen: dict[str, Any] = {}
+
+    def load_dataset(path: str, **options: Any) -> Any:
+        seen.update(options, path=path)
+        return datasets.Dataset.from_dict({"text": ["a text"]})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.load_dataset", load_dataset)
+        patch.setenv("SOME_TOKEN", "x")
+        list(job.data.sources[0].build(where="data.sources.0").documents())
+    return seen
+
+
+FIRST = "data.sources.0"
+ALONE = ("data.held_out=0", "evaluation=null")
+TOKENS = (f"data.sources=[{{{KINDS['Tokens']}}}]", "data.held_out=0", "evaluation=null")
+HUB = ("data.sources=[{type=huggingface, path=owner/name}]",)
+SAVED = (f"data.sources=[{{{KINDS['HubDataset']}}}]",)
+RANDOM = (f"data.sources=[{{{KINDS['Random']}, filter={{}}}}]", *ALONE)
 ROWS: dict[str, tuple[Any, ...]] = {
+    "Tokens.name": (f"{FIRST}.name=other", documents, TOKENS),
+    "Tokens.paths": (f'{FIRST}.paths=["{{tmp}}/b.npy"]', documents, TOKENS),
+    "Tokens.token_dtype": (f"{FIRST}.token_dtype=uint16", documents,
+                     (*TOKENS, f'{FIRST}.paths=["{{tmp}}/raw.bin"]', f"{FIRST}.token_dtype=uint8")),
+    "Tokens.separator": (f"{FIRST}.separator=3", documents, TOKENS),
+    "HubDataset.name": (f"{FIRST}.name=other", documents, SAVED),
+    "HubDataset.path": (f"{FIRST}.path={{tmp}}/saved2", documents, SAVED),
+    "HubDataset.split": (f"{FIRST}.split=other", documents, SAVED),
+    "HubDataset.field": (f"{FIRST}.field=title", documents, SAVED),
+    "HubDataset.subset": (f"{FIRST}.subset=en", asked, HUB),
+    "HubDataset.revision": (f"{FIRST}.revision=main", asked, HUB),
+    "HubDataset.data_files": (f'{FIRST}.data_files=["a*.parquet"]', asked, HUB),
+    "HubDataset.token": (f"{FIRST}.token=env:SOME_TOKEN", asked, HUB),
+    "HubDataset.streaming": (f"{FIRST}.streaming=true", asked, HUB),
+    "Filter.shortest": (f"{FIRST}.filter.shortest=5000", documents,
+                          (f'data.sources=[{{{KINDS["Stdlib"]}, filter={{}}}}]', "data.held_out=0",
+                           "evaluation=null")),
+    "Filter.longest": (f"{FIRST}.filter.longest=900", documents,
+                          (*RANDOM, f"{FIRST}.filter.too_long=truncate",
+                           f"{FIRST}.filter.longest=2000")),
+    "Filter.too_long": (f"{FIRST}.filter.too_long=error", documents,
+                           (*RANDOM, f"{FIRST}.filter.too_long=truncate",
+                            f"{FIRST}.filter.longest=90")),
+    "Filter.shards": (f"{FIRST}.filter.shards=3", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
+    "Filter.shard": (f"{FIRST}.filter.shard=1", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Mixture.temperature": (
         "data.mixture.temperature=3", stream, (*MIXED, "data.sources.0.weight=9")),
     "Data.phases": ("data.phases=[{start=2, weights={other=9.0}}]", stream, MIXED),
@@ -108,5 +180,8 @@ ROWS: dict[str, tuple[Any, ...]] = {
                        "data.loader.timeout"),
 }  # fmt: skip
 for kind in KINDS:
+    alone = (f"data.sources=[{{{KINDS[kind]}}}]", *ALONE)
+    ROWS[f"{kind}.filter"] = (f"{FIRST}.filter={{longest=20, too_long=truncate}}", documents,
+                              alone)  # fmt: skip
     ROWS[f"{kind}.weight"] = ("data.sources.0.weight=5", stream, mixed_with(kind))
     ROWS[f"{kind}.epochs"] = ("data.sources.0.epochs=0.001", stream, mixed_with(kind))

@@ -39,6 +39,7 @@ from setpoint.train.step.position import Position
 from ..data.tokenizers_here import byte_level
 from .compile_effects import ROWS as COMPILE_ROWS
 from .data_effects import ROWS as DATA_ROWS
+from .data_effects import prepare_sources
 from .evaluation_effects import ROWS as EVALUATION_ROWS
 from .expert_effects import ROWS as EXPERT_ROWS
 from .group_effects import ROWS as GROUP_ROWS
@@ -376,6 +377,7 @@ class Before:
             rows[1]["completion"] = "" if number == 3 else "b"
             text = "\n".join(json.dumps(row) for row in rows)
             (folder / "chats" / f"{number}.jsonl").write_text(text)
+        prepare_sources(folder)
         byte_level(folder / "tokenizer")
         byte_level(folder / "other", vocab_size=280)
 

@@ -20,7 +20,7 @@ from setpoint.train.other_names import OTHER_NAMES
 from ..snapshots import compare
 
 # Names that two fields answer to, since the systems that use them mean one or the other.
-AMBIGUOUS = {"batch_size"}
+AMBIGUOUS = {"batch_size", "lr_scale"}
 
 
 def called() -> dict[str, list[str]]:
@@ -380,7 +380,7 @@ MEANT = {
     "strategy": "",
     "hooks": "",
     "ema": "",
-    "temperature": "",
+    "temperature": "data.mixture.temperature",
     "random_state": "",
     "parallel.tp": "",
     "parallel.dp": "",

@@ -36,6 +36,7 @@ from ..data.tokenizers_here import byte_level
 from ..loss.liger_stand_in import liger_stand_in
 from ..memory.spared import spared_device
 from ..precision.gpu_stand_in import gpu_stand_in
+from .data_effects import prepare_sources
 from .small import small_job
 
 allow_imports(__name__)
@@ -55,6 +56,11 @@ JOBS: dict[str, tuple[str, ...]] = {
         "loss=chunked_cross_entropy",
         "optimizer=schedule_free_adamw",
         "schedule=constant",
+    ),
+    "tokens, data sets": (
+        "data.sources=[{type=tokens, paths=[{tmp}/a.npy], weight=1.0}, {type=huggingface, "
+        "path={tmp}/saved, weight=2.0, filter={shards=2, longest=30, too_long=truncate}}]",
+        "data.phases=[{start=1, weights={tokens=3.0}}]",
     ),
     "stdlib, sgd, layers again": (
         STDLIB,
@@ -185,6 +191,8 @@ def job_of(name: str, folder: Path) -> Job:
     for number in range(24):
         text = "one two three four five six seven eight nine ten " * 9
         (folder / "text" / f"{number}.txt").write_text(f"{number}: {text}")
+    if name == "tokens, data sets":
+        prepare_sources(folder)
     if TOKENIZER in JOBS[name]:
         byte_level(folder / "tokenizer")
     if CHATS in JOBS[name]:

@@ -15,6 +15,7 @@ from setpoint.data.config import Data
 from setpoint.data.document import Document, FileRecord, Source, TokenSource
 from setpoint.data.sequences import DataIdentity
 from setpoint.data.sources.config import SourceConfig
+from setpoint.data.sources.limits import Limits
 from setpoint.data.split import split_documents, split_position
 from setpoint.data.token_row import TokenArray, TokenRow
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -55,6 +56,7 @@ class Corpus:
         starts: (documents,) the first token of each.
         source: (documents,) which of `sources` each is from.
         trained: (T,) bool, which tokens are targets; None: all.
+        limited: what filters of sources left out or truncated, in words.
     """
 
     side: str
@@ -68,6 +70,7 @@ class Corpus:
     starts: npt.NDArray[np.int64]
     source: npt.NDArray[np.int64]
     trained: TokenRow | None = None
+    limited: tuple[str, ...] = ()
 
     def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Which of `sources` the tokens at positions are from; a separator ends its document."""
@@ -91,12 +94,14 @@ def build_corpus(
     side: str,
     where: str = "data.sources",
     sources: Sequence[str] = (),
+    limited: Sequence[str] = (),
     show: Show | None = None,
 ) -> Corpus:
     """Tokenize documents and lay them in a row, in the order given.
 
     Arguments:
         sources: names of the sources, with which those of documents begin; none: they are of one.
+        limited: see `Corpus`.
 
     Raises:
         SetpointError: the tokenizer cannot take a document, which is named.
@@ -131,6 +136,7 @@ def build_corpus(
         starts=row.starts,
         source=np.array([_source_of(file.name, sources) for file in files], np.int64),
         trained=row.targets(),
+        limited=tuple(limited),
     )
 
 
@@ -215,8 +221,9 @@ def build_named_corpus(
         SetpointError: a source cannot be read, or there is no text in any.
     """
     documents: list[Document] = []
+    limited: list[str] = []
     for index, source in enumerate(sources):
-        for document in documents_of(source, f"{where}.{index}", tokenizer):
+        for document in documents_of(source, f"{where}.{index}", tokenizer, limited):
             documents += [document] * bool(document.size)
             if show is not None:
                 show(f"reading documents of {name}", len(documents), None)
@@ -224,7 +231,9 @@ def build_named_corpus(
         raise SetpointError(f"{where}: no source holds a single byte of text")
     documents.sort(key=lambda document: split_position(document.name))
     names = [source.name for source in sources]
-    return build_corpus(documents, tokenizer, side=name, where=where, sources=names, show=show)
+    return build_corpus(
+        documents, tokenizer, side=name, where=where, sources=names, limited=limited, show=show
+    )
 
 
 class Corpora(NamedTuple):
@@ -252,7 +261,8 @@ def build_corpora(
         SetpointError: a source cannot be read, or a side is empty.
     """
     documents: list[Document] = []
-    for document in read_sources(config, tokenizer):
+    limited: list[str] = []
+    for document in read_sources(config, tokenizer, limited):
         documents.append(document)
         if show is not None:
             show("reading documents", len(documents), None)
@@ -273,7 +283,10 @@ def build_corpora(
                 f"data.held_out = {config.held_out:g}.\nValid: more documents, or another share."
             )
         of = names[index : index + 1] if mixed else names
-        train.append(build_corpus(part, tokenizer, side="train", sources=of, show=show))
+        told = () if index else limited
+        train.append(
+            build_corpus(part, tokenizer, side="train", sources=of, limited=told, show=show)
+        )
     if config.validation:
         held = build_named_corpus(
             "held_out", config.validation, tokenizer, where="data.validation", show=show
@@ -298,11 +311,14 @@ def _no_text(config: Data) -> str:
     )
 
 
-def read_sources(config: Data, tokenizer: Tokenizer) -> Iterator[Document]:
+def read_sources(
+    config: Data, tokenizer: Tokenizer, limited: list[str] | None = None
+) -> Iterator[Document]:
     """The documents of all sources, one source after the other.
 
     Arguments:
         config: the section `data`.
+        limited: see `documents_of`.
 
     Returns:
         an iterator; files are read as it advances.
@@ -311,15 +327,35 @@ def read_sources(config: Data, tokenizer: Tokenizer) -> Iterator[Document]:
         SetpointError: a source cannot be read.
     """
     for index, source in enumerate(config.sources):
-        yield from documents_of(source, f"data.sources.{index}", tokenizer)
+        yield from documents_of(source, f"data.sources.{index}", tokenizer, limited)
 
 
-def documents_of(section: SourceConfig, where: str, tokenizer: Tokenizer) -> Iterator[Document]:
-    """The documents of one source, which may be a user's class, each checked.
+def documents_of(
+    section: SourceConfig, where: str, tokenizer: Tokenizer, limited: list[str] | None = None
+) -> Iterator[Document]:
+    """The documents of one source that its filter keeps.
+
+    Arguments:
+        limited: gets a line about what the filter left out or truncated, at the end.
 
     Raises:
         SetpointError: the source cannot be read, or gives anything but documents of its name.
     """
+    documents = _checked_documents(section, where, tokenizer)
+    if section.filter is None:
+        yield from documents
+        return
+    limits = Limits(section.filter, where=where)
+    yield from limits.apply(documents)
+    summary = limits.summary(section.name)
+    if limited is not None and summary:
+        limited.append(summary)
+
+
+def _checked_documents(
+    section: SourceConfig, where: str, tokenizer: Tokenizer
+) -> Iterator[Document]:
+    """The documents of a source, which may be a user's class, each checked."""
     source: object = section.build(where=where)
     kind = type(source)
     method = "tokenized" if hasattr(source, "tokenized") else "documents"

@@ -9,7 +9,7 @@ from setpoint.config import RUNTIME, Added, Meant, Operation
 from setpoint.data.sources.suffixes import TEXT, format_of
 
 # A list of sources is a path such as `data.sources`.
-NEW_OF_SOURCES = {"weight": None, "epochs": None}
+NEW_OF_SOURCES = {"weight": None, "epochs": None, "filter": None}
 READ_AS_RECORDS = (
     "files of records are no longer read as plain text; format = 'text' reads them as before"
 )

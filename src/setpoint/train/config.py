@@ -92,7 +92,6 @@ class Job(
             "num_train_epochs",
             "num_epochs",
             "max_epochs",
-            "epochs",
             "max_steps",
             "train_steps",
             "total_steps",

@@ -319,9 +319,22 @@ def _text_files(field: str) -> Converter:
             paths = [given.text]
         if not paths or not all(paths):
             return None
+        if given.name in HUB and len(paths) == 1 and _may_be_hub_id(paths[0]):
+            hub = {"type": "huggingface", "path": paths[0]}
+            return Ours({field: [hub]}, "a list of sources")
         return Ours({field: [{"type": "text", "paths": paths}]}, "a list of sources")
 
     return convert
+
+
+HUB = ("dataset", "dataset_name", "train_dataset", "eval_dataset", "validation_dataset")
+
+
+def _may_be_hub_id(path: str) -> bool:
+    """Whether a name is rather that of a data set of the hub than of a file."""
+    owner, _, name = path.partition("/")
+    is_word = all(part.replace("-", "").replace("_", "").isalnum() for part in (owner, name or "a"))
+    return is_word and not os.path.exists(path)
 
 
 def _text_value(field: str) -> Converter:
@@ -438,6 +451,11 @@ def _share_held_out(given: Given) -> Ours | str | None:
     return "Setpoint calls it data.held_out, a fraction of the documents such as 0.05."
 
 
+NO_REMOTE_CODE = (
+    "There is no trust_remote_code: code that comes with a data set or a model is never run. Leave "
+    "it out; data sets that are files (Parquet, JSON Lines, CSV) and models that transformers has "
+    "need none."
+)
 NO_ADAPTER = "There are no adapters (LoRA, QLoRA) here yet: all weights are trained."
 NO_QUANTIZATION = (
     "Weights are not quantized for training; precision.params and precision.float8 are the formats "
@@ -534,6 +552,7 @@ OTHER_NAMES: dict[str, Converter | str] = {
     **dict.fromkeys(("gpus", "devices", "num_nodes", "nnodes", "nproc_per_node"), ONE_PROCESS),
     **dict.fromkeys(("ddp", "fsdp", "deepspeed", "zero_stage", "tensor_parallel_size",
                      "pipeline_parallel_size"), ONE_PROCESS),
+    **dict.fromkeys(("trust_remote_code", "allow_remote_code"), NO_REMOTE_CODE),
     **dict.fromkeys(("shuffle", "shuffle_seed", "shuffle_data"), SHUFFLED),
     "log_dir": "Logs stand in the run directory, workspace/experiment/name-fingerprint: set "
     "workspace, experiment or name.",

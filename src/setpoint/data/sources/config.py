@@ -10,7 +10,17 @@ from importlib import import_module
 from math import inf
 from typing import ClassVar, Literal
 
-from setpoint.config import IDENTITY, Config, Problem, Rule, check, field
+from setpoint.config import (
+    IDENTITY,
+    RUNTIME,
+    Config,
+    Problem,
+    Rule,
+    Secret,
+    check,
+    dead,
+    field,
+)
 
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"
@@ -18,6 +28,48 @@ NAME = r"[A-Za-z0-9_.\-]+"
 NOT_PLAIN = "text-files-hold-records"
 
 Format = Literal["text", "jsonl", "csv", "parquet", "arrow"]
+
+
+class Filter(Config, role=IDENTITY):
+    """Limits on the documents of a source."""
+
+    shortest: int = field(default=0, ge=0, also_called=("min_length", "min_len"))
+    """Shortest document in bytes of text, or in tokens where the source has tokens; shorter ones
+    are left out."""
+
+    longest: int | None = field(default=None, ge=1, also_called=("max_doc_length", "max_chars"))
+    """Longest document, in the same units; null: no limit."""
+
+    too_long: Literal["drop", "truncate", "error"] = field(
+        default="drop", also_called=("overflow", "truncation")
+    )
+    """What becomes of a longer document: left out, cut at the limit, or an error."""
+
+    shards: int | None = field(
+        default=None, ge=2, also_called=("num_shards", "dataset_shard_num", "shard_count")
+    )
+    """Number of parts that the documents are divided into by a hash of their names; null: one."""
+
+    shard: int = field(
+        default=0, ge=0, also_called=("shard_index", "shards_idx", "dataset_shard_idx")
+    )
+    """Part to read, from 0."""
+
+    @dead("too_long")
+    def _too_long_is_dead(self) -> str | None:
+        return "there is no longest" if self.longest is None else None
+
+    @dead("shard")
+    def _shard_is_dead(self) -> str | None:
+        return "there is one part" if self.shards is None else None
+
+    @check
+    def _check_limits(self) -> Iterator[Problem]:
+        if self.longest is not None and self.longest < self.shortest:
+            message = f"is below shortest = {self.shortest}"
+            yield Problem("longest", message, valid=(str(self.shortest),))
+        if self.shards is not None and self.shard >= self.shards:
+            yield Problem("shard", f"there are {self.shards}", valid=(f"0 to {self.shards - 1}",))
 
 
 class SourceConfig(Config, role=IDENTITY):
@@ -35,6 +87,9 @@ class SourceConfig(Config, role=IDENTITY):
     epochs: float | None = field(default=None, gt=0, lt=inf, before=None)
     """Epoch limit in a mixture: passes over the source after which the others share its place;
     null: no limit."""
+
+    filter: Filter | None = field(default=None, before=None)
+    """Limits on length, and the part that is read; null: all documents as they are."""
 
     sized_by: ClassVar[str] = ""
     """`module:function` that `most_tokens` calls with the section; empty: the size is unknown."""
@@ -105,7 +160,6 @@ class Text(
             "train_file",
             "train_files",
             "data_path",
-            "data_files",
             "dataset_path",
             "train_data_dir",
         )
@@ -180,6 +234,94 @@ class Conversations(
     @check
     def _check_paths(self) -> Iterator[Problem]:
         yield from _path_problems(self.paths, "chats.jsonl", "chats/*.jsonl")
+
+
+class HubDataset(
+    SourceConfig,
+    type="huggingface",
+    owner="setpoint.data.sources.huggingface:HubDatasetSource",
+    rules=(
+        Rule("setpoint.data.sources.hub_files:path_problems", (),
+             "Whether the data set can be there", needs="files"),
+    ),
+):  # fmt: skip
+    """Data set of the Hugging Face hub, or a local one of the library `datasets`."""
+
+    name: str = field(default="huggingface", pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+    path: str = field(also_called=("hf_name", "hf_dataset_name", "repo_id"))
+    """Hub id, such as "HuggingFaceFW/fineweb-edu"; or a folder that `save_to_disk` wrote or that
+    holds data files."""
+
+    subset: str | None = field(
+        default=None, also_called=("hf_config", "hf_dataset_config", "dataset_config_name")
+    )
+    """Subset (configuration) of the data set, by name; null: the default one."""
+
+    split: str = field(default="train", also_called=("hf_split", "hf_dataset_split"))
+    """Split to read, in the syntax of `datasets`: "train", "train[:10%]", "train+test"."""
+
+    revision: str | None = field(default=None, also_called=("hf_revision", "commit"))
+    """Branch, tag or commit on the hub; null: the newest. A commit never changes."""
+
+    data_files: tuple[str, ...] = field(default=(), also_called=("files",))
+    """Data files inside the data set, globs included; empty: as its own configuration says."""
+
+    token: Secret | None = field(
+        default=None, role=RUNTIME, also_called=("hf_token", "use_auth_token", "hf_use_auth_token")
+    )
+    """Reference to the access token of the hub: "env:HF_TOKEN"; null: that of `hf auth login`."""
+
+    streaming: bool = field(default=False, role=RUNTIME, also_called=("hf_streaming", "stream"))
+    """Read the files as they are needed instead of downloading them first. The documents are the
+    same."""
+
+    # The last one: from here on `field` is this.
+    field: str = field(
+        default="text", also_called=("text_field", "text_column", "hf_dataset_text_field")
+    )
+    """Field that holds the text: a column, dotted for what is nested."""
+
+    @check
+    def _check_path(self) -> Iterator[Problem]:
+        for name in ("path", "split", "field"):
+            if not getattr(self, name):
+                yield Problem(name, "is empty")
+
+
+class Tokens(
+    SourceConfig,
+    type="tokens",
+    owner="setpoint.data.sources.tokens:TokensSource",
+    rules=(
+        Rule("setpoint.data.sources.token_files:file_problems", ("paths", "token_dtype"),
+             "Whether the paths lead to whole files of tokens", needs="files"),
+    ),
+):  # fmt: skip
+    """Token ids that another program made: .npy, nanoGPT's .bin, Megatron's .bin with .idx."""
+
+    sized_by = "setpoint.data.sources.token_files:most_tokens"
+
+    name: str = field(default="tokens", pattern=NAME)
+    """Source name: prefix of its documents' names, unique among the sources."""
+
+    paths: tuple[str, ...] = field(also_called=("token_files", "bin_files", "shard_dir"))
+    """Files (.npy, .bin), folders and globs, relative to the working directory. They are mapped
+    into memory."""
+
+    token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
+    """Token dtype of .bin files without header or .idx, such as nanoGPT's uint16; null: as the
+    files say."""
+
+    separator: int | None = field(
+        default=None, ge=0, also_called=("eod_id", "eos_token_id", "bos_token_id")
+    )
+    """Token id that separates documents in files without .idx; null: the tokenizer's separator."""
+
+    @check
+    def _check_paths(self) -> Iterator[Problem]:
+        yield from _path_problems(self.paths, "shards", "shards/*.npy")
 
 
 class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:RandomSource"):

@@ -296,13 +296,18 @@ def _present(
         chosen = [name if name in have else name.partition(".")[0] for name in columns]
     for column in chosen:
         if column not in have:
-            shown = ", ".join(have[:SHOWN_KEYS]) + (", ..." if len(have) > SHOWN_KEYS else "")
-            close = nearest(column, list(have))
-            raise SetpointError(
-                f"{where}: {name} has no column {column!r}; its columns are {shown}.\n"
-                f"Valid: {', '.join(close) or 'one of them'}."
-            )
+            raise SetpointError(missing_column(where, name, column, have))
     return list(dict.fromkeys(chosen))
+
+
+def missing_column(where: str, name: str, column: str, have: Sequence[str]) -> str:
+    """The message about a column that a table does not have."""
+    shown = ", ".join(have[:SHOWN_KEYS]) + (", ..." if len(have) > SHOWN_KEYS else "")
+    close = nearest(column, list(have))
+    return (
+        f"{where}: {name} has no column {column!r}; its columns are {shown}.\n"
+        f"Valid: {', '.join(close) or 'one of them'}."
+    )
 
 
 def _rows_of_batches(batches: Any, name: str, where: str) -> Iterator[Row]:

@@ -97,6 +97,9 @@ def data_line(job: Job, parts: Components) -> str:
         f"data: {count:,} document{'s' * (count != 1)}, "
         f"{short_count(train.tokens)} tokens to train on{held_out}"
     )
+    limited = [said for corpus in parts.corpora for said in corpus.limited]
+    if parts.held_out is not None:
+        limited += parts.held_out.corpus.limited
     # An epoch is all windows once, each of which is a sequence of a step.
     per_epoch = len(parts.train) / job.batch.global_size
     meant: list[str] = []
@@ -107,7 +110,7 @@ def data_line(job: Job, parts: Components) -> str:
             tokens = job.batch.global_size * job.batch.sequence_length
             steps = limit.count if limit.unit == "steps" else limit.count / tokens
             meant.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
-    return "; ".join([line, *meant])
+    return "\n".join(["; ".join([line, *meant]), *(f"filter: {said}" for said in limited)])
 
 
 def build_components(

@@ -59,7 +59,7 @@ class EvaluationData(Config, role=RUNTIME):
 class Best(Config, role=RUNTIME):
     """Metric that selects the best checkpoint."""
 
-    data: str = field(default=HELD_OUT, pattern=NAME, also_called=("score_split", "split"))
+    data: str = field(default=HELD_OUT, pattern=NAME, also_called=("score_split",))
     """Validation set, by name; held_out is the split of `data.held_out`."""
 
     metric: Metric = field(default="loss", also_called=("score_name", "metric_for_best_model"))

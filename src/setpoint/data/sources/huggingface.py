@@ -1,0 +1,147 @@
+"""Data sets of the Hugging Face hub and of the library `datasets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from setpoint.config import SetpointError
+from setpoint.data.document import Document
+from setpoint.data.sources.config import HubDataset
+from setpoint.data.sources.files import EXTRA
+from setpoint.data.sources.hub_files import folder_of, is_saved, path_problems
+from setpoint.data.sources.records import Row, as_utf8, missing_column, text_at
+
+REASONS = {
+    "DatasetNotFoundError": "there is no such data set on the hub, or it is private or gated and "
+    "needs a token",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the data set is not in the cache",
+    "GatedRepoError": "its license must first be accepted on the hub by the token's account",
+    "RevisionNotFoundError": "there is no such revision",
+}
+
+
+class HubDatasetSource:
+    """Documents from a field of a data set, a row each.
+
+    Arguments:
+        where: the path of `config` in the job, for messages.
+    """
+
+    def __init__(self, config: HubDataset, *, where: str = "data.sources") -> None:
+        self.config = config
+        self.where = where
+
+    def documents(self) -> Iterator[Document]:
+        """The rows of the split, named `<name>/<split>#<number>`.
+
+        Raises:
+            SetpointError: the package is missing, the data set cannot be had or read, it has no
+                such split or field, or a row holds no text there; with the row.
+        """
+        field, where = self.config.field, f"{self.where}.field"
+        for row in self.rows((field,)):
+            yield Document(row.name, as_utf8(text_at(row, field, where), row, where))
+
+    def rows(self, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
+        """The rows of the split.
+
+        Arguments:
+            columns: those that are needed, which may be dotted; None: all.
+
+        Raises:
+            SetpointError: see `documents`.
+        """
+        config = self.config
+        name = f"{config.name}/{config.split}"
+        for problem in path_problems(config):
+            raise SetpointError(f"{self.where}.{problem.path}: {problem.message}. {problem.hint}")
+        table, number = self._loaded(), -1
+        try:
+            have = table.column_names  # None where only the rows of a stream say it
+            if columns is not None and have is not None:
+                for column in columns:
+                    top = column if column in have else column.partition(".")[0]
+                    if top not in have:
+                        raise SetpointError(missing_column(f"{self.where}.field", name, top, have))
+                tops = [c if c in have else c.partition(".")[0] for c in columns]
+                table = table.select_columns(list(dict.fromkeys(tops)))
+            for number, values in enumerate(table):
+                yield Row(name, "row", number, values)
+        except (SetpointError, GeneratorExit):
+            raise
+        except Exception as error:  # the readers of many formats have their own
+            raise self._refused(f"row {number + 2:,} of {name} cannot be read", error) from error
+        if number < 0:
+            raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
+
+    def _loaded(self) -> Any:
+        try:
+            import datasets
+        except ModuleNotFoundError as error:
+            raise SetpointError(
+                f"{self.where}: type = huggingface needs the package {error.name!r}.\n"
+                f"Valid: pip install {EXTRA}"
+            ) from None
+        config, folder = self.config, folder_of(self.config)
+        if folder is not None and is_saved(folder):
+            return self._saved(datasets, folder)
+        token = None
+        if config.token is not None:
+            try:
+                token = str(config.token.reveal())
+            except SetpointError as error:
+                raise SetpointError(f"{self.where}.token: {error}") from None
+        try:
+            return datasets.load_dataset(
+                folder or config.path,
+                name=config.subset,
+                split=config.split,
+                revision=config.revision,
+                data_files=list(config.data_files) or None,
+                token=token,
+                streaming=config.streaming,
+            )
+        except Exception as error:  # of the library, of the hub and of the connection
+            raise self._refused(f"the data set {config.path!r} cannot be had", error) from error
+
+    def _saved(self, datasets: Any, folder: str) -> Any:
+        """The split of a data set on disk."""
+        split, slice_ = self.config.split.partition("[")[::2]
+        try:
+            found = datasets.load_from_disk(folder)
+        except Exception as error:
+            raise self._refused(f"the data set in {folder} cannot be read", error) from error
+        if slice_ or "+" in split:
+            raise SetpointError(
+                f"{self.where}.split: {self.config.split!r} is more than the name of a split, and "
+                f"{folder} was written by save_to_disk.\nValid: the name of a split."
+            )
+        if isinstance(found, datasets.DatasetDict):
+            if split not in found:
+                raise SetpointError(
+                    f"{self.where}.split: {folder} has no split {split!r}.\n"
+                    f"Valid: {', '.join(map(str, found))}."
+                )
+            return found[split]
+        if found.split is not None and str(found.split) != split:
+            raise SetpointError(
+                f"{self.where}.split: {folder} holds the split '{found.split}', not {split!r}.\n"
+                f"Valid: {found.split}."
+            )
+        return found
+
+    def _refused(self, what: str, error: Exception) -> SetpointError:
+        chain: list[type] = []
+        cause: BaseException | None = error
+        while cause is not None:
+            chain += type(cause).__mro__
+            cause = cause.__cause__ or cause.__context__
+        known = (REASONS[kind.__name__] for kind in chain if kind.__name__ in REASONS)
+        text = str(error).strip().partition("\n")[0]
+        reason = next(known, "") or f"{text or 'no reason is given'} ({type(error).__name__})"
+        return SetpointError(
+            f"{self.where}: {what}: {reason}.\n"
+            "Valid: the id of a data set on the hub, with subset, split and revision that it has; "
+            "a folder; files of your own with type = 'text'."
+        )

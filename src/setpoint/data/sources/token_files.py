@@ -1,0 +1,198 @@
+"""Files of token ids as other systems write them: their layouts, read without numpy."""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from setpoint.config import Problem, SetpointError
+from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.files import HERE, File, Found, find_files, problems_of
+from setpoint.data.sources.remote import is_remote
+
+SUFFIXES = (".npy", ".bin")
+WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
+# First number of 256 32-bit ones before the tokens: modded-nanogpt's and llm.c's files. The second
+# is a version, the third the number of tokens.
+MAGIC = {20240520: "uint16", 20240801: "uint32"}
+HEADER = 256 * 4
+INDEX_MAGIC = b"MMIDIDX\x00\x00"
+# Megatron's codes; 6 and 7 are floating point.
+INDEX_TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How tokens lie in a `.bin` file.
+
+    Arguments:
+        offset: bytes before the first token.
+        documents: (documents + 1,) where each begins, in tokens; None: the file does not say.
+    """
+
+    dtype: str
+    offset: int
+    count: int
+    documents: array[int] | None = None
+
+
+def token_files(config: Tokens, field: str) -> Found:
+    """The files of a source.
+
+    Arguments:
+        field: dotted path of `paths`, for messages.
+    """
+    found = find_files(config.paths, name=config.name, field=field, wanted=_is_wanted, remote=False)
+    for index, path in enumerate(config.paths):
+        if is_remote(path) and f"{field}.{index}" not in found.errors:
+            found.errors[f"{field}.{index}"] = SetpointError(
+                f"{field}.{index}: '{path}' lies elsewhere, and token files are mapped into "
+                "memory.\nValid: a path on this machine; copy the files."
+            )
+    wrong = [file for file in found.files.values() if not _is_wanted(file)]
+    if wrong and field not in found.errors:
+        found.errors[field] = SetpointError(
+            f"{field}: {wrong[0]} is no file of tokens.\n"
+            f"Valid: {' and '.join(SUFFIXES)} files; of Megatron's pairs the .bin."
+        )
+    return found
+
+
+def _is_wanted(file: File) -> bool:
+    return file.suffix in SUFFIXES
+
+
+def layout_of(path: Path, dtype: str | None, where: str) -> Layout:
+    """How tokens lie in a `.bin` file: as its index or header says, or all of it.
+
+    Arguments:
+        dtype: as the configuration says it.
+        where: dotted path of the section, for messages.
+
+    Raises:
+        SetpointError: neither says the dtype, both do and differ, or the file is cut short.
+    """
+    size = path.stat().st_size
+    index = path.with_suffix(".idx")
+    found = _indexed(index, f"{where}.paths") if index.is_file() else _headed(path, size)
+    if found is None:
+        if dtype is None:
+            raise SetpointError(
+                f"{where}.token_dtype: {path} has neither a header nor an .idx file beside it "
+                "that says the dtype of its tokens.\n"
+                "Valid: uint16 for nanoGPT's files, or what wrote them."
+            )
+        if size % WIDTHS[dtype]:
+            raise SetpointError(
+                f"{where}.paths: {path} has {size:,} bytes, which is no multiple of {dtype}'s "
+                f"{WIDTHS[dtype]}: it is cut short, or of another dtype.\nValid: a whole file."
+            )
+        return Layout(dtype, 0, size // WIDTHS[dtype])
+    if dtype is not None and dtype != found.dtype:
+        raise SetpointError(
+            f"{where}.token_dtype: {dtype} is not what {path} says, {found.dtype}.\n"
+            f"Valid: null, or {found.dtype}."
+        )
+    have = (size - found.offset) // _width(found.dtype)
+    if have < found.count:
+        raise SetpointError(
+            f"{where}.paths: {path} is cut short: it holds {have:,} of the {found.count:,} tokens "
+            f"that its {'index' if index.is_file() else 'header'} says.\nValid: a whole file."
+        )
+    return found
+
+
+def _width(dtype: str) -> int:
+    return int("".join(sign for sign in dtype if sign.isdigit())) // 8
+
+
+def _headed(path: Path, size: int) -> Layout | None:
+    if size < HEADER:
+        return None
+    with path.open("rb") as file:
+        magic, _, count = struct.unpack("<3i", file.read(12))
+    return Layout(MAGIC[magic], HEADER, count) if magic in MAGIC and count > 0 else None
+
+
+def _indexed(path: Path, where: str) -> Layout:
+    """The layout that Megatron's index says."""
+    with path.open("rb") as file:
+        head = file.read(34)
+        if len(head) < 34 or not head.startswith(INDEX_MAGIC):
+            raise SetpointError(
+                f"{where}: {path} is no index of Megatron's.\n"
+                "Valid: the .idx file that was written with the .bin file beside it."
+            )
+        version, code, sequences, documents = struct.unpack("<QBQQ", head[9:])
+        lengths, pointers, ends = (
+            _numbers(file.read(count * width), kind, count, path, where)
+            for kind, width, count in (
+                ("i", 4, sequences),
+                ("q", 8, sequences),
+                ("q", 8, documents),
+            )
+        )
+    if version != 1 or code not in INDEX_TYPES:
+        raise SetpointError(
+            f"{where}: {path} says version {version} and dtype {code}.\n"
+            f"Valid: version 1, and whole numbers: {', '.join(map(str, INDEX_TYPES))}."
+        )
+    starts, total = array("q", [0]), 0
+    width = _width(INDEX_TYPES[code])
+    for number, length in enumerate(lengths):
+        if pointers[number] != total * width:
+            raise SetpointError(
+                f"{where}: {path}: sequence {number:,} begins at byte {pointers[number]:,} and not "
+                f"where the one before ends, {total * width:,}.\nValid: sequences in a row."
+            )
+        total += length
+        starts.append(total)
+    # A document is one or several sequences.
+    found = array("q", (starts[end] for end in ends if end < len(starts)))
+    if not found or found[0] != 0 or found[-1] != total:
+        found = starts
+    return Layout(INDEX_TYPES[code], 0, total, found)
+
+
+def _numbers(data: bytes, kind: str, count: int, path: Path, where: str) -> array[int]:
+    numbers = array(kind)
+    if len(data) < count * numbers.itemsize:
+        raise SetpointError(f"{where}: the index {path} is cut short.\nValid: a whole file.")
+    numbers.frombytes(data)
+    return numbers
+
+
+def most_tokens(config: Tokens) -> int | None:
+    """Tokens of the files as far as their sizes and the dtype say it."""
+    found = token_files(config, f"{HERE}.paths")
+    if found.errors or config.token_dtype is None:
+        return None
+    return (
+        sum(os.stat(str(file)).st_size for file in found.files.values())
+        // WIDTHS[config.token_dtype]
+    )
+
+
+def file_problems(config: Tokens) -> Iterator[Problem]:
+    """Find paths that lead to no files, and files that are not what they should be."""
+    found = token_files(config, f"{HERE}.paths")
+    errors = dict(found.errors)
+    for file in found.files.values():
+        if isinstance(file, Path) and file.suffix == ".bin" and not errors:
+            if file.with_suffix(".idx").is_file():
+                continue  # it may be long
+            try:
+                layout_of(file, config.token_dtype, HERE)
+            except SetpointError as error:
+                errors[str(error).partition(": ")[0]] = error
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                errors[f"{HERE}.paths"] = SetpointError(
+                    f"{HERE}.paths: cannot read {file}: {reason}.\n"
+                    "Valid: a file this user may read."
+                )
+    yield from problems_of(errors)

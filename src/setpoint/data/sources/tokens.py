@@ -1,0 +1,128 @@
+"""Tokens that were made elsewhere: `.npy`, nanoGPT's `.bin`, Megatron's `.bin` and `.idx`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.config import SetpointError
+from setpoint.data.document import Document
+from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.files import named_errors
+from setpoint.data.sources.token_files import layout_of, token_files
+from setpoint.data.tokenizers.tokenizer import Tokenizer
+
+Ids = npt.NDArray[np.integer[Any]]
+CHUNK = 1 << 22  # tokens that are looked at, at a time
+SAMPLE = 4096
+
+
+class TokensSource:
+    """Documents from files of token ids, which are mapped into memory.
+
+    Arguments:
+        where: the path of `config` in the job, for messages.
+    """
+
+    def __init__(self, config: Tokens, *, where: str = "data.sources") -> None:
+        self.config = config
+        self.where = where
+
+    def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
+        """The documents: as an index says, or divided at separators, or a file each.
+
+        Separators at the ends of a document are left out, as they stand between documents anyway.
+
+        Raises:
+            SetpointError: a file is missing, damaged, empty or of another dtype, or holds an id
+                that is none of the tokenizer's; with file and position.
+        """
+        separator = self.config.separator
+        separator = tokenizer.separator if separator is None else separator
+        for name, file in token_files(self.config, f"{self.where}.paths").checked().items():
+            ids, bounds = self._mapped(Path(str(file)))
+            found = self._separators(ids, separator, tokenizer, file)
+            if bounds is not None:
+                parts = [_bare(ids, *ends, separator) for ends in pairwise(bounds)]
+            else:
+                ends = [-1, *found, len(ids)]
+                parts = [(start + 1, end) for start, end in pairwise(ends)]
+            parts = [(start, end) for start, end in parts if start < end]
+            if not parts:
+                raise SetpointError(
+                    f"{self.where}.paths: {file} holds no tokens but separators.\n"
+                    "Valid: a file with tokens; leave this one out."
+                )
+            for number, (start, end) in enumerate(parts):
+                numbered = f"{name}#{number:06d}" if len(parts) > 1 else name
+                yield Document(numbered, tokens=ids[start:end])
+
+    def _mapped(self, path: Path) -> tuple[Ids, Sequence[int] | None]:
+        """Tokens of a file, and where its documents begin, where it says."""
+        dtype = self.config.token_dtype
+        with named_errors(path, f"{self.where}.paths"):
+            if path.suffix == ".npy":
+                ids, bounds = np.load(path, mmap_mode="r", allow_pickle=False), None
+                self._check_array(ids, path)
+            else:
+                layout = layout_of(path, dtype, self.where)
+                bounds, kind = layout.documents, np.dtype(layout.dtype).newbyteorder("<")
+                shape = (layout.count,)
+                if not layout.count:
+                    raise SetpointError(
+                        f"{self.where}.paths: {path} is empty.\nValid: a file with tokens."
+                    )
+                ids = np.memmap(path, kind, mode="r", offset=layout.offset, shape=shape)
+        ids = cast(Ids, np.asarray(ids))
+        start = ids[:SAMPLE]
+        if ids.dtype == np.uint16 and len(start) >= 8 and start.any() and not start[1::2].any():
+            raise SetpointError(
+                f"{self.where}.token_dtype: every second token of {path} is 0, as it is where "
+                "uint32 is read as uint16.\nValid: uint32, if that is what wrote the file."
+            )
+        return ids, bounds
+
+    def _check_array(self, ids: npt.NDArray[Any], path: Path) -> None:
+        dtype = self.config.token_dtype
+        if ids.ndim != 1 or ids.dtype.kind not in "ui" or not len(ids):
+            raise SetpointError(
+                f"{self.where}.paths: {path} holds an array of {ids.dtype} with shape {ids.shape}."
+                "\nValid: token ids in a row: whole numbers, one dimension, not empty."
+            )
+        if dtype is not None and ids.dtype != np.dtype(dtype):
+            raise SetpointError(
+                f"{self.where}.token_dtype: {dtype} is not what {path} says, {ids.dtype}.\n"
+                f"Valid: null, or {ids.dtype}."
+            )
+
+    def _separators(
+        self, ids: Ids, separator: int, tokenizer: Tokenizer, file: object
+    ) -> list[int]:
+        """Where separators stand; each token is looked at on the way."""
+        found: list[int] = []
+        for start in range(0, len(ids), CHUNK):
+            piece = ids[start : start + CHUNK]
+            wrong = np.flatnonzero((piece < 0) | (piece >= tokenizer.vocab_size))
+            if len(wrong):
+                at = int(wrong[0])
+                raise SetpointError(
+                    f"{self.where}.paths: {file} holds the token {int(piece[at])} at position "
+                    f"{start + at:,}, and the tokenizer has {tokenizer.vocab_size:,}.\n"
+                    "Valid: the tokenizer that made the tokens, and their dtype."
+                )
+            found += (np.flatnonzero(piece == separator) + start).tolist()
+        return found
+
+
+def _bare(ids: Ids, start: int, end: int, separator: int) -> tuple[int, int]:
+    """The ends of a document without separators at them."""
+    while start < end and ids[start] == separator:
+        start += 1
+    while start < end and ids[end - 1] == separator:
+        end -= 1
+    return start, end

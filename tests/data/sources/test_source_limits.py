@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from setpoint.config import SetpointError, resolve
+from setpoint.data.corpus import documents_of
+from setpoint.data.document import Document
+from setpoint.data.sources.config import Filter, Random
+from setpoint.data.sources.limits import Limits
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+
+TEXTS = ["", "ab", "abcdef", "€€", "abcdefghij"]
+
+
+def kept(**fields: Any) -> tuple[list[str], str]:
+    limits = Limits(resolve(Filter(**fields)), where="data.sources.0")
+    documents = (Document(f"s/{n}", text.encode()) for n, text in enumerate(TEXTS))
+    found = [document.data.decode() for document in limits.apply(documents)]
+    return found, limits.summary("s")
+
+
+def test_lengths_are_those_of_bytes_of_text() -> None:
+    assert kept() == (TEXTS, "")
+    assert kept(shortest=3) == (TEXTS[2:], "s: of 5 documents 2 too short")
+    assert kept(longest=5) == (TEXTS[:2], "s: of 5 documents 3 too long")
+
+
+def test_truncation_is_counted_and_cuts_no_character() -> None:
+    found, said = kept(longest=5, too_long="truncate")
+    assert found == ["", "ab", "abcde", "€", "abcde"]
+    assert said == "s: of 5 documents 3 truncated"
+    with pytest.raises(SetpointError, match="the document 's/2' has 6 bytes, more than 5"):
+        kept(longest=5, too_long="error")
+
+
+def test_tokens_are_truncated_with_their_mask() -> None:
+    document = Document("s/0", tokens=np.arange(9), trained=np.arange(9) > 3)
+    limits = Limits(Filter(longest=5, too_long="truncate"), where="w")
+    (found,) = limits.apply([document])
+    assert found.tokens is not None and found.tokens.tolist() == [0, 1, 2, 3, 4]
+    assert found.trained is not None and found.trained.tolist() == [False] * 4 + [True]
+
+
+def test_shards_divide_the_documents_and_do_not_move() -> None:
+    def names(count: int, **fields: Any) -> Iterator[str]:
+        documents = (Document(f"s/{n}", b"x") for n in range(count))
+        limits = Limits(resolve(Filter(**fields)), where="w")
+        return (document.name for document in limits.apply(documents))
+
+    parts = [set(names(300, shards=3, shard=shard)) for shard in range(3)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 300
+    assert min(map(len, parts)) > 70
+    assert parts[0] < set(names(400, shards=3))
+
+
+def test_a_filter_that_leaves_nothing_is_an_error() -> None:
+    with pytest.raises(SetpointError, match="of 5 documents none is left \\(5 too short\\)"):
+        kept(shortest=99)
+
+
+def test_what_was_left_out_is_said() -> None:
+    said: list[str] = []
+    source = resolve(Random(documents=6, length=9, filter=Filter(shards=2)))
+    found = list(documents_of(source, "data.sources.0", ByteTokenizer(), said))
+    assert said == [f"random: of 6 documents {6 - len(found)} of other shards"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"too_long": "truncate"}, "there is no longest"),
+        ({"shard": 1}, "there is one part"),
+        ({"shards": 2, "shard": 2}, "there are 2"),
+        ({"shortest": 5, "longest": 4}, "is below shortest = 5"),
+    ],
+)
+def test_limits_that_make_no_sense(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetpointError, match=words):
+        resolve(Filter(**fields))

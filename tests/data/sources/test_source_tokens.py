@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from setpoint.config import SetpointError, resolve
+from setpoint.config.resolving.checks import verify
+from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.tokens import TokensSource
+from setpoint.data.tokenizers.tokenizer import Tokenizer
+
+TOKENIZER = cast(Tokenizer, SimpleNamespace(vocab_size=60_000, separator=9))
+IDS = [9, 50_001, 2, 3, 9, 4, 9, 9, 5, 6]
+DOCUMENTS = [[50_001, 2, 3], [4], [5, 6]]
+
+
+def read(path: Path, **fields: Any) -> list[list[int]]:
+    source = TokensSource(Tokens(paths=(str(path),), **fields))
+    found = list(source.tokenized(TOKENIZER))
+    assert all(d.name.startswith("tokens/") and d.tokens is not None for d in found)
+    assert len({d.name for d in found}) == len(found)
+    return [d.tokens.tolist() for d in found if d.tokens is not None]
+
+
+def refusal(path: Path, **fields: Any) -> str:
+    with pytest.raises(SetpointError) as caught:
+        read(path, **fields)
+    return str(caught.value)
+
+
+def write_index(path: Path, ids: Sequence[int], lengths: list[int], documents: list[int]) -> None:
+    """Megatron's pair, as its IndexedDatasetBuilder writes it."""
+    np.array(ids, "<i4").tofile(path.with_suffix(".bin"))
+    pointers = np.cumsum([0, *lengths[:-1]]) * 4
+    path.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\x00\x00"
+        + struct.pack("<QBQQ", 1, 4, len(lengths), len(documents))
+        + np.array(lengths, "<i4").tobytes()
+        + pointers.astype("<i8").tobytes()
+        + np.array(documents, "<i8").tobytes()
+    )
+
+
+def write_headed(path: Path, ids: Sequence[int], count: int | None = None) -> None:
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(ids) if count is None else count
+    path.write_bytes(header.tobytes() + np.array(ids, "<u2").tobytes())
+
+
+def test_npy_is_divided_at_separators(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array(IDS, np.uint16))
+    assert read(tmp_path / "a.npy") == DOCUMENTS
+    assert read(tmp_path / "a.npy", separator=4) == [IDS[:5], IDS[6:]]
+    assert read(tmp_path / "a.npy", separator=7) == [IDS]
+
+
+def test_raw_bin_needs_a_dtype(tmp_path: Path) -> None:
+    np.array(IDS, np.uint16).tofile(tmp_path / "a.bin")
+    assert read(tmp_path / "a.bin", token_dtype="uint16") == DOCUMENTS
+    said = refusal(tmp_path / "a.bin")
+    assert "data.sources.token_dtype: " in said and "uint16 for nanoGPT" in said
+    (problem,) = verify(resolve(Tokens(paths=(f"{tmp_path}/a.bin",))), ("files",)).problems
+    assert problem.path == "token_dtype"
+
+
+def test_a_header_says_the_dtype(tmp_path: Path) -> None:
+    write_headed(tmp_path / "a.bin", IDS)
+    assert read(tmp_path / "a.bin") == DOCUMENTS
+    assert "uint32 is not what" in refusal(tmp_path / "a.bin", token_dtype="uint32")
+    write_headed(tmp_path / "a.bin", IDS, count=99)
+    assert "cut short: it holds 10 of the 99 tokens" in refusal(tmp_path / "a.bin")
+
+
+def test_megatron_says_the_documents(tmp_path: Path) -> None:
+    ids = [1, 2, 9, 3, 9, 9, 4]
+    write_index(tmp_path / "a", ids, [2, 1, 2, 2], [0, 2, 3, 4])
+    assert read(tmp_path / "a.bin") == [[1, 2], [3], [4]]
+    # Where the index speaks, separators inside a document are tokens of it.
+    write_index(tmp_path / "a", [1, 9, 2], [3], [0, 1])
+    assert read(tmp_path / "a.bin") == [[1, 9, 2]]
+    (tmp_path / "a.bin").write_bytes(b"\0" * 8)
+    assert "cut short: it holds 2 of the 3 tokens that its index" in refusal(tmp_path / "a.bin")
+    index = (tmp_path / "a.idx").read_bytes()
+    (tmp_path / "a.idx").write_bytes(index[:40])
+    assert "the index" in refusal(tmp_path / "a.bin")
+    (tmp_path / "a.idx").write_bytes(b"x" * 99)
+    assert "no index of Megatron's" in refusal(tmp_path / "a.bin")
+
+
+def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([1, 2], np.uint16))
+    write_headed(tmp_path / "b.bin", [3])
+    (tmp_path / "README.md").write_text("x")
+    assert read(tmp_path) == [[1, 2], [3]]
+    assert "README.md is no file of tokens" in refusal(tmp_path / "*")
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (
+            np.array([1, 60_000], np.uint32),
+            "holds the token 60000 at position 1, and the tokenizer",
+        ),
+        (np.array([1, -1], np.int32), "holds the token -1 at position 1"),
+        (np.array([1.0]), "holds an array of float64"),
+        (np.array([[1]]), "with shape (1, 1)"),
+        (np.array([], np.uint16), "with shape (0,)"),
+        (np.array([9, 9], np.uint16), "holds no tokens but separators"),
+        (np.array([{}], dtype=object), "cannot read"),
+        (np.array([1, 0, 2, 0, 3, 0, 4, 0], np.uint16), "every second token"),
+    ],
+)
+def test_wrong_tokens_are_named(tmp_path: Path, ids: Any, words: str) -> None:
+    np.save(tmp_path / "a.npy", ids)
+    said = refusal(tmp_path / "a.npy")
+    assert words in said and "a.npy" in said
+
+
+def test_a_shard_cut_short(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array(IDS, np.uint16))
+    data = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(data[:-3])
+    assert "cannot read" in refusal(tmp_path / "a.npy")
+    (tmp_path / "a.bin").write_bytes(b"123")
+    assert "it is cut short, or of another dtype" in refusal(
+        tmp_path / "a.bin", token_dtype="uint16"
+    )
+    (tmp_path / "a.bin").write_bytes(b"")
+    assert "a.bin is empty" in refusal(tmp_path / "a.bin", token_dtype="uint16")
