@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import IDENTITY, Config, Invalid, Role
 from setpoint.config.schema.field import FieldInfo
-from setpoint.config.schema.help import class_help, field_help
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import DeclarationError
 from setpoint.config.words.shown import MISSING
+from setpoint.editor_schema.help import class_help, field_help
 
 if TYPE_CHECKING:
     from .conftest import SourceFile

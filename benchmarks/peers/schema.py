@@ -10,7 +10,6 @@ from typing import Any
 from setpoint.config import Config, Free
 from setpoint.config.schema.bounds import Bounds
 from setpoint.config.schema.field import FieldInfo
-from setpoint.config.schema.help import class_help, field_help
 from setpoint.config.types.base import FieldType
 from setpoint.config.types.containers import AnyOfType, OptionalType, SequenceType, TupleType
 from setpoint.config.types.scalars import (
@@ -25,6 +24,7 @@ from setpoint.config.types.sections import SectionType
 from setpoint.config.types.special import FreeType, ScalarType
 from setpoint.config.values.node import chain_of
 from setpoint.config.words.shown import MISSING
+from setpoint.editor_schema.help import class_help, field_help
 
 # What `Period` and `Duration` accept, for peers that have no such type.
 QUANTITY = r"last_step|never|[0-9][0-9_.]*(e[0-9]+)?( *[a-z]+)?"

@@ -6,7 +6,7 @@ import pytest
 
 from setpoint.checkpoint.config import Checkpoint
 from setpoint.config import RUNTIME, SetpointError, resolve
-from setpoint.config.schema.help import field_help
+from setpoint.editor_schema.help import field_help
 from setpoint.units import Period
 
 

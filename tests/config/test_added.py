@@ -8,8 +8,8 @@ from setpoint.config import RUNTIME, Config, ConfigError, derive, derived, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.plain import to_minimal, to_plain
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.schema.help import field_help
-from setpoint.config.schema.tree import add_section, added_sections, section_added
+from setpoint.config.schema.tree import add_section, added_sections
+from setpoint.editor_schema.help import field_help
 
 
 class Root(Config):
@@ -88,7 +88,7 @@ def test_adding_it_again() -> None:
     other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})
     with pytest.raises(TypeError, match="'lab' already"):
         add_section(Root, "lab", other)
-    assert section_added(Root, "lab") is Lab
+    assert Root.__setpoint__.added.get("lab") is Lab
 
 
 @pytest.mark.parametrize("name", ["size", "type", "a.b", "_x", "evolve", "class-name", "extends"])

@@ -8,7 +8,6 @@ import pytest
 
 from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolve
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.config.schema.help import class_help, field_help
 from setpoint.data.config import Data
 from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
@@ -17,6 +16,7 @@ from setpoint.data.sources.stdlib import StdlibSource
 from setpoint.data.sources.text import TextSource
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.editor_schema.help import class_help, field_help
 
 SECTIONS: list[type[Config]] = [
     Data,

@@ -21,8 +21,9 @@ from string import Formatter
 from typing import Any
 
 from setpoint.cli.fields import field_rows
-from setpoint.config import Config, all_fields, class_help, section_classes
+from setpoint.config import Config, all_fields, section_classes
 from setpoint.config.schema.tree import first_places
+from setpoint.editor_schema.help import class_help
 from setpoint.infer.config import Inference
 from setpoint.train.config import Job
 from setpoint.train.rules.support import CONFLICTS

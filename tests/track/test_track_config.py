@@ -11,7 +11,7 @@ import pytest
 from setpoint.config import RUNTIME, SetpointError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import verify
-from setpoint.config.schema.help import field_help
+from setpoint.editor_schema.help import field_help
 from setpoint.track.config import Jsonl, TrackerConfig, Tracking
 from setpoint.track.jsonl import JsonlTracker, read_jsonl
 from setpoint.track.run_directory import RunDirectory

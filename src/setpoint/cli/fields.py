@@ -8,7 +8,8 @@ from typing import Any
 
 from setpoint.cli.style import styles
 from setpoint.cli.value import plain
-from setpoint.config import Config, FieldInfo, all_fields, field_help, plain_text
+from setpoint.config import Config, FieldInfo, all_fields, plain_text
+from setpoint.editor_schema.help import field_help
 
 
 def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]]:

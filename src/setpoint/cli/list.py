@@ -15,7 +15,6 @@ from setpoint.config import (
     Config,
     SetpointError,
     all_fields,
-    class_help,
     did_you_mean,
     known_cautions,
     known_tags,
@@ -26,6 +25,7 @@ from setpoint.config import (
     presets,
     section_classes,
 )
+from setpoint.editor_schema.help import class_help
 
 KINDS = ("presets", "modifiers", "variants", "tags", "cautions", "fields")
 COMMAND = Command(

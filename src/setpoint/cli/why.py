@@ -185,7 +185,7 @@ def _explain(config: Config, leaf: Leaf) -> str:
 
 
 def _help(config: Config, leaf: Leaf) -> str:
-    from setpoint.config import field_help
+    from setpoint.editor_schema.help import field_help
 
     if leaf.path[-1] == "type":
         return "Which variant stands here."

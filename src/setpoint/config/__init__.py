@@ -165,8 +165,6 @@ if TYPE_CHECKING:
     from .schema.declare import derived as derived
     from .schema.declare import field as field
     from .schema.field import FieldInfo as FieldInfo
-    from .schema.help import class_help as class_help
-    from .schema.help import field_help as field_help
     from .schema.tree import add_section as add_section
     from .schema.tree import added_sections as added_sections
     from .schema.tree import all_fields as all_fields
@@ -304,7 +302,6 @@ _NAMES = {
     "schema.bounds": "BUDGET Bounds IDENTITY INFINITIES RUNTIME Role",
     "schema.declare": "NEEDS Need Rule check component dead derive derived field",
     "schema.field": "FieldInfo",
-    "schema.help": "class_help field_help",
     "schema.tree": "add_section added_sections all_fields classes_at field_of known_tags",
     "types.base": "FieldType",
     "types.compiler": "Component",

@@ -1,1 +1,1 @@
-"""The JSON Schema of a root class, by which editors complete and check files."""
+"""What editors and people are told of a root class: its JSON Schema, and the help of its fields."""

@@ -8,10 +8,9 @@ from setpoint.config import (
     Node,
     OptionalType,
     SectionType,
-    class_help,
-    field_help,
     json_value,
 )
+from setpoint.editor_schema.help import class_help, field_help
 from setpoint.editor_schema.shape import PRESET, Schema, either, hint, inside
 from setpoint.editor_schema.values import FREE, Values
 

@@ -157,11 +157,6 @@ def added_sections(config: Node) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def section_added(root: type[Node], name: str) -> type[Node] | None:
-    """The class of an added section."""
-    return root.__setpoint__.added.get(name)
-
-
 def _same(one: type, other: type) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 

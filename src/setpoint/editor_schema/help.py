@@ -7,8 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from ..values.node import Node
-from .tree import section_added
+from setpoint.config import Node
 
 if TYPE_CHECKING:
     import ast
@@ -179,7 +178,7 @@ def field_help(cls: type[Node], name: str) -> str:
     info = cls.__setpoint__.fields.get(name)
     if info is None:
         return ""
-    added = section_added(cls, name)
+    added = cls.__setpoint__.added.get(name)
     if added is not None:
         return class_help(added)
     module = sys.modules.get(info.owner.__module__)

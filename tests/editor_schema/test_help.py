@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import Config
-from setpoint.config.schema import help as helps
-from setpoint.config.schema.help import class_help, field_help
 from setpoint.config.schema.tree import all_fields
+from setpoint.editor_schema import help as helps
+from setpoint.editor_schema.help import class_help, field_help
 
-from .sample import AdamW, Job, Sgd, Transformer
+from ..config.sample import AdamW, Job, Sgd, Transformer
 
 if True:
 
