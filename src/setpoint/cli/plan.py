@@ -7,7 +7,7 @@ from typing import Any
 
 from setpoint.cli.style import bold, table
 from setpoint.optim.grouping import GroupRow
-from setpoint.plan.memory import MemoryPlan
+from setpoint.train.build.memory_plan import MemoryPlan
 from setpoint.train.config import Job
 from setpoint.units.size import in_units
 
@@ -43,7 +43,7 @@ def make_plan(job: Job) -> Plan:
         SetpointError: what decides it is not here, or the model cannot be built.
     """
     from setpoint.plan.groups import planned_groups, vocabulary_of
-    from setpoint.plan.memory import planned_memory
+    from setpoint.train.build.memory_plan import planned_memory
 
     return Plan(planned_groups(job), planned_memory(job, vocabulary_of(job)))
 

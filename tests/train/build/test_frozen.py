@@ -11,9 +11,9 @@ import torch
 from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.optim.config import AdamW
-from setpoint.plan.memory import planned_memory
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
+from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.build.parameter_groups import freeze
 from setpoint.train.build.parameters import least_weights, trained_and_frozen
 from setpoint.train.run import train

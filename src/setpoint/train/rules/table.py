@@ -9,7 +9,7 @@ from typing import Any
 
 from setpoint.config import Rule
 from setpoint.data.sources.config import Conversations
-from setpoint.data.tokenizers.config import Bytes
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.loss.config import tokens_named
 from setpoint.model.config import Transformer, names_attention_backend
 from setpoint.model.norm.config import LayerNorm, RMSNorm
@@ -38,6 +38,7 @@ CAUTIONS = {
 }
 UNUSED_ROWS_MEANS = "most rows of the embedding stand for no token of the tokenizer"
 ROWS = {"vocabulary-mostly-unused": UNUSED_ROWS_MEANS}
+MEMORY = ("model", "batch", "optimizer", "precision", "memory", "parallel")
 ATTENTION = ("model", "parallel", "precision", "deterministic")
 
 
@@ -63,6 +64,18 @@ def has_conversations(job: Any) -> bool:
     sets = job.evaluation.datasets if job.evaluation is not None else ()
     sources = [*job.data.sources, *job.data.validation, *(s for each in sets for s in each.sources)]
     return any(isinstance(source, Conversations) for source in sources)
+
+
+def may_be_large(job: Any) -> bool:
+    """Whether a transformer on a CPU comes near the memory of a machine, by a rough count."""
+    model, batch = job.model, job.batch
+    if not isinstance(model, Transformer) or job.parallel.world_size > 1:
+        return False
+    experts = 1 if model.moe is None else model.moe.experts
+    width = model.layers * (4 * model.dim + 3 * (model.ffn_dim or 0) * experts)
+    words = model.vocab_size or BYTES_VOCABULARY
+    tokens = batch.micro_size * batch.sequence_length
+    return model.dim * (width + words) + tokens * (6 * width + words) > 10**8
 
 
 RULES = (
@@ -143,6 +156,12 @@ RULES = (
     Rule(f"{HERE}determinism:workspace_problems", ("deterministic", "parallel"),
          "Whether matrix products on the GPU can be deterministic",
          needs="torch", when=lambda job: job.deterministic and job.parallel.device == "auto"),
+    Rule(f"{HERE}memory:memory_problems", MEMORY,
+         "Whether the memory of this machine holds a job on the CPU",
+         needs="files", when=lambda job: job.parallel.device == "cpu" and may_be_large(job)),
+    Rule(f"{HERE}memory:memory_problems", MEMORY,
+         "Whether the memory of this machine holds the job, where there is no GPU",
+         needs="torch", when=lambda job: job.parallel.device == "auto" and may_be_large(job)),
     Rule(f"{HERE}compile:compiler_problems", ("compile", "parallel"),
          "Whether what torch.compile needs is installed",
          needs="torch", when=lambda job: job.compile is not None),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from setpoint.config import RunError
-from setpoint.memory.config import Operators
-from setpoint.model.config import Transformer
+from setpoint.memory.machine import machine_memory
 from setpoint.train.build.parameters import least_weights
 from setpoint.train.config import Job
+from setpoint.train.rules.memory import levers
 
 
 @contextmanager
@@ -52,7 +51,7 @@ def _explain(job: Job) -> RunError:
     return RunError(
         f"there is too little memory for batch.micro_size = {batch.micro_size} sequences of "
         f"batch.sequence_length = {batch.sequence_length} tokens with this model and data. What "
-        f"helps: {'; '.join(levers(job))}"
+        f"helps: {'; '.join([*levers(job), 'less data'])}"
     )
 
 
@@ -60,26 +59,4 @@ def _memory_of(job: Job) -> int:
     """Bytes of memory that the device has altogether."""
     if job.parallel.device != "cpu" and torch.cuda.is_available():
         return torch.cuda.mem_get_info()[1]
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def levers(job: Job) -> list[str]:
-    """List what would make a job take less memory, the cheapest first.
-
-    Returns:
-        what to do; not what is done already.
-    """
-    memory, optimizer, found = job.memory, job.optimizer, list[str]()
-    if job.batch.micro_size > 1:
-        found.append("a smaller batch.micro_size (batch.accumulation makes up for it)")
-    if not type(job.loss).from_hidden and isinstance(job.model, Transformer):
-        found.append("loss.type = chunked_cross_entropy, which never holds all logits")
-    checkpointing = memory.activation_checkpointing
-    if checkpointing is None:
-        found.append("memory.activation_checkpointing.type = full, which keeps less of each layer")
-    if job.parallel.device != "cpu":
-        if memory.activation_offload is None and not isinstance(checkpointing, Operators):
-            found.append("memory.activation_offload, which keeps activations on the host")
-        if memory.optimizer_offload is None and optimizer.by_parameter and optimizer.keeps_state:
-            found.append("memory.optimizer_offload, which keeps the optimizer's state there")
-    return [*found, "a shorter batch.sequence_length", "a smaller model", "less data"]
+    return machine_memory()

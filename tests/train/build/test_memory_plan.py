@@ -11,14 +11,14 @@ from torch import nn
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.memory.report import measure
-from setpoint.plan.memory import planned_memory
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
+from setpoint.train.build.memory_plan import planned_memory
 from setpoint.train.step.averaging import evaluation_point
 from setpoint.train.step.loop import Loop
 from setpoint.train.step.position import Position
 
-from ..train.small import small_job
+from ..small import small_job
 
 allow_imports(__name__)
 BF16 = ("precision.params=bf16", "precision.compute=bf16")
@@ -112,7 +112,7 @@ def test_no_torch_is_needed() -> None:
     code = (
         "import sys, json\n"
         "from setpoint.config import resolve\n"
-        "from setpoint.plan.memory import planned_memory\n"
+        "from setpoint.train.build.memory_plan import planned_memory\n"
         "from setpoint.presets.tiny import tiny\n"
         "plan = planned_memory(resolve(tiny()), 257)\n"
         "assert 'torch' not in sys.modules\n"

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from setpoint.plan.activations import activations
+from setpoint.train.build.activations import activations
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 
-from ..memory.meter import Meter
-from ..train.small import small_job
+from ...memory.meter import Meter
+from ..small import small_job
 
 SIZES = (
     "model.dim=64", "model.layers=3", "model.heads=4", "model.ffn_dim=160", "model.dropout=0",

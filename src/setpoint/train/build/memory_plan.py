@@ -18,8 +18,8 @@ from setpoint.optim.config import (
     Muon,
     ScheduleFreeAdamW,
 )
-from setpoint.plan.activations import BYTES, Activations, activations
 from setpoint.shapes.parameter import Parameter
+from setpoint.train.build.activations import BYTES, Activations, activations
 from setpoint.train.build.parameters import trained_and_frozen
 from setpoint.train.config import Job
 
@@ -69,7 +69,7 @@ class MemoryPlan(NamedTuple):
 
 
 def planned_memory(job: Job, vocab_size: int) -> MemoryPlan:
-    """Estimate what a job takes. Activations are those of `setpoint.plan.activations`.
+    """Estimate what a job takes. Activations are those of `setpoint.train.build.activations`.
 
     Returns:
         the estimate; all but the activations is exact.
