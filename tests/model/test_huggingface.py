@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from setpoint.cli.main import main
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.resolving.checks import verify
 from setpoint.model import load_pretrained, save_pretrained
@@ -80,6 +81,27 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     outcome = train(gpt2(tmp_path, *flags))
     assert outcome.started.step == 4
     assert_same_run(outcome.directory, whole)
+
+
+def test_a_run_goes_on_without_its_config_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path / "theirs", "llama", vocab_size=257)
+    named = (f"model.config={folder}", "schedule=constant", "evaluation.every=2 steps")
+    whole = train(job(tmp_path, *named, "duration=6 steps"), tmp_path / "whole").directory
+    run = train(job(tmp_path, *named, "duration=4 steps"), tmp_path / "run").directory
+    folder.rename(tmp_path / "elsewhere")
+    words = ["train", str(run), "--duration", "6 steps", "--tracking.progress", "lines"]
+    assert main([*words, "--dry-run"]) == 0
+    assert main(words) == 0
+    line = f"no config.json lies at {folder}; the one kept in {run}/checkpoints/step-00000004"
+    assert capsys.readouterr().out.count(line) == 2
+    assert_same_run(run, whole)
+    # Where no checkpoint keeps it, the field is named that says where it was.
+    for checkpoint in (run / "checkpoints").glob("step-*"):
+        (checkpoint / "pretrained.json").unlink()
+    assert main(words) == 2
+    assert "model.config" in capsys.readouterr().err
 
 
 def test_a_run_is_loaded_and_written_as_transformers_does(tmp_path: Path) -> None:

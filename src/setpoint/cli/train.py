@@ -27,7 +27,7 @@ from setpoint.config import (
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
-from setpoint.train.record.kept import kept_tokenizer
+from setpoint.train.record.kept import kept_files
 from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.run_name import draw_seed, run_directory_of
 
@@ -86,8 +86,9 @@ def run(arguments: Arguments) -> int:
     if any(map(_of_the_start, problems)) and _has_checkpoints(folder or run_directory_of(job)):
         # It goes on with weights of its own, wherever those that it started from are now.
         problems = [problem for problem in problems if not _of_the_start(problem)]
-    if problems and kept_tokenizer(job, folder or run_directory_of(job)) is not None:
-        problems = [problem for problem in problems if problem.path != "tokenizer.path"]
+    if problems:
+        kept = kept_files(job, folder or run_directory_of(job)).problems
+        problems = [problem for problem in problems if problem.path not in kept]
     if problems:
         if folder is not None:
             _say_how_data_moves(problems, arguments)

@@ -1,6 +1,7 @@
 """Building a model, whoever wrote it, and seeing that it is one before anything is trained."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
     from setpoint.model.config import ImportedModel, ModelConfig
 
 
-def build_model(config: "ModelConfig", vocab_size: int) -> nn.Module:
+def build_model(
+    config: "ModelConfig", vocab_size: int, keys: Mapping[str, Any] | None = None
+) -> nn.Module:
     """Build the model of a section.
 
     A user's own gets `vocab_size` where it takes it, and is tried on two tokens.
+
+    Arguments:
+        keys: of the config.json of a model of transformers; None: of the one that it names.
 
     Returns:
         A module that maps (B, S) int64 tokens to (B, S, V) logits.
@@ -34,7 +40,8 @@ def build_model(config: "ModelConfig", vocab_size: int) -> nn.Module:
     """
     owner = owner_of(type(config))
     if owner.__module__.partition(".")[0] == "setpoint":
-        return config.build(vocab_size=vocab_size)
+        elsewhere = {} if keys is None else {"keys": keys}
+        return config.build(vocab_size=vocab_size, **elsewhere)
     title = (
         f"model.type = {type(config).__setpoint__.tag} ({owner.__module__}.{owner.__qualname__})"
     )

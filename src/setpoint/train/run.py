@@ -19,7 +19,7 @@ from setpoint.train.record.accepted import describe_accepted
 from setpoint.train.record.context import Outcome
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
-from setpoint.train.record.kept import tokenizer_line
+from setpoint.train.record.kept import kept_lines
 from setpoint.train.record.outlook import command_again, outlook
 from setpoint.train.record.refuse import refuse
 from setpoint.train.record.rollback import roll_back
@@ -61,12 +61,12 @@ def train(
         shown = progress_of(job)
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(job, not plan.has_checkpoints, shown.work, plan.tokenizer)
+            parts = build_components(job, not plan.has_checkpoints, shown.work, *plan.kept)
         with open_run(plan, parts, stop, shown) as run:
             added = added_callbacks(run)
             start = resume(run)
-            if plan.tokenizer is not None:
-                run.progress.note(tokenizer_line(job, plan.tokenizer))
+            for line in kept_lines(job, plan.kept):
+                run.progress.note(line)
             callbacks = [*build_callbacks(run, start), *added]
             back = partial(roll_back, run, start)
             loop = Loop(job, parts, callbacks, stop, start.position, start.ended, back)
@@ -93,7 +93,7 @@ def rehearse(
         shown = progress_of(job)
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(job, not plan.has_checkpoints, shown.work, plan.tokenizer)
+            parts = build_components(job, not plan.has_checkpoints, shown.work, *plan.kept)
         if accepted is not None:
             accepted, _ = compare_with_record(run, accepted, parts, accept)
         newest = CheckpointStore(run.checkpoints).load(
@@ -108,8 +108,7 @@ def rehearse(
     rows += [("duration", str(job.duration))]
     if accepted is not None:
         rows += [("changed", line) for line in describe_accepted(accepted)]
-    if plan.tokenizer is not None:
-        rows.append(("note", tokenizer_line(job, plan.tokenizer)))
+    rows += [("note", line) for line in kept_lines(job, plan.kept)]
     if newest is None and run.is_new:
         rows += [("note", line) for line in runs_of_other_lengths(job, plan.path)]
     return rows + [("damaged", line) for line in damaged]

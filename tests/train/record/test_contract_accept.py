@@ -418,3 +418,18 @@ def test_what_was_never_accepted_and_has_no_effect_is_refused(run: Path) -> None
             resume(run, "duration=8 steps", accept=[path])
     kept = {n: d for n, d in snapshot(run).items() if "events" not in n and "logs" not in n}
     assert kept == {n: d for n, d in before.items() if "events" not in n and "logs" not in n}
+
+
+def test_weights_of_another_shape_are_the_reason(run: Path) -> None:
+    """Not what is derived from the sizes and used at the start only."""
+    before = snapshot(run)
+    with pytest.raises(SetpointError) as caught:
+        resume(run, "model.dim=32", accept=["model"])
+    message = str(caught.value)
+    assert "--accept model" in message
+    assert "embedding.weight is 257 x 16 there, and 257 x 32 here" in message
+    assert "model.dim = 32 (command line model.dim); it was 16" in message
+    assert "init_std" not in message
+    with pytest.raises(SetpointError, match="--accept does not help: .* of another shape"):
+        resume(run, "model.layers=2")
+    assert snapshot(run) == before

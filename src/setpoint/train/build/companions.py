@@ -27,12 +27,16 @@ NAMES = (*TOKENIZER_FILES, GENERATION, DESCRIPTION)
 
 
 def companions_of(
-    model: ModelConfig, tokenizer: Tokenizer, pretrained: Mapping[str, Any] | None
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    pretrained: Mapping[str, Any] | None,
+    keys: Mapping[str, Any] | None = None,
 ) -> Companions:
     """Read the files that the model and the tokenizer of a new run come from.
 
     Arguments:
         pretrained: what `start_from` returned; None for random weights.
+        keys: of the config.json of a model of transformers; None: of the one that it names.
 
     Returns:
         the files of a Hugging Face tokenizer; and, of a Hugging Face model that the run starts
@@ -53,7 +57,8 @@ def companions_of(
         from setpoint.model.huggingface import config_keys
 
         # Without what the section overrides, which is in its record.
-        found[DESCRIPTION] = json.dumps(config_keys(model), indent=2).encode()
+        keys = config_keys(model) if keys is None else keys
+        found[DESCRIPTION] = json.dumps(keys, indent=2).encode()
     return found
 
 

@@ -19,6 +19,8 @@ from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window
 from setpoint.memory.apply import save_activations, save_state
 from setpoint.model.layers import layers_of
+from setpoint.model.pretrained.document import read_keys
+from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
@@ -114,7 +116,11 @@ def data_line(job: Job, parts: Components) -> str:
 
 
 def build_components(
-    job: Job, fresh: bool = True, show: Work = no_work, tokenizer_files: Path | None = None
+    job: Job,
+    fresh: bool = True,
+    show: Work = no_work,
+    tokenizer_files: Path | None = None,
+    model_files: Path | None = None,
 ) -> Components:
     """Build everything that a job needs; nothing is written.
 
@@ -125,6 +131,8 @@ def build_components(
         fresh: whether the run begins now, so that `model.pretrained` counts; a run that goes on
             has weights of its own.
         tokenizer_files: the directory with the tokenizer's files; None: `tokenizer.path`.
+        model_files: the checkpoint that keeps the config.json of a model of transformers; None:
+            `model.config`.
 
     Raises:
         SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
@@ -143,10 +151,11 @@ def build_components(
         # Else it would come out at the first evaluation, when the training is paid for.
         require_one_window(kept_back, job.batch.sequence_length)
     eval_sets = build_datasets(job, tokenizer, show)
+    keys = None if model_files is None else read_keys(model_files, DESCRIPTION)
     (train, sampler), held_out = build_training_data(job, corpora), None
     if kept_back is not None:
         held_out = evaluation_windows(kept_back, job.batch.sequence_length)
-    model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh)
+    model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh, keys)
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
 
@@ -198,5 +207,5 @@ def build_components(
         compiled=compiled,
         pretrained=pretrained,
         eval_sets=eval_sets,
-        companions=companions_of(job.model, tokenizer, pretrained),
+        companions=companions_of(job.model, tokenizer, pretrained, keys),
     )

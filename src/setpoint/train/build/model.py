@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -34,7 +35,11 @@ class FirstModel(NamedTuple):
 
 
 def build_first_model(
-    job: Job, vocab_size: int, device: torch.device, fresh: bool = True
+    job: Job,
+    vocab_size: int,
+    device: torch.device,
+    fresh: bool = True,
+    keys: Mapping[str, Any] | None = None,
 ) -> FirstModel:
     """Build a model and give it its first weights.
 
@@ -45,6 +50,7 @@ def build_first_model(
 
     Arguments:
         fresh: whether the run begins now, so that `model.pretrained` counts.
+        keys: of the config.json of a model of transformers; None: of `model.config`.
 
     Raises:
         SetpointError: the model cannot be built, or the weights to start from do not fit it.
@@ -62,7 +68,7 @@ def build_first_model(
             materialize(model, device, dtype)
             initialize(model, job.seed)
     else:
-        model = build_model(job.model, vocab_size)
+        model = build_model(job.model, vocab_size, keys)
         if isinstance(model, Initializable):
             initialize(model, job.seed)
         if starts:

@@ -10,14 +10,21 @@ from setpoint.checkpoint.layout import list_checkpoints
 from setpoint.config import (
     ABSENT,
     CONFIG,
+    DERIVED,
     IDENTITY,
     Difference,
     SetpointError,
     load_record,
+    read_record,
     recorded_differences,
+    resolve,
     within,
 )
+from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.model.config import Transformer
+from setpoint.model.parameters import parameters_of
 from setpoint.precision.config import LossScale
+from setpoint.train.build.parameters import is_listed
 from setpoint.train.config import Job
 from setpoint.train.record.accepted import Accepted, accepted_path
 from setpoint.train.record.outlook import FINISHED, lengthened_from, standing
@@ -49,8 +56,25 @@ def check_contract(
     identity = [difference for difference in found if difference.role is IDENTITY]
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
     late = _too_late(folder, identity)
+    reshaped = _other_shape(folder, job, identity)
     if refused:
-        raise identity_refusal(folder, refused, late, given)
+        raise identity_refusal(folder, refused, late, given, reshaped)
+    if reshaped is not None:
+        # What is derived from the sizes, such as init_std, is no reason of its own.
+        changed = [
+            item
+            for item in identity
+            if within(item.path, "model") and not item.right_origin.startswith(DERIVED)
+        ]
+        values = ", ".join(
+            f"{item.path} = {plain(item.right)} ({item.right_origin}); it was {plain(item.left)}"
+            for item in changed
+        )
+        raise SetpointError(
+            f"--accept {next(path for path in paths if within(path, 'model'))}: {folder} resumes "
+            f"from a checkpoint, whose weights have another shape: {reshaped}\n  {values}\n"
+            f"Valid: the model as it was saved, or a run of its own from a preset or file."
+        )
     for item in late:
         path = next(path for path in paths if within(item.path, path))
         raise SetpointError(
@@ -61,6 +85,34 @@ def check_contract(
     kept = [item for item in found if item.left is not ABSENT or item.role is IDENTITY]
     idle = [path for path in paths if not any(within(item.path, path) for item in identity)]
     return Accepted(kept, tuple(idle), tuple(load_record(Job, folder).notes))
+
+
+def _other_shape(folder: str, job: Job, identity: list[Difference]) -> str | None:
+    """How the weights of a run's checkpoints do not fit today's model; None where they may."""
+    today = job.model
+    if not any(within(item.path, "model") for item in identity) or not is_listed(today):
+        return None
+    if not list_checkpoints(Path(folder, "checkpoints")):
+        return None
+    saved = resolve(read_record(Job, folder)[0]).model
+    assert isinstance(today, Transformer)
+    if not isinstance(saved, Transformer) or not is_listed(saved):
+        return None
+    # A vocabulary that is the tokenizer's is the same on both sides here.
+    before, now = (
+        {each.name: each.shape for each in parameters_of(model, BYTES_VOCABULARY)}
+        for model in (saved, today)
+    )
+    for name in (*before, *now):
+        left, right = before.get(name), now.get(name)
+        if left != right:
+            return (
+                f"{name} is not there"
+                if left is None
+                else f"{name} is {' x '.join(map(str, left))} there, and "
+                + ("not in the model" if right is None else f"{' x '.join(map(str, right))} here")
+            )
+    return None
 
 
 def _too_late(folder: str, identity: list[Difference]) -> list[Difference]:

@@ -56,13 +56,18 @@ def shorter(folder: str, item: Difference, given: bool) -> str:
 
 
 def identity_refusal(
-    folder: str, refused: list[Difference], late: list[Difference], given: bool
+    folder: str,
+    refused: list[Difference],
+    late: list[Difference],
+    given: bool,
+    reshaped: str | None = None,
 ) -> SetpointError:
     """Why a run does not go on with other identity values, and what to type instead.
 
     Arguments:
         late: those among the differences that are used at the start of a run only.
         given: whether the run directory was named, rather than found by the fingerprint.
+        reshaped: how the weights of the checkpoints do not fit the model; None where they may.
     """
     lines = [
         f"{folder} cannot be resumed: {len(refused)} identity value{'s' * (len(refused) != 1)} "
@@ -83,6 +88,8 @@ def identity_refusal(
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
     paths, command = _accepting(refused), ""
     hopeless = _hopeless(refused, late)
+    if reshaped is not None:
+        hopeless = f"the checkpoints hold weights of another shape: {reshaped}"
     if hopeless is not None:
         lines.append(f"  --accept does not help: {hopeless}.")
     else:

@@ -21,7 +21,7 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
 from setpoint.train.record.accepted import Accepted, refuse_renaming
 from setpoint.train.record.contract import check_contract
-from setpoint.train.record.kept import kept_tokenizer
+from setpoint.train.record.kept import Kept, kept_files
 from setpoint.train.record.run_name import draw_seed, run_directory_of
 
 Stamp = tuple[int | None, tuple[int, ...]]
@@ -37,7 +37,7 @@ class Plan:
         accept: fields and sections of the fingerprint that may differ from the record.
         accepted: what differs from the record, the data aside; None for a new run.
         stamp: the record and the checkpoints as they were when they were compared.
-        tokenizer: the checkpoint to read the tokenizer from; None: from `tokenizer.path`.
+        kept: the checkpoint to read files from that are gone.
     """
 
     job: Job
@@ -46,7 +46,7 @@ class Plan:
     accept: Sequence[str]
     accepted: Accepted | None
     stamp: Stamp
-    tokenizer: Path | None
+    kept: Kept
 
     @property
     def has_checkpoints(self) -> bool:
@@ -84,14 +84,14 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
         raise ConfigError(problems)
     path = Path(directory if directory is not None else run_directory_of(job))
     looked_at, stamp = RunDirectory.look(path), stamp_of(path)
-    tokenizer = kept_tokenizer(job, path)
+    kept = kept_files(job, path)
     _check_resume(job, path, bool(stamp[1]))
     accepted = None
     if (path / CONFIG).exists() or stamp[1]:
         accepted = check_contract(str(path), job, accept, given=directory is not None)
         if directory is not None:
             refuse_renaming(str(path), accepted)
-    return Plan(job, path, looked_at, accept, accepted, stamp, tokenizer)
+    return Plan(job, path, looked_at, accept, accepted, stamp, kept)
 
 
 def stamp_of(path: Path) -> Stamp:
