@@ -31,7 +31,7 @@ def test_a_field_is_never_taken_for_an_option(cli: CommandLine) -> None:
 
 def test_an_unknown_field_is_left_to_the_report(cli: CommandLine) -> None:
     assert "Did you mean optimizer.lr?" in cli.refused("check small.toml --lr 1")
-    assert "Did you mean optimizer.weight_decay" in cli.refused("check small.toml --weight 1")
+    assert "Did you mean optimizer.weight_decay" in cli.refused("check small.toml --weight_deca 1")
 
 
 def test_a_switch_of_other_systems_hides_nothing_else(cli: CommandLine) -> None:

@@ -158,8 +158,12 @@ def test_what_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match=r"is not a run directory: it has no config\.json"):
         read_record(Job, str(tmp_path))
     folder = write_record(resolve(Job()), tmp_path / "run")
-    (tmp_path / "run" / "origins.json").unlink()
-    with pytest.raises(SetpointError, match="origins"):
+    origins = tmp_path / "run" / "origins.json"
+    origins.write_text(origins.read_text()[:40])
+    with pytest.raises(SetpointError, match=r"run/origins.json is damaged, .*\n.*json:\d"):
+        read_record(Job, folder)
+    origins.unlink()
+    with pytest.raises(SetpointError, match=r"run/origins.json is missing, .* incomplete"):
         read_record(Job, folder)
 
 

@@ -86,14 +86,19 @@ def open_source(
             start, header = read_record(root, folder)
         notes.extend([*said, *header["notes"]])
     size = arguments.integer("--world-size")
-    composition: Composition[Any] = compose(
-        root,
-        start,
-        modifiers=arguments.options.get("--with", []) if overrides else [],
-        files=files,
-        environ=os.environ if overrides else None,
-        flags=arguments.overrides if overrides else [],
-    )
+    try:
+        composition: Composition[Any] = compose(
+            root,
+            start,
+            modifiers=arguments.options.get("--with", []) if overrides else [],
+            files=files,
+            environ=os.environ if overrides else None,
+            flags=arguments.overrides if overrides else [],
+        )
+    except SetpointError as error:
+        if source is None or kind != OTHER:
+            raise
+        raise _or_directory(error, source) from None
     if size is not None and overrides:
         parallel = composition.draft.parallel
         origins = [origin for origin, _ in chain_of(parallel, "world_size")]
@@ -116,6 +121,21 @@ def open_source(
         print_notes(composition.notes)
     composition.label = "standard input" if source == "-" else str(title or "the defaults")
     return composition
+
+
+def _or_directory(error: SetpointError, source: str) -> SetpointError:
+    """The error, and of a source that is no preset that it is no file or directory either."""
+    said, unknown = str(error), f"there is no preset {source!r}"
+    if not source or not said.startswith(f"{unknown}."):
+        return error
+    from setpoint.cli.sources.offer import offer
+    from setpoint.config import nearest
+
+    near = {os.path.basename(each): each for each in offer("")}
+    close = nearest(source, near, 1)
+    meant = f" (did you mean {near[close[0]]}?)" if close else ""
+    more = f", and no file or directory of that name here{meant}"
+    return SetpointError(unknown + more + said.removeprefix(unknown))
 
 
 def _refuse_other_file(source: str, command: str) -> None:

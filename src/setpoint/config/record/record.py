@@ -333,7 +333,19 @@ def take_new_origins(folder: str) -> None:
 
 
 def _read_origins(name: str) -> dict[str, dict[str, Any]]:
-    chains: Any = read_file(name).data
+    folder = os.path.dirname(name)
+    what = "which says where each value came from"
+    if not os.path.exists(name):
+        raise SetpointError(
+            f"{name} is missing, {what}; the record is incomplete without it. Take the file from "
+            f"a copy of {folder}"
+        )
+    try:
+        chains: Any = read_file(name).data
+    except SetpointError as error:
+        raise SetpointError(
+            f"{name} is damaged, {what}. Take the file from a copy of {folder}\n  {error}"
+        ) from None
     try:
         for entry in chains.values():
             _ = entry["value"], ROLES[entry["role"]], entry["layers"][-1]
