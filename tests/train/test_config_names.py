@@ -391,6 +391,10 @@ MEANT = {
 }
 
 
+def test_a_trained_tokenizer_is_a_folder() -> None:
+    assert "setpoint tokenizer train SOURCE" in hint("--tokenizer=bpe", path="tokenizer.type")
+
+
 @pytest.mark.parametrize("name", MEANT)
 def test_a_guess_is_near_or_there_is_none(name: str) -> None:
     expected = f"Did you mean {MEANT[name]}?" if MEANT[name] else ""

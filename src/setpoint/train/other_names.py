@@ -376,6 +376,11 @@ def _tokenizer_value(given: Given) -> Ours | str | None:
         name = f"openai-community/{name}"
     if "/" in name or os.path.exists(name):
         return Ours({"tokenizer": "huggingface", "tokenizer.path": name})
+    if name.lower() in ("bpe", "byte_level_bpe"):
+        return (
+            "Train one with `setpoint tokenizer train SOURCE --vocab-size N -o DIR`, then "
+            "tokenizer.type = huggingface with tokenizer.path = DIR."
+        )
     return None
 
 

@@ -223,6 +223,33 @@ def test_tool_calls_are_kept_and_trained_on(tmp_path: Path, folders: dict[str, P
         documents(tmp_path, [{"messages": messages}], template="plain")
 
 
+def test_tables_of_conversations(tmp_path: Path, folders: dict[str, Path]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tokenizer = tokenizer_in(folders["byte_level"])
+    called = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": 1}}]}
+    rows = [{"messages": [{"role": "user", "content": "a"}, called]}, {"messages": DIALOGUE}]
+    expected = documents(tmp_path, rows, tokenizer, template="chatml")
+    # A table has all fields in all messages; a CSV file has no lists.
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t" / "chats.parquet")
+    cells = [json.dumps(row["messages"]).replace('"', '""') for row in rows]
+    lines = ["messages", *(f'"{cell}"' for cell in cells)]
+    (tmp_path / "t" / "chats.csv").write_text("\n".join(lines))
+    for name in ("chats.parquet", "chats.csv"):
+        section = Conversations(paths=(str(tmp_path / "t" / name),), template="chatml")
+        found = list(resolve(section).build(where="data.sources.0").tokenized(tokenizer))
+        assert [each.data for each in found] == [each.data for each in expected]
+
+
+def test_an_argument_that_is_null_stays(tmp_path: Path, folders: dict[str, Path]) -> None:
+    called = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": None}}]}
+    rows = [{"messages": [{"role": "user", "content": "a"}, called]}]
+    (found,) = documents(tmp_path, rows, tokenizer_in(folders["byte_level"]), template="chatml")
+    assert b'{"a": null}' in found.data
+
+
 # A template that leaves the reasoning of earlier answers out, and begins the last one with it.
 REASONING = """{%- for m in messages %}
     {{- '<|im_start|>' + m.role + '\n' }}

@@ -16,6 +16,7 @@ from setpoint.data.sources.formats import conversation_files, record_format
 from setpoint.data.sources.messages import Conversation, RowError, TokenizedRow, read_row
 from setpoint.data.sources.named_templates import fitting_template
 from setpoint.data.sources.records import Row, read_rows
+from setpoint.data.sources.suffixes import ARROW, PARQUET
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
 
@@ -39,9 +40,9 @@ class ConversationsSource:
                 tokens are missing; with the file, the row and the field.
         """
         template: ChatTemplate | None = None
-        for row in self._rows():
+        for row, filled in self._rows():
             try:
-                found = read_row(row.values)
+                found = read_row(row.values, filled)
                 if isinstance(found, TokenizedRow):
                     yield from self._given(row.name, found)
                     continue
@@ -54,9 +55,9 @@ class ConversationsSource:
 
     def texts(self) -> Iterator[Document]:
         """What the messages say, which needs no tokenizer: for training one."""
-        for row in self._rows():
+        for row, filled in self._rows():
             try:
-                found = read_row(row.values)
+                found = read_row(row.values, filled)
             except RowError as error:
                 raise self._wrong(row, error) from error
             if isinstance(found, Conversation):
@@ -71,9 +72,9 @@ class ConversationsSource:
         Raises:
             SetpointError: the files cannot be read.
         """
-        for row in self._rows():
+        for row, filled in self._rows():
             try:
-                return isinstance(read_row(row.values), Conversation)
+                return isinstance(read_row(row.values, filled), Conversation)
             except RowError as error:
                 raise self._wrong(row, error) from error
         return False
@@ -124,11 +125,13 @@ class ConversationsSource:
             )
         yield from ()
 
-    def _rows(self) -> Iterator[Row]:
-        """The rows of all files."""
+    def _rows(self) -> Iterator[tuple[Row, bool]]:
+        """The rows of all files, and whether they are those of a table."""
         files = conversation_files(self.config, f"{self.where}.paths").checked()
         for name, file in files.items():
-            yield from read_rows(name, file, record_format(file), where=self.where)
+            kind = record_format(file)
+            for row in read_rows(name, file, kind, where=self.where):
+                yield row, kind in (PARQUET, ARROW)
 
 
 def answer_mask(

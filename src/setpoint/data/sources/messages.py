@@ -72,12 +72,17 @@ class TokenizedRow:
     trained: npt.NDArray[np.bool_] | None
 
 
-def read_row(row: Mapping[str, Any]) -> Conversation | TokenizedRow:
+def read_row(row: Mapping[str, Any], filled: bool = False) -> Conversation | TokenizedRow:
     """Read a row; of several shapes in one row the first of `SHAPES` counts.
+
+    Arguments:
+        filled: whether it is from a table, which has null in each field that another row has.
 
     Raises:
         RowError: it has none of the shapes, or a field in it is wrong.
     """
+    if filled:
+        row = _without_nulls(row)
     if row.get("messages") is not None:
         return _conversation(_messages(row["messages"], "messages"), row)
     if row.get("conversations") is not None:
@@ -105,17 +110,23 @@ def _conversation(
     return Conversation(messages, tuple(answers), _tools(row.get("tools")))
 
 
+def _parsed(found: Any, field: str) -> Any:
+    """A value that may be written as JSON, as in the cells of a CSV file."""
+    if not isinstance(found, str) or not found.strip():
+        return found
+    try:
+        return json.loads(found)
+    except ValueError as error:
+        raise RowError(f"field {field!r}: is a str, and not JSON: {error}") from None
+
+
 def _tools(found: Any) -> list[Any] | None:
-    if isinstance(found, str) and found.strip():
-        try:
-            found = json.loads(found)
-        except ValueError as error:
-            raise RowError(f"field 'tools': is not JSON: {error}") from None
+    found = _parsed(found, "tools")
     if not found:
         return None
     if not isinstance(found, list):
         raise RowError(f"field 'tools': a list of functions is needed, and it is {_kind(found)}")
-    return [_without_nulls(tool) for tool in found]
+    return found
 
 
 def _without_nulls(value: Any) -> Any:
@@ -126,6 +137,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _messages(found: Any, field: str) -> list[dict[str, Any]]:
+    found = _parsed(found, field)
     if not isinstance(found, list):
         raise RowError(f"field {field!r}: a list of messages is needed, and it is {_kind(found)}")
     return [_message(each, f"{field}.{at}") for at, each in enumerate(found)]
@@ -140,8 +152,8 @@ def _message(found: Any, field: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RowError(f"field '{field}.role': a str is needed, and it is {_kind(role)}")
-    calls = message.get("tool_calls")
-    if calls is not None:
+    calls = message.pop("tool_calls", None)
+    if calls:
         message["tool_calls"] = _calls(calls, f"{field}.tool_calls")
     if "content" in message:
         message["content"] = _content(message["content"], f"{field}.content")
@@ -173,7 +185,7 @@ def _calls(found: Any, field: str) -> list[dict[str, Any]]:
         raise RowError(f"field '{field}': a list is needed, and it is {_kind(found)}")
     calls: list[dict[str, Any]] = []
     for at, each in enumerate(found):
-        call = dict(_without_nulls(each)) if isinstance(each, Mapping) else {}
+        call = dict(each) if isinstance(each, Mapping) else {}
         function = call.get("function", call)
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RowError(
@@ -192,7 +204,7 @@ def _calls(found: Any, field: str) -> list[dict[str, Any]]:
 
 
 def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = row["conversations"]
+    found = _parsed(row["conversations"], "conversations")
     if not isinstance(found, list):
         raise RowError(f"field 'conversations': a list is needed, and it is {_kind(found)}")
     messages: list[dict[str, Any]] = []
