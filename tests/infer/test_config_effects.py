@@ -222,6 +222,7 @@ EFFECTS = {
 # Always there: what is in them counts. Of the model only what is no part of what was learned may
 # be set.
 ELSEWHERE = {
+    "Data.seed": "rows to train on",
     "Data.loader": "rows to train on",
     "Data.mixture": "which rows are trained on",
     "Data.phases": "which rows are trained on",

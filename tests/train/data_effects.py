@@ -164,6 +164,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
                             f"{FIRST}.filter.longest=90")),
     "Filter.shards": (f"{FIRST}.filter.shards=3", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Filter.shard": (f"{FIRST}.filter.shard=1", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
+    "Data.seed": ("data.seed=5", stream),
     "Mixture.temperature": (
         "data.mixture.temperature=3", stream, (*MIXED, "data.sources.0.weight=9")),
     "Data.phases": ("data.phases=[{start=2, weights={other=9.0}}]", stream, MIXED),

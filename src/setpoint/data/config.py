@@ -144,6 +144,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
     anneal: Phase | None = field(default=None, before=None)
     """Annealing: one last phase; null: none."""
 
+    seed: int | None = field(default=None, ge=0, lt=2**63, before=None, also_called=("data_seed",))
+    """Seed of the order of the training data; null: that of the job."""
+
     loader: Loader = field(factory=Loader)
     """Data loader: worker processes and prefetching."""
 

@@ -26,6 +26,7 @@ def mixtures(*sources: str) -> Iterator[Operation]:
             yield Added(f"{path}.*.{name}", value)
     loader = {"workers": 0, "prefetch": 2, "pin_memory": True, "timeout": None}
     yield Added("data.loader", loader, role=RUNTIME)
+    yield Added("data.seed", None)
     yield Added("data.mixture", {"temperature": 1.0})
     yield Added("data.phases", [])
     yield Added("data.anneal", None)

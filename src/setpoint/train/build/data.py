@@ -29,16 +29,17 @@ def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences,
         SetpointError: a corpus is shorter than one sequence, or the sources of a mixture allow
             fewer epochs than the duration takes.
     """
-    assert job.seed is not None
+    seed = job.seed if job.data.seed is None else job.data.seed
+    assert seed is not None
     length = job.batch.sequence_length
     if not job.data.is_mixture:
         windows = training_windows(corpora[0], length)
-        return windows, ShuffledSampler(windows, job.seed)
+        return windows, ShuffledSampler(windows, seed)
     sources = job.data.sources
     names = [source.name for source in sources]
     members = [training_windows(corpus, length) for corpus in corpora]
     samplers = [
-        ShuffledSampler(each, job.seed, name) for name, each in zip(names, members, strict=True)
+        ShuffledSampler(each, seed, name) for name, each in zip(names, members, strict=True)
     ]
     limits = [
         None if source.epochs is None else max(1, round(source.epochs * len(member)))
