@@ -92,7 +92,10 @@ def conversations_of(job: Job) -> Iterator[tuple[str, Conversations]]:
 def needs_template(source: Conversations) -> bool:
     """Whether a source's first row is messages, and not tokens."""
     from setpoint.data.sources.conversations import ConversationsSource
+    from setpoint.data.sources.remote import is_remote
 
+    if any(map(is_remote, source.paths)):  # looked at when the run starts
+        return False
     try:
         return ConversationsSource(source).starts_with_messages()
     except (OSError, SetpointError):
