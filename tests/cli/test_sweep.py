@@ -324,3 +324,11 @@ def test_a_file_names_no_code(cli: CommandLine) -> None:
     message = cli.refused("sweep evil.toml --dry-run")
     assert "'evil:pwn' would be imported, and a file imports nothing; give it by --with" in message
     assert "evil" not in sys.modules
+
+
+def test_the_folder_is_named_after_a_name_that_is_typed(cli: CommandLine) -> None:
+    assert cli.ok("sweep small.toml --name lab --seed 1,2 --dry-run").startswith("runs/sweep-lab:")
+    assert "runs/own:" in cli.ok("sweep small.toml --name lab --experiment own --seed 1 --dry-run")
+    # Where names are what varies, the points lie in one folder all the same.
+    text = cli.ok("sweep small.toml --name a,b --seed 1,2 --dry-run")
+    assert text.startswith("runs/sweep-small:")

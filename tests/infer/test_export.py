@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,21 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
+from setpoint.data.sources.config import Random
+from setpoint.data.tokenizers.vocabulary import read_vocabulary
 from setpoint.infer.config import Inference, Weights
 from setpoint.infer.export import export, require_empty
 from setpoint.infer.load import Loaded
 from setpoint.infer.run import infer
-from setpoint.infer.tasks import Export
+from setpoint.infer.tasks import DataSet, Evaluation, Export
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..data.tokenizers_here import byte_level
+from ..data.tokenizers_here import BEGIN, byte_level
 from ..train.small import small_job
 from .small import folder_of
+
+SET = DataSet(name="set", sources=(Random(documents=9, length=90, alphabet=8),))
 
 
 def exported(run: Path, folder: Path, **fields: Any) -> Path:
@@ -50,6 +55,24 @@ def test_the_tokenizer_goes_along(tmp_path: Path) -> None:
     assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= names
     assert sum(name.endswith(".safetensors") for name in names) > 1
     assert (found / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+def test_the_token_that_ended_documents_goes_along(tmp_path: Path) -> None:
+    folder = byte_level(tmp_path / "tokenizer")
+    flags = (f"tokenizer={{type=huggingface, path={folder}, separator='{BEGIN}'}}",)
+    run = train(small_job(tmp_path, *flags, "duration=2 steps")).directory
+    found = exported(run, tmp_path / "hf")
+    settings = json.loads((found / "tokenizer_config.json").read_text())
+    number = json.loads((found / "config.json").read_text())["eos_token_id"]
+    assert settings["eos_token"] == BEGIN
+    assert number == read_vocabulary(str(folder)).ids[BEGIN]
+    # What is evaluated there has the same separators as here.
+    scores = [
+        infer(Inference(weights=Weights(path=str(path)), evaluation=Evaluation(sets=(SET,))))
+        for path in (run, found)
+    ]
+    ours, again = (result.scores["set"].bits_per_byte for result in scores)
+    assert ours == pytest.approx(again, rel=1e-5)
 
 
 def test_what_no_family_can_say(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from setpoint.cli.command import Arguments
 from setpoint.cli.source import prepare as import_what_is_named
 from setpoint.cli.sweep_source import Opener, space_of_call
 from setpoint.config import (
+    COMMAND_LINE,
     SWEEP,
     Caution,
     Config,
@@ -18,6 +19,7 @@ from setpoint.config import (
     Origin,
     Problem,
     SetpointError,
+    chain_of,
     dropped_values,
     fingerprint,
     to_plain,
@@ -261,16 +263,23 @@ def prepare(arguments: Arguments) -> Prepared:
 
 
 class _Finish:
-    """Names the experiment after the source, so that the runs of a sweep lie together."""
+    """Names the experiment after --name, or else the source: runs of a sweep lie together."""
 
     def __init__(self, source: str) -> None:
         stem = re.sub(r"\.(toml|yaml|yml|json)$", "", source.rstrip("/").rpartition("/")[2])
-        word = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-.")[:40]
-        self.name = f"sweep-{word or 'stdin'}"
+        self.name = _folder_name(stem)
 
     def __call__(self, draft: Job) -> None:
         if value_or_missing(draft, "experiment") is None:
-            draft.set_field("experiment", self.name, Origin(SWEEP, "names its folder"))
+            chain = chain_of(draft, "name")
+            typed = bool(chain) and chain[-1][0].layer == COMMAND_LINE
+            name = _folder_name(draft.name) if typed else self.name
+            draft.set_field("experiment", name, Origin(SWEEP, "names its folder"))
+
+
+def _folder_name(text: str) -> str:
+    word = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:40]
+    return f"sweep-{word or 'stdin'}"
 
 
 def _folder(jobs: Sequence[Job]) -> Path:

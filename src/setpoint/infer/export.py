@@ -7,7 +7,7 @@ from pathlib import Path
 
 from setpoint.config import SetpointError
 from setpoint.data.tokenizers.huggingface import HuggingFaceTokenizer
-from setpoint.data.tokenizers.vocabulary import find_tokenizer
+from setpoint.data.tokenizers.vocabulary import find_tokenizer, read_vocabulary
 from setpoint.infer.load import Loaded
 from setpoint.infer.tasks import Export
 from setpoint.model.pretrained.save import save_pretrained
@@ -31,9 +31,13 @@ def export(loaded: Loaded, section: Export) -> Path:
     Raises:
         SetpointError: no family of models is what this model is, or it cannot be written.
     """
-    tokenizer = None
+    tokenizer, end = None, None
     if isinstance(loaded.tokenizer, HuggingFaceTokenizer):
         tokenizer = find_tokenizer(loaded.tokenizer.path).parent
+        # What ended documents in training, if tokenizer.separator named another token.
+        vocabulary, separator = read_vocabulary(loaded.tokenizer.path), loaded.tokenizer.separator
+        if vocabulary.ids.get(vocabulary.named.get("eos_token", "")) != separator:
+            end = next((text, n) for text, n in vocabulary.ids.items() if n == separator)
     return save_pretrained(
         loaded.model,
         section.path,
@@ -41,4 +45,5 @@ def export(loaded: Loaded, section: Export) -> Path:
         max_shard_size=section.max_shard_size,
         family=section.family,
         tokenizer=tokenizer,
+        end=end,
     )

@@ -90,6 +90,8 @@ def _inside(kind: SectionType, word: str, path: Path) -> str:
         ours = value_here(info, word)
         if not ours and isinstance(unwrapped(info.type), LiteralType | EnumType):
             ours = word if _takes(info, word) else ""
+        elif not ours and info.default == word:
+            ours = word
         if ours:
             return f"Did you mean {dotted((*path, info.name))}={ours}?"
     required = [info for info in fields if info.required]

@@ -44,6 +44,7 @@ def save_pretrained(
     max_shard_size: int = SHARD,
     family: str | None = None,
     tokenizer: str | Path | None = None,
+    end: tuple[str, int] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a model in the format of Hugging Face.
@@ -60,6 +61,8 @@ def save_pretrained(
         family: `model_type` of transformers; None: the plainest that the model can be.
         tokenizer: a directory whose tokenizer files are copied, too; None: the one that the model
             was loaded from, if it has any.
+        end: text and id of the token that ends documents, which the files then call `eos_token`;
+            None: they stay as they are.
 
     Raises:
         SetpointError: if no family is such a model, or the directory cannot be written.
@@ -85,6 +88,8 @@ def save_pretrained(
     def write_all(directory: Path) -> None:
         write(directory)
         copy_companions(Path(tokenizer) if tokenizer is not None else origin, directory)
+        if end is not None:
+            _name_end(directory, *end)
 
     _publish(target, write_all)
     return target
@@ -168,6 +173,21 @@ def copy_companions(origin: Path | None, directory: Path) -> None:
     for name in (*TOKENIZER_FILES, GENERATION):
         if (origin / name).is_file() and not (directory / name).exists():
             shutil.copyfile(origin / name, directory / name)
+
+
+def _name_end(directory: Path, text: str, number: int) -> None:
+    """Make a token the `eos_token` in all files of a directory that name one."""
+    named: dict[str, tuple[str, object]] = {
+        CONFIG: ("eos_token_id", number),
+        GENERATION: ("eos_token_id", number),
+        "tokenizer_config.json": ("eos_token", text),
+        "special_tokens_map.json": ("eos_token", text),
+    }
+    for name, (key, value) in named.items():
+        file = directory / name
+        if file.is_file() or name == "tokenizer_config.json":
+            keys = json.loads(file.read_bytes()) if file.is_file() else {}
+            file.write_text(json.dumps({**keys, key: value}, indent=2) + "\n")
 
 
 def _require_room(target: Path, overwrite: bool) -> None:
