@@ -98,9 +98,14 @@ def _text(sample: Sample) -> str:
                 masked = False
             lines += ["".join(run)] * bool(run)
             document, run = token.document, []
-            title = "padding" if document is None else f"document {document}"
-            name = None if document is None else sample.names[document]
-            lines.append(dim(f"--- {title}" + (f": {name}" if name else "")))
+            if document is None:
+                count = sum(each.document is None for each in sample.tokens)
+                lines.append(dim(f"--- {count} tokens of padding"))
+            else:
+                name = sample.names[document]
+                lines.append(dim(f"--- document {document}" + (f": {name}" if name else "")))
+        if document is None:
+            continue
         text = token.data.decode(errors="backslashreplace")
         if not marks:
             run.append(_coloured(token, text, at))
@@ -110,7 +115,7 @@ def _text(sample: Sample) -> str:
             run.append("]]" if masked else "[[")
             masked = not masked
         run.append(text + "|" * ends)
-    lines.append("".join(run) + "]]" * masked)
+    lines += ["".join(run) + "]]" * masked] * bool(run)
     return "\n".join(lines)
 
 

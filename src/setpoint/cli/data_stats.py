@@ -7,6 +7,7 @@ from typing import Any
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command
 from setpoint.cli.data import JobData, open_data
 from setpoint.cli.style import bold, table
+from setpoint.config import SetpointError
 
 WIDTH = 50
 COMMAND = Command(
@@ -61,7 +62,24 @@ def _facts(found: JobData) -> dict[str, Any]:
         "held_out": held,
         "duplicates": duplicates(corpora.train, corpora.held_out),
         "histogram": bars,
+        "rows": _rows(found),
     }
+
+
+def _rows(found: JobData) -> dict[str, Any]:
+    """How many rows an epoch has, and what became of documents on the way there."""
+    from setpoint.train.build.data import build_training_data
+
+    if found.job.seed is None:
+        return {"note": "seed is null, and what is packed together depends on it"}
+    try:
+        sequences, _ = build_training_data(found.job, found.corpora.train)
+    except SetpointError as error:  # too little data for one row; the rest is worth knowing
+        return {"note": str(error)}
+    members = getattr(sequences, "members", (sequences,))
+    notes = [note for each in members if (note := getattr(each, "note", ""))]
+    steps = len(sequences) / found.job.batch.global_size
+    return {"rows": len(sequences), "steps": steps, "note": "; ".join(notes)}
 
 
 def _page(facts: dict[str, Any]) -> list[str]:
@@ -85,6 +103,12 @@ def _page(facts: dict[str, Any]) -> list[str]:
     ]
     parts.append(f"{bold('Tokens of a training document')}\n{table(rows, ['source', *names])}")
     parts.append(_bars(facts["histogram"]))
+    rows = facts["rows"]
+    counted = ""
+    if "rows" in rows:
+        count, steps = rows["rows"], rows["steps"]
+        counted = f"rows in an epoch: {count:,} of {length} tokens, {steps:,.4g} steps"
+    parts.append("; ".join(filter(None, [counted, rows["note"]])))
     twice = facts["duplicates"]
     if twice["documents"]:
         pairs = "; ".join(" = ".join(group) for group in twice["examples"])
