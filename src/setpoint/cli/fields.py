@@ -45,7 +45,8 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
         sentence, and `also_called` where a word stands there.
     """
     matchers = [word_finder(word) for word in words.split() or [words]]
-    found: list[list[dict[str, Any]]] = [[], [], []]
+    found: list[list[dict[str, Any]]] = [[], [], [], []]
+    exact = re.sub(r"[\W_]+", "_", words)
     seen: set[int] = set()
     for path, info in all_fields(root):
         if id(info) in seen:  # of a section in several places the first counts
@@ -57,7 +58,7 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
             continue
         named = any(matches(info.name) for matches in matchers)
         called = [n for n in info.also_called if all(matches(n) for matches in matchers)]
-        rank = 0 if named else 1 if called else 2
+        rank = 0 if info.name == exact else 1 if named else 2 if called else 3
         row["help"] = re.split(r"(?<=\.)\s", row["help"], maxsplit=1)[0]
         if called:
             row["also_called"] = called

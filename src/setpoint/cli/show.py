@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
-from setpoint.config import SetpointError, leaves, to_minimal, to_plain, within
+from setpoint.config import Config, SetpointError, leaves, to_minimal, to_plain, within
 
 FORMATS = ("toml", "yaml", "json", "python")
 # Taplo reads the first form, the YAML language server the second.
@@ -67,7 +67,7 @@ def run(arguments: Arguments) -> int:
     config = open_source(source, arguments).resolve()
     data = to_minimal(config) if arguments.has("--minimal") else to_plain(config)
     if chosen in ("toml", "yaml") and not (arguments.has("--all") or arguments.has("--minimal")):
-        data = _without_nulls(data, to_minimal(config))
+        data = _without_nulls(data, to_minimal(config), config)
     if path is not None:
         from setpoint.cli.why import by_index, not_there
 
@@ -154,16 +154,28 @@ def _branch(data: dict[str, Any], path: list[str]) -> dict[str, Any] | None:
     return {key: value}
 
 
-def _without_nulls(data: dict[str, Any], minimal: object) -> dict[str, Any]:
-    """Values without those that are null and need not be written for it."""
+def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> dict[str, Any]:
+    """Values without those that are null and need not be written for it.
+
+    Arguments:
+        section: whose values they are.
+    """
     differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
-    return {
-        key: _without_nulls(cast(dict[str, Any], value), differs.get(key))
-        if isinstance(value, dict)
-        else value
-        for key, value in data.items()
-        if value is not None or key in differs
-    }
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if value is None and key not in differs:
+            continue
+        inner = getattr(section, key, None) if isinstance(section, Config) else None
+        if isinstance(value, dict):
+            value = _without_nulls(cast(dict[str, Any], value), differs.get(key), inner)
+        elif isinstance(value, list) and isinstance(inner, tuple):
+            pairs = zip(cast(list[Any], value), cast(tuple[Any, ...], inner), strict=True)
+            value = [
+                _without_nulls(item, to_minimal(one), one) if isinstance(one, Config) else item
+                for item, one in pairs
+            ]
+        found[key] = value
+    return found
 
 
 def _expect_schema(schema: str, chosen: str, origins: bool) -> None:

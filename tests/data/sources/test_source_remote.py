@@ -57,6 +57,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
+    pytest.importorskip("aiohttp")
     handler = functools.partial(Quiet, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
         threading.Thread(target=httpd.serve_forever, daemon=True).start()
@@ -98,6 +99,7 @@ def test_a_missing_package_is_found_by_check(path: str, words: str) -> None:
 
 
 def test_check_asks_nobody() -> None:
+    pytest.importorskip("aiohttp")
     source = resolve(Text(paths=("http://127.0.0.1:9/a.txt", "memory://none/*.txt")))
     assert not verify(source, ("files",)).problems
     assert source.most_tokens() is None
