@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,41 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (problem,) = verify(resolve(Text(paths=(str(tmp_path / "a.parquet"),))), ("files",)).problems
     assert "needs the package 'pyarrow'" in problem.message and "setpoint[data]" in problem.hint
+
+
+def test_a_long_row_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setpoint.data.sources.records.CSV_BLOCKS", (100, 3000))
+    texts = [f"{n}" if n != 60 else "long\n" * 400 for n in range(99)]
+    (tmp_path / "a.csv").write_text("text\n" + "".join(f'"{text}"\n' for text in texts))
+    assert [text for _, text in read(tmp_path / "a.csv")] == texts
+    (tmp_path / "a.csv").write_text("text\n" + "fine\n" * 300 + '"never closed\n' + "x\n" * 9999)
+    assert "a.csv: a row after row 300 is longer than 3,000 bytes" in refusal(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.arrow"])
+def test_memory_does_not_grow_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What is held at a time is a part of the file, whatever its size."""
+    # Some tens of blocks of CSV are read ahead.
+    monkeypatch.setattr("setpoint.data.sources.records.CSV_BLOCKS", (1 << 16,))
+    rows = [{"text": f"{n} " + "word " * 600} for n in range(9000)]
+    if name == "a.arrow":
+        table = pa.Table.from_pylist(rows)
+        with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
+            writer.write_table(table, max_chunksize=100)
+    else:
+        WRITERS[name](rows, tmp_path / name)
+    del rows
+    size = (tmp_path / name).stat().st_size
+    source = TextSource(Text(paths=(str(tmp_path / name),)))
+    tracemalloc.start()
+    before, most, held = pa.total_allocated_bytes(), 0, 0
+    for number, document in enumerate(source.documents()):
+        held += len(document.data)
+        if number % 100 == 0:
+            most = max(
+                most, pa.total_allocated_bytes() - before + tracemalloc.get_traced_memory()[0]
+            )
+    tracemalloc.stop()
+    assert held > 26e6 and most < 9e6, (size, most)

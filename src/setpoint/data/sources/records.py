@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +19,9 @@ from setpoint.data.sources.suffixes import (
     suffix_of,
 )
 
-CSV_BLOCK = 1 << 24  # bytes of a CSV file that are parsed at a time; a row may not be longer
+# Bytes of a CSV file that are parsed at a time; from a row on that is longer, the next.
+CSV_BLOCKS = (1 << 20, 1 << 24, 1 << 28)
+BUFFER = 1 << 20  # bytes of a column of a Parquet file that are read at a time
 BATCH = 256  # rows of a Parquet file that are decoded at a time
 SHOWN_KEYS = 12
 
@@ -207,19 +210,32 @@ def _csv(name: str, file: File, where: str, columns: Sequence[str] | None) -> It
     delimiter = "\t" if suffix_of(str(file)) == ".tsv" else ","
     header = _csv_header(name, file, where, delimiter)
     chosen = _present(columns, header, name, where)
-    with opened(file, where) as stream:
-        # As bytes: what is not UTF-8 is then found in its row, and no type is guessed.
-        reader = csv.open_csv(
-            stream,
-            read_options=csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
-            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(header, arrow.binary()),
-                include_columns=chosen,
-                check_utf8=False,
-            ),
-        )
-        yield from _rows_of_batches(reader, name, where)
+    done = 0
+    for block in CSV_BLOCKS:
+        with opened(file, where) as stream:
+            try:
+                # As bytes: what is not UTF-8 is then found in its row, and no type is guessed.
+                reader = csv.open_csv(
+                    stream,
+                    read_options=csv.ReadOptions(block_size=block, use_threads=False),
+                    parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                    convert_options=csv.ConvertOptions(
+                        column_types=dict.fromkeys(header, arrow.binary()),
+                        include_columns=chosen,
+                        check_utf8=False,
+                    ),
+                )
+                for row in islice(_rows_of_batches(reader, name, where), done, None):
+                    done = row.number + 1
+                    yield row
+                return
+            except arrow.ArrowInvalid as error:
+                if "straddling" not in str(error):  # a row that is longer than a block
+                    raise
+    raise SetpointError(
+        f"{where}: {name}: a row after row {done:,} is longer than {CSV_BLOCKS[-1]:,} bytes.\n"
+        "Valid: shorter rows; a quote that is not closed makes one row of all that follows."
+    )
 
 
 def _csv_header(name: str, file: File, where: str, delimiter: str) -> list[str]:
@@ -253,9 +269,14 @@ def _parquet(name: str, file: File, where: str, columns: Sequence[str] | None) -
 
     _not_compressed(file, where)
     with opened(file, where) as stream:
-        table = parquet.ParquetFile(stream)
+        table = parquet.ParquetFile(stream, buffer_size=BUFFER)
         chosen = _present(columns, table.schema_arrow.names, name, where)
-        batches = table.iter_batches(batch_size=BATCH, columns=chosen, use_threads=False)
+        # One group after the other: an iterator over several keeps what it has read.
+        batches = (
+            batch
+            for group in range(table.num_row_groups)
+            for batch in table.iter_batches(BATCH, [group], chosen, use_threads=False)
+        )
         yield from _rows_of_batches(batches, name, where)
 
 
