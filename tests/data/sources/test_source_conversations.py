@@ -273,6 +273,37 @@ def test_a_template_that_drops_earlier_reasoning(tmp_path: Path, folders: dict[s
     assert tokenizer.decode(found.tokens[found.trained]).decode() == "oney</think> two"
 
 
+# The system message inside the first turn, no generation prompt, a blank before each answer.
+FOLDED = """{%- set first = messages[0].content if messages[0].role == 'system' else '' %}
+{%- for m in messages %}
+    {%- if m.role == 'user' %}
+        {{- '<|im_start|>' + (first + '; ' if first and loop.index0 == 1 else '') + m.content }}
+        {{- ' =>' }}
+    {%- elif m.role == 'assistant' %}{{- ' ' + m.content | trim + '<|im_end|>' }}{%- endif %}
+{%- endfor %}"""
+# A generation prompt that writes more than stands before the answers of the data.
+LONGER = """{%- for m in messages %}
+    {{- ('<|im_start|>' if m.role == 'user' else '<|eot_id|>') + m.content }}
+    {%- if m.role == 'assistant' %}{{- '<|im_end|>' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|eot_id|><think>' }}{%- endif %}"""
+
+
+@pytest.mark.parametrize("template", [FOLDED, LONGER])
+def test_answers_of_templates_of_other_forms(
+    tmp_path: Path, folders: dict[str, Path], template: str
+) -> None:
+    tokenizer = tokenizer_in(folders["byte_level"])
+    turns = [("user", "ab"), ("assistant", "cd"), ("user", "cd"), ("assistant", "ab")]
+    row = chat(*([("system", "s")] if template is FOLDED else []), *turns)
+    (found,) = documents(tmp_path, [row], tokenizer, template=template)
+    assert found.tokens is not None and found.trained is not None
+    answers = tokenizer.decode(found.tokens[found.trained]).decode()
+    assert answers == (" cd ab" if template is FOLDED else "cdab")
+    ends = found.tokens[found.trained] == tokenizer.chat.tokens["<|im_end|>"]
+    assert ends.sum() == 2 and ends[-1]
+
+
 WRONG: dict[str, tuple[Any, str, str]] = {
     "no shape": ({"text": "a"}, "plain", r"line 2: has the fields 'text'; one of these is needed"),
     "preferences": ({"chosen": []}, "plain", "holds preferences"),
