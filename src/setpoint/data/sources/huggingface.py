@@ -137,8 +137,9 @@ class HubDatasetSource:
         while cause is not None:
             chain += type(cause).__mro__
             cause = cause.__cause__ or cause.__context__
-        known = (REASONS[kind.__name__] for kind in chain if kind.__name__ in REASONS)
         text = str(error).strip().partition("\n")[0]
+        names = {kind.__name__ for kind in chain}
+        known = (REASONS[name] for name in REASONS if name in names or name in text)
         reason = next(known, "") or f"{text or 'no reason is given'} ({type(error).__name__})"
         return SetpointError(
             f"{self.where}: {what}: {reason}.\n"
