@@ -165,58 +165,72 @@ class Editor(EditorBase):
         self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
     ) -> None:
         kind = unwrapped(info.type)
+        if isinstance(kind, SectionType):
+            self._assign_section(section, info, kind, mapping_in(kind, value), origin, path)
+            return
         if isinstance(kind, SINGLE):
-            self.refers = self.refers or may_refer(value)
             self._put(section, info, value, origin, path)
             return
-        structured = isinstance(kind, SectionType | MappingType | FreeType)
-        if structured or isinstance(kind, SequenceType | TupleType):
+        structured = isinstance(kind, MappingType | FreeType)
+        sequence = isinstance(kind, SequenceType | TupleType)
+        if structured or sequence:
             value = mapping_in(kind, value)
-        if isinstance(kind, SectionType) and isinstance(value, Mapping):
+        if isinstance(value, Mapping):
             entries = cast(Mapping[str, object], value)
-            self.put_fragments(
-                entries,
-                origin,
-                path,
-                lambda values, place: self._assign(section, info, values, place, path),
-                lambda preset: self._take_from_preset(section, info, preset, origin, path),
-            )
+            if sequence and not kind.is_secret():
+                self.refers = self.refers or may_refer(entries)
+                edit_items(self, section, info, entries, origin, path)
+                return
+            if isinstance(kind, MappingType) and REMOVE in entries:
+                set_item(self, section, info, (REMOVE,), path, entries[REMOVE], origin)
+                value = entries = {key: item for key, item in entries.items() if key != REMOVE}
+                if not entries:
+                    return
+            current: Any = self.current(section, info) if structured else None
+            if isinstance(current, Free):
+                self.refers = self.refers or may_refer(entries)
+                for key, item in entries.items():
+                    try:
+                        current.put(str(key), item, origin)
+                    except Invalid as error:
+                        self.report((*path, str(key)), item, origin, error)
+                return
+            if isinstance(current, dict) and not self.replace_mappings:
+                value = {**cast(dict[str, object], current), **entries}
+        self._put(section, info, value, origin, path)
+
+    def _assign_section(
+        self,
+        section: Node,
+        info: FieldInfo,
+        kind: SectionType,
+        value: object,
+        origin: Origin,
+        path: Path,
+    ) -> None:
+        """Set fields of the section that stands in a field, or put another one there."""
+        if isinstance(value, Mapping):
+            entries = cast(Mapping[str, object], value)
+            if EXTENDS in entries:
+                self.put_fragments(
+                    entries,
+                    origin,
+                    path,
+                    lambda values, place: self._assign(section, info, values, place, path),
+                    lambda preset: self._take_from_preset(section, info, preset, origin, path),
+                )
             inner = self._section(section, info, kind, origin, path, tag_of(entries))
             self.merge_section(inner, fields_in(entries), origin, path)
-            return
-        if isinstance(kind, SectionType) and isinstance(value, str) and value.startswith("@"):
+        elif isinstance(value, str) and value.startswith("@"):
             self._take_from_preset(section, info, value, origin, path)
-            return
-        named = isinstance(value, str) and value != "null" and "${" not in value
-        if isinstance(kind, SectionType) and (named or isinstance(value, int | float)):
+        elif isinstance(value, int | float) or (
+            isinstance(value, str) and value != "null" and "${" not in value
+        ):
             if not kind.variants():
                 raise kind.refuse(value)
             self._section(section, info, kind, origin, path, value)
-            return
-        self.refers = self.refers or may_refer(value)
-        listed = isinstance(kind, SequenceType | TupleType) and not kind.is_secret()
-        if listed and isinstance(value, Mapping):
-            edits = cast(Mapping[str, object], value)
-            edit_items(self, section, info, edits, origin, path)
-            return
-        if isinstance(kind, MappingType) and isinstance(value, Mapping) and REMOVE in value:
-            edits = cast(Mapping[str, object], value)
-            set_item(self, section, info, (REMOVE,), path, edits[REMOVE], origin)
-            value = {key: item for key, item in edits.items() if key != REMOVE}
-            if not value:
-                return
-        current: Any = self.current(section, info) if structured else None
-        if isinstance(current, Free) and isinstance(value, Mapping):
-            for key, item in cast(Mapping[object, object], value).items():
-                try:
-                    current.put(str(key), item, origin)
-                except Invalid as error:
-                    self.report((*path, str(key)), item, origin, error)
-            return
-        if isinstance(current, dict) and isinstance(value, Mapping) and not self.replace_mappings:
-            held = cast(dict[object, object], current)
-            value = {**held, **cast(Mapping[object, object], value)}
-        self._put(section, info, cast(object, value), origin, path)
+        else:
+            self._put(section, info, value, origin, path)
 
     def _take_from_preset(
         self, section: Node, info: FieldInfo, text: str, origin: Origin, path: Path
@@ -233,6 +247,7 @@ class Editor(EditorBase):
         self, section: Node, info: FieldInfo, value: object, origin: Origin, path: Path
     ) -> None:
         name = info.name
+        self.refers = self.refers or may_refer(value)
         if info.type.nested:
             value = with_fragments(self, info.type, value, origin, path)
         stored = info.read(value, origin)
