@@ -10,7 +10,7 @@ from setpoint.config import IDENTITY, resolve
 from setpoint.config.composition import compose
 from setpoint.config.migrations.chain import chain
 from setpoint.config.migrations.operations import Added
-from setpoint.config.migrations.tombstone import tombstone
+from setpoint.config.migrations.tombstone import former
 from setpoint.config.record.compare import recorded_differences
 from setpoint.config.record.fingerprint import canonical, fingerprint
 from setpoint.config.record.record import read_record
@@ -113,4 +113,4 @@ def test_every_field_that_was_added_has_a_migration() -> None:
 
 
 def test_no_field_of_today_has_a_tombstone() -> None:
-    assert [path for path, _ in all_fields(Job) if tombstone(Job, path)] == []
+    assert [path for path, _ in all_fields(Job) if former(Job, path)] == []

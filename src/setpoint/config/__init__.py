@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .draft.plain import to_plain as to_plain
     from .draft.shared_sections import entries_of as entries_of
     from .draft.shared_sections import shared as shared
-    from .draft.unknown_keys import former as former
     from .draft.unknown_keys import known_elsewhere as known_elsewhere
     from .draft.unknown_keys import place_of as place_of
     from .draft.walk import TAG as TAG
@@ -105,6 +104,7 @@ if TYPE_CHECKING:
     from .migrations.operations import Renamed as Renamed
     from .migrations.operations import Retired as Retired
     from .migrations.operations import Split as Split
+    from .migrations.tombstone import former as former
     from .migrations.tombstone import oldest_schema as oldest_schema
     from .other_names import Converter as Converter
     from .other_names import Given as Given
@@ -267,7 +267,7 @@ _NAMES = {
     "draft.copying": "draft_of is_changed",
     "draft.plain": "to_minimal to_plain",
     "draft.shared_sections": "entries_of shared",
-    "draft.unknown_keys": "former known_elsewhere place_of",
+    "draft.unknown_keys": "known_elsewhere place_of",
     "draft.walk": "Leaf TAG dropped_values leaves narrower",
     "files.document": "Document FileError is_mapping",
     "files.read": "parse_bytes read_file read_plain_file",
@@ -285,7 +285,7 @@ _NAMES = {
     ),
     "migrations.chain": "HEADER Moved Operation Tree guessed migrate migration schema_of",
     "migrations.operations": "Added Converted Kept Meant Merged Renamed Retired Split",
-    "migrations.tombstone": "oldest_schema",
+    "migrations.tombstone": "former oldest_schema",
     "other_names": "Converter Given Ours answer",
     "record.compare": (
         "ABSENT Difference Entry Row Table compare difference_of differences explain leaf_table "

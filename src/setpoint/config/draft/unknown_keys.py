@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..migrations.tombstone import tombstone, tombstone_in
-from ..schema.class_info import versioned
+from ..migrations.tombstone import former, former_in
 from ..schema.tree import all_fields, classes_at, field_of, first_places
 from ..values.node import Node
 from ..words.errors import Invalid
@@ -75,27 +74,6 @@ def _alike(root: type[Node], paths: Sequence[str], word: str) -> list[str]:
         return max(found, key=lambda each: each[0])[1]
     begin = [path for name in ours if name.startswith(f"{word}_") for path in ours[name]]
     return begin if len(begin) <= 3 else []
-
-
-def former(root: type[Node], path: str, file: str | None = None) -> str:
-    """What became of a key that older schemas of a root had.
-
-    Arguments:
-        file: the file that holds it; None for flags, variables and Python.
-
-    Returns:
-        a sentence that says what to do, or the empty string.
-    """
-    if root.__setpoint__.migrations is None:
-        return ""
-    return tombstone(root, path, file)
-
-
-def former_in(cls: type[Node], key: str) -> str:
-    """What became of a key that older schemas had in a section; see `former`."""
-    if not versioned:
-        return ""
-    return tombstone_in(cls, key)
 
 
 def name_here(root: type[Node], key: str) -> str:

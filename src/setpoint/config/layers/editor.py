@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from ..draft.copying import draft_of, dropped_by, keep_shared
 from ..draft.shared_sections import bind, switch
-from ..draft.unknown_keys import former, known_elsewhere, unknown_key
+from ..draft.unknown_keys import known_elsewhere, unknown_key
 from ..draft.walk import TAG, reached
+from ..migrations.tombstone import former
 from ..schema.field import FieldInfo
 from ..schema.tree import classes_at, holds_secret, unknown_tag
 from ..types.base import FieldType
@@ -197,7 +198,7 @@ class Editor(EditorBase):
                 return
             if isinstance(current, dict) and not self.replace_mappings:
                 value = {**cast(dict[str, object], current), **entries}
-        self._put(section, info, value, origin, path)
+        self._put(section, info, cast(object, value), origin, path)
 
     def _assign_section(
         self,

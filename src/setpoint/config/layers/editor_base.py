@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from ..draft.unknown_keys import former, name_here, place_of
+from ..draft.unknown_keys import name_here, place_of
+from ..migrations.tombstone import former
 from ..schema.field import FieldInfo
 from ..schema.tree import names_secret
 from ..types.base import FieldType

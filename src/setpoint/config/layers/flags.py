@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..draft.unknown_keys import former, known_elsewhere
+from ..draft.unknown_keys import known_elsewhere
 from ..draft.walk import TAG
+from ..migrations.tombstone import former
 from ..schema.tree import classes_at, field_of
 from ..types.base import FieldType
 from ..types.containers import AnyOfType, OptionalType, unwrapped

@@ -12,7 +12,7 @@ from ..words.names import Path, dotted
 from .chain import Operation, Tree, chain, filled
 
 
-def tombstone(root: type[Node], path: str, file: str | None = None) -> str:
+def former(root: type[Node], path: str, file: str | None = None) -> str:
     """The sentence for an unknown key that older schemas had.
 
     Arguments:
@@ -44,7 +44,7 @@ def tombstone(root: type[Node], path: str, file: str | None = None) -> str:
     return f"{sentence}; write {now}." if now else f"{sentence.rstrip('.')}."
 
 
-def tombstone_in(cls: type[Node], key: str) -> str:
+def former_in(cls: type[Node], key: str) -> str:
     """The sentence for an unknown key of a section, whose root is not known.
 
     Returns:
@@ -60,7 +60,7 @@ def tombstone_in(cls: type[Node], key: str) -> str:
                 if operation.of not in (None, cls.__setpoint__.tag):
                     continue
                 if name == key.replace("-", "_") and cls in classes_at(root, above):
-                    return tombstone(root, old)
+                    return former(root, old)
     return ""
 
 

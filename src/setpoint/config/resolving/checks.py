@@ -54,13 +54,13 @@ class Checker:
     def items(self) -> None:
         """Check the ranges of items, since a list may have been changed in place."""
         for path, section in self.placed:
-            names, fields = state_of(section).holding, type(section).__setpoint__.fields
-            for name in fields if names is None else names:
-                info, value = fields[name], vars(section).get(name)
-                if info.item_bounds is None or not isinstance(value, CheckedList | CheckedDict):
+            held, known = vars(section), type(section).__setpoint__
+            for name in known.plan.ranged:
+                value = held.get(name)
+                if not isinstance(value, CheckedList | CheckedDict):
                     continue  # it cannot be changed, and was checked when it was set
                 try:
-                    info.check(value)
+                    known.fields[name].check(value)
                 except Invalid as error:
                     for part in error.parts:
                         relative = dotted((name, *part.at))

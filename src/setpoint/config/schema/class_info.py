@@ -42,6 +42,7 @@ class Plan:
         "lacking",
         "made",
         "order",
+        "ranged",
         "readers",
     )
 
@@ -54,6 +55,8 @@ class Plan:
         self.lacking = tuple(
             name for name, info in fields.items() if not info.constant and info.factory is None
         )
+        # Those whose items have limits.
+        self.ranged = tuple(n for n, info in fields.items() if info.item_bounds is not None)
         self.order = {name: index for index, name in enumerate(fields)}
         self._constants: dict[str, Any] | None = None
         # How its part of the canonical form is made, once a fingerprint has been taken.
