@@ -161,11 +161,13 @@ def _without_nulls(data: dict[str, Any], minimal: object, section: object) -> di
         section: whose values they are.
     """
     differs = cast(dict[str, Any], minimal) if isinstance(minimal, dict) else {}
+    # A variant's `type` is no field, and to ask for it would look for the nearest name.
+    fields = type(section).__setpoint__.fields if isinstance(section, Config) else {}
     found: dict[str, Any] = {}
     for key, value in data.items():
         if value is None and key not in differs:
             continue
-        inner = getattr(section, key, None) if isinstance(section, Config) else None
+        inner = getattr(section, key, None) if key in fields else None
         if isinstance(value, dict):
             value = _without_nulls(cast(dict[str, Any], value), differs.get(key), inner)
         elif isinstance(value, list) and isinstance(inner, tuple):
