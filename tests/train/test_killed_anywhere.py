@@ -74,6 +74,7 @@ TEN = "duration=10 steps"
 
 STORIES = {
     "cosine": Story(("schedule=cosine",)),
+    "workers": Story(("data.loader.workers=2", "data.loader.prefetch=3")),
     "bf16, deterministic": Story(("precision.compute=bf16", "deterministic=true")),
     "bf16 with masters": Story(MASTERS),
     "nothing is evaluated": Story(("evaluation=null",)),
@@ -115,6 +116,7 @@ STORIES = {
 # Of the others, tests/optim and test_formats.py stop and go on within a process.
 QUICK = (
     "cosine",
+    "workers",
     "bf16 with masters",
     "nothing is evaluated",
     "an early end",

@@ -74,6 +74,8 @@ class Corpus:
 
     def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Which of `sources` the tokens at positions are from; a separator ends its document."""
+        if len(self.sources) == 1:
+            return np.zeros(positions.shape, np.int64)
         return self.source[np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)]
 
     @property

@@ -7,15 +7,27 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from setpoint.config import RunError, SetpointError
 from setpoint.data.sequences import Rows, Sequences
-from setpoint.shapes.batch import Batch
+from setpoint.data.sharing import Shared
+from setpoint.shapes.batch import TENSORS, Batch
+
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+"""Signals that reach all processes of a terminal or of a job; the main one answers them."""
+INT32 = np.iinfo(np.int32)
 
 
 class Failed(NamedTuple):
@@ -23,6 +35,44 @@ class Failed(NamedTuple):
 
     error: Exception
     trace: str
+
+
+class Sent:
+    """A batch on its way between processes: one message, where torch opens a file per tensor."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def __reduce__(self) -> tuple[Callable[..., Sent], tuple[Any, ...]]:
+        tensors = {name: getattr(self.batch, name) for name in (*TENSORS, "source")}
+        arrays = {name: _narrow(each.numpy()) for name, each in tensors.items() if each is not None}
+        numbers = (self.batch.tokens, self.batch.target_tokens, self.batch.target_bytes)
+        return _received, (arrays, numbers)
+
+    def pin_memory(self, _: object = None) -> Sent:
+        """Called by torch's thread that pins."""
+        return Sent(self.batch.pin_memory())
+
+
+def _narrow(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
+    """Half of the bytes where they hold the numbers, and what type it had."""
+    kind = array.dtype.str
+    small = array.dtype == np.int64 and array.size > 0
+    if small and INT32.min <= array.min() and array.max() <= INT32.max:
+        array = array.astype(np.int32)
+    return array, kind
+
+
+def _received(
+    arrays: Mapping[str, tuple[npt.NDArray[Any], str]], numbers: tuple[int, int, int]
+) -> Sent:
+    tensors: dict[str, Any] = {
+        name: torch.from_numpy(array.astype(kind)) for name, (array, kind) in arrays.items()
+    }
+    tokens, target_tokens, target_bytes = numbers
+    return Sent(
+        Batch(tokens=tokens, target_tokens=target_tokens, target_bytes=target_bytes, **tensors)
+    )
 
 
 class Making(Dataset[Any]):
@@ -34,16 +84,16 @@ class Making(Dataset[Any]):
     """
 
     def __init__(self, sequences: Sequences, busy: torch.Tensor) -> None:
-        self.sequences = sequences
+        self.sequences = Shared(sequences)
         self.busy = busy
 
-    def __getitem__(self, key: tuple[int, Rows]) -> Batch | Failed:
+    def __getitem__(self, key: tuple[int, Rows]) -> Sent | Failed:
         number, rows = key
         info = torch.utils.data.get_worker_info()
         assert info is not None
         self.busy[info.id] = torch.tensor([os.getpid(), number])
         try:
-            return self.sequences.rows(rows)
+            return Sent(self.sequences.value.rows(rows))
         except Exception as error:  # told by the main process, which knows the rows
             return Failed(error, traceback.format_exc())
         finally:
@@ -51,23 +101,48 @@ class Making(Dataset[Any]):
 
 
 def quiet_worker(_: int) -> None:
-    """Leave signals of the terminal to the main process, which ends the workers itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Leave signals to the main process, and end where that one, and no other, says so.
+
+    A terminal, a queue or a container sends them to all processes of a run, which is to finish its
+    step and save.
+    """
+    for number in SIGNALS:
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, set(SIGNALS) - {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    parent = os.getppid()
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+            pass
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Keep signals from processes that are being started, which do not answer them yet."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Loader:
     """Rows made ahead of their use, given in the order in which they are named.
 
     Arguments:
-        names: rows to make, endless.
+        names: rows to make, perhaps endless.
         workers: processes, at least 1.
         prefetch: rows that each worker is ahead by.
         pin_memory: whether to put them into memory from which a GPU copies while it computes.
         timeout: seconds to wait for one; 0: for ever.
 
     Raises:
-        RunError: from `__next__`: a worker died or hangs.
+        RunError: the data cannot be sent to a worker; from `__next__`: one died or hangs.
     """
 
     def __init__(
@@ -98,19 +173,30 @@ class Loader:
             generator=torch.Generator(),
         )
         before = signal.getsignal(signal.SIGCHLD)
-        self.batches: Iterator[Any] = iter(loader)
+        try:
+            with _held_signals():
+                self.batches: Iterator[Any] = iter(loader)
+        except (TypeError, AttributeError, ValueError, OSError) as error:
+            raise RunError(
+                f"data.loader.workers: {workers} worker processes cannot be started by "
+                f"{multiprocessing.get_start_method()!r}: {type(error).__name__}: {error}\n"
+                "Valid: data.loader.workers = 0."
+            ) from error
         # Torch's handler raises wherever the main process is; `next` finds a dead worker as well.
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGCHLD, before)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
 
     def _numbered(self, names: Iterator[Rows]) -> Iterator[tuple[int, Rows]]:
         for number, rows in enumerate(names):
             self.named[number] = rows
             yield number, rows
 
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
     def __next__(self) -> Batch:
         try:
-            batch: Batch | Failed = next(self.batches)
+            batch: Sent | Failed = next(self.batches)
         except (RuntimeError, OSError, EOFError) as error:
             raise RunError(self._ended(error)) from None
         rows = self.named.pop(self.given)
@@ -120,7 +206,7 @@ class Loader:
             if isinstance(batch.error, SetpointError):
                 raise type(batch.error)(f"{batch.error}\nIt was read for {where}.")
             raise RunError(f"data: reading {where} failed in a worker:\n{batch.trace}")
-        return batch
+        return batch.batch
 
     def _ended(self, error: Exception) -> str:
         """Which worker died or hangs, and with what in its hands."""
@@ -132,6 +218,7 @@ class Loader:
         ]
         if "timed out" in text:
             lines = [f"data.loader.timeout: no rows came within {self.timeout:g} seconds."]
+            self._kill()  # else ending them would wait for them
         else:
             alive = {process.pid for process in multiprocessing.active_children()}
             at = [each for each in at if each[0] not in alive] or at
@@ -145,6 +232,15 @@ class Loader:
             ]
         )
 
+    def _kill(self) -> None:
+        for process in getattr(self.batches, "_workers", ()):
+            with suppress(OSError, ValueError):
+                process.kill()
+
     def close(self) -> None:
-        """End the workers; they end when their iterator is gone."""
+        """End the workers, whoever still refers to their iterator."""
+        # An exception on its way does, so that leaving it to the garbage would be too late.
+        end = getattr(self.batches, "_shutdown_workers", None)
         self.batches = iter(())
+        if end is not None:
+            end()

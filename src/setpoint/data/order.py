@@ -12,7 +12,7 @@ from setpoint.data.keyed_random import shuffled, sorted_order
 FEISTEL = "feistel"
 """The name of `shuffled` in the state of checkpoints."""
 
-PART = 1024
+PART = 4096
 """Places whose order is computed at once; how many an epoch has makes no difference."""
 
 
@@ -48,6 +48,13 @@ class Order:
             here = (epochs == epoch) & (parts == part)
             found[here] = self._part(epoch, part)[places[here]]
         return found
+
+    def stretch(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """The sequences at `count` positions from `first` on."""
+        epoch, place = divmod(first, self.size)
+        part, place = divmod(place, PART)
+        found = self._part(epoch, part)[place : place + count]
+        return found.copy() if len(found) == count else self.at(np.arange(first, first + count))
 
     def forget(self) -> None:
         """Drop the parts that are kept; they are drawn again when they are needed."""

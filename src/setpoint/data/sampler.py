@@ -80,7 +80,7 @@ class ShuffledSampler:
         """The next sequences, (count,), and move past them."""
         first = self._position
         self._position += count
-        return self.order.at(np.arange(first, first + count))
+        return self.order.stretch(first, count)
 
     def forget(self) -> None:
         """Drop the parts of the order that are kept."""

@@ -113,20 +113,25 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
     """
     # A corpus ends in a separator, so repeating its last token pads, and adds no bytes.
     windows = gather(corpus.tokens, starts, sequence_length + 1)
-    targets = windows[:, 1:].copy()
-    target_bytes = int(corpus.token_bytes[targets].sum())
-    positions = starts[:, None] + np.arange(sequence_length + 1)  # (B, S+1)
-    beyond = positions > len(corpus.tokens) - 1
-    targets[beyond[:, 1:]] = IGNORE_INDEX
+    inputs, targets = windows[:, :-1].copy(), windows[:, 1:].copy()
+    target_bytes = int(corpus.token_bytes.take(targets).sum())
+    tokens = target_tokens = targets.size
+    if (starts >= len(corpus.tokens) - sequence_length).any():
+        positions = starts[:, None] + np.arange(sequence_length + 1)  # (B, S+1)
+        beyond = positions > len(corpus.tokens) - 1
+        targets[beyond[:, 1:]] = IGNORE_INDEX
+        tokens -= int(beyond[:, :-1].sum())
+        target_tokens -= int(beyond[:, 1:].sum())
     if corpus.trained is not None:
         skipped = gather(corpus.trained, starts, sequence_length + 1)[:, 1:] == 0
         target_bytes -= int(corpus.token_bytes[windows[:, 1:][skipped]].sum())
         targets[skipped] = IGNORE_INDEX
+        target_tokens = int((targets != IGNORE_INDEX).sum())
     return Batch(
-        inputs=torch.from_numpy(windows[:, :-1].copy()),
+        inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),
-        tokens=targets.size - int(beyond[:, :-1].sum()),
-        target_tokens=int((targets != IGNORE_INDEX).sum()),
+        tokens=tokens,
+        target_tokens=target_tokens,
         target_bytes=target_bytes,
         source=torch.from_numpy(corpus.sources_at(starts + 1)),
     )
