@@ -27,6 +27,8 @@ SIGNALS = tuple(
     if hasattr(signal, name)
 )
 """Signals that reach all processes of a terminal or of a job; the main one answers them."""
+LOOK = 1.0
+"""Seconds between two looks at whether the main process is alive."""
 INT32 = np.iinfo(np.int32)
 
 
@@ -101,7 +103,7 @@ class Making(Dataset[Any]):
 
 
 def quiet_worker(_: int) -> None:
-    """Leave signals to the main process, and end where that one, and no other, says so.
+    """Leave signals to the main process, and end where that one says so, or is gone.
 
     A terminal, a queue or a container sends them to all processes of a run, which is to finish its
     step and save.
@@ -114,9 +116,11 @@ def quiet_worker(_: int) -> None:
     parent = os.getppid()
 
     def wait() -> None:
-        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
-            pass
-        os._exit(128 + signal.SIGTERM)
+        while os.getppid() == parent:
+            heard = signal.sigtimedwait({signal.SIGTERM}, LOOK)
+            if heard is not None and heard.si_pid == parent:
+                break
+        os._exit(128 + signal.SIGTERM)  # the other threads may wait for a process that is gone
 
     threading.Thread(target=wait, daemon=True).start()
 

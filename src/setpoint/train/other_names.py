@@ -466,7 +466,10 @@ NO_QUANTIZATION = (
     "Weights are not quantized for training; precision.params and precision.float8 are the formats "
     "that there are."
 )
-NO_WORKERS = "Batches are made in the training process itself: there are no workers to set."
+PERSISTENT = "Workers of data.loader live as long as the training session; leave it out."
+NONE_DROPPED = (
+    "No sequence is dropped: a batch may cross from one epoch into the next; leave it out."
+)
 ONE_PROCESS = "Training runs in one process here: there is no such setting yet."
 SHUFFLED = "Training data is always shuffled, in an order that seed decides; leave it out."
 
@@ -550,8 +553,8 @@ OTHER_NAMES: dict[str, Converter | str] = {
                      "adapter.*"), NO_ADAPTER),
     **dict.fromkeys(("quantization", "load_in_4bit", "load_in_8bit", "quantize", "bnb_config"),
                     NO_QUANTIZATION),
-    **dict.fromkeys(("num_workers", "dataloader_num_workers", "dataloader_pin_memory", "pin_memory",
-                     "prefetch_factor", "persistent_workers"), NO_WORKERS),
+    **dict.fromkeys(("persistent_workers", "dataloader_persistent_workers"), PERSISTENT),
+    **dict.fromkeys(("drop_last", "dataloader_drop_last"), NONE_DROPPED),
     **dict.fromkeys(("enabled", "enable"), "A section is on while it is there, and off as null: "
                     "--evaluation null, --compile '{}'."),
     **dict.fromkeys(("gpus", "devices", "num_nodes", "nnodes", "nproc_per_node"), ONE_PROCESS),

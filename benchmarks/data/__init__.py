@@ -1,0 +1,1 @@
+"""The loader of data, as it is and beside others."""

@@ -1,0 +1,233 @@
+"""Tokens per second and memory of the loader, and both as the data grows.
+
+    cd benchmarks && python -m data.loader [--largest 10GB] [--seconds 2]
+
+Rows are cut out of shards of random tokens that are mapped into memory, shuffled over all of them.
+Each measurement is a process of its own. Time is CPU time of the main process, since others may
+compute on the same cores; a worker's is not in it. Beside it, where they are installed: torch's
+DataLoader over the same shards, with its own shuffle, and grain. Leaves with status 1 if the loader
+without workers feeds fewer than 50 million tokens per second, or if start-up or memory grow with
+the data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from setpoint.cli.style import table
+from setpoint.data.corpus import Corpus
+from setpoint.data.document import FileRecord
+from setpoint.data.feed import Feed
+from setpoint.data.sampler import ShuffledSampler
+from setpoint.data.token_row import JoinedRow
+from setpoint.data.windows import training_windows
+from setpoint.shapes.batch import Batch, Count
+
+SHARD, DOCUMENT, VOCABULARY = 100_000_000, 1000, 50_257
+SHAPES = ((256, 16), (1024, 8))  # sequence length, micro-batch
+SIDES = ("setpoint", "1 worker", "2 workers", "torch", "grain")
+SIZES = {"10MB": 10**7, "100MB": 10**8, "1GB": 10**9, "10GB": 10**10}
+LEAST, MOST_GROWTH_SECONDS, MOST_GROWTH_MIB = 50e6, 0.2, 16.0
+
+Next = Callable[[], Any]
+
+
+def write_shards(folder: Path, size: int) -> list[Path]:
+    """Write files of random uint16 tokens, `size` bytes in all, and where documents begin."""
+    paths: list[Path] = []
+    block = np.random.default_rng(0).integers(0, VOCABULARY, SHARD // 2, np.uint16)
+    for number, first in enumerate(range(0, size, SHARD)):
+        paths.append(folder / f"{number:04d}.bin")
+        np.roll(block, number * 1009)[: (size - first) // 2].tofile(paths[-1])
+    np.arange(1, size // 2, DOCUMENT, dtype=np.int64).tofile(folder / "starts.idx")
+    return paths
+
+
+def mapped(folder: Path) -> list[npt.NDArray[np.uint16]]:
+    """The shards of a folder."""
+    return [np.memmap(path, np.uint16, "r") for path in sorted(folder.glob("*.bin"))]
+
+
+def ours(folder: Path, length: int, rows: int, workers: int) -> Next:
+    """Setpoint's feed over the shards."""
+    starts = np.asarray(np.memmap(folder / "starts.idx", np.int64, "r"))
+    row = JoinedRow(mapped(folder))
+    corpus = Corpus(
+        side="train",
+        tokens=row,
+        token_bytes=np.full(VOCABULARY, 4, np.int64),
+        separator=0,
+        byte_count=len(row) * 4,
+        files=(FileRecord("shards", 0, ""),),
+        digest="",
+        sources=("shards",),
+        starts=starts,
+        source=np.zeros(1, np.int64),
+    )
+    windows = training_windows(corpus, length)
+    return Feed(
+        windows, ShuffledSampler(windows, 1), count_of, micro_size=rows, workers=workers
+    ).take
+
+
+def count_of(batch: Batch) -> Count:
+    """What counts of a batch, as a plain loss has it."""
+    return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
+
+
+class Plain(torch.utils.data.Dataset[Any]):
+    """Windows of one row of tokens, as tutorials write them."""
+
+    def __init__(self, folder: Path, length: int) -> None:
+        self.parts, self.width = mapped(folder), length + 1
+        self.each = [len(part) // self.width for part in self.parts]
+        self.ends = np.cumsum(self.each)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        number = int(np.searchsorted(self.ends, index, "right"))
+        place = (index - int(self.ends[number]) + self.each[number]) * self.width
+        window = self.parts[number][place : place + self.width].astype(np.int64)
+        return window[:-1], window[1:]
+
+
+def torchs(folder: Path, length: int, rows: int) -> Next:
+    """Torch's own loader, in the main process."""
+    loader: Any = torch.utils.data.DataLoader(Plain(folder, length), batch_size=rows, shuffle=True)
+    return iter(loader).__next__
+
+
+def grains(folder: Path, length: int, rows: int) -> Next:
+    """Grain's data set, in the main process."""
+    import grain
+
+    plain: Any = Plain(folder, length)
+    made: Any = grain.MapDataset.source(plain).shuffle(seed=1).repeat().batch(rows)
+    return iter(made.to_iter_dataset(grain.ReadOptions(num_threads=0))).__next__
+
+
+def resident() -> float:
+    """MiB of this process that are no pages of files."""
+    text = Path("/proc/self/status").read_text()
+    lines = dict(line.split(":", 1) for line in text.splitlines())
+    return (int(lines["RssAnon"].split()[0]) + int(lines["RssShmem"].split()[0])) / 1024
+
+
+def measure(folder: Path, side: str, length: int, rows: int, seconds: float) -> dict[str, float]:
+    """Measure one side in this process."""
+    before, began = resident(), time.perf_counter()
+    if side == "torch":
+        take = torchs(folder, length, rows)
+    elif side == "grain":
+        take = grains(folder, length, rows)
+    else:
+        take = ours(folder, length, rows, int(side[0]) if side[0].isdigit() else 0)
+    take()
+    start = time.perf_counter() - began
+    for _ in range(300):
+        take()
+    steps, end, cpu = 0, time.perf_counter() + seconds, time.process_time()
+    while time.perf_counter() < end:
+        take()
+        steps += 1
+    spent = time.process_time() - cpu
+    return {
+        "tokens": steps * length * rows / spent,
+        "start": start,
+        "resident": resident() - before,
+    }
+
+
+def in_process(folder: Path, side: str, length: int, rows: int, seconds: float) -> dict[str, float]:
+    """Measure one side in a fresh process; the better of two."""
+    words = [side, str(length), str(rows), str(seconds)]
+    command = [sys.executable, "-m", "data.loader", "--measure", str(folder), *words]
+    runs = [
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for _ in range(2)
+    ]
+    return {
+        "tokens": max(run["tokens"] for run in runs),
+        "start": min(run["start"] for run in runs),
+        "resident": min(run["resident"] for run in runs),
+    }
+
+
+def compare(folder: Path, seconds: float) -> list[str]:
+    """Compare the sides on the same shards, and name what misses its bound."""
+    sides = [side for side in SIDES if side != "grain" or find_spec("grain")]
+    lines, missed = [["S", "B", "side", "M tokens/s", "x", "start ms", "MiB"]], list[str]()
+    for length, rows in SHAPES:
+        found = {side: in_process(folder, side, length, rows, seconds) for side in sides}
+        for side, run in found.items():
+            ratio = found["setpoint"]["tokens"] / run["tokens"]
+            lines.append(
+                [str(length), str(rows), side, f"{run['tokens'] / 1e6:.1f}", f"{ratio:.1f}",
+                 f"{run['start'] * 1e3:.0f}", f"{run['resident']:.0f}"]
+            )  # fmt: skip
+        speed = found["setpoint"]["tokens"]
+        if speed < LEAST:
+            missed.append(f"S = {length}: {speed / 1e6:.1f} million tokens/s are below 50")
+    print(table(lines))
+    return missed
+
+
+def grow(folders: dict[str, Path], seconds: float) -> list[str]:
+    """Measure as the data grows, and name what grows with it."""
+    lines, missed = [["data", "M tokens/s", "start ms", "MiB"]], list[str]()
+    runs = {
+        name: in_process(folder, "setpoint", 1024, 8, seconds) for name, folder in folders.items()
+    }
+    first = next(iter(runs.values()))
+    for name, run in runs.items():
+        lines.append([name, f"{run['tokens'] / 1e6:.1f}", f"{run['start'] * 1e3:.0f}",
+                      f"{run['resident']:.1f}"])  # fmt: skip
+        for what, most in (("start", MOST_GROWTH_SECONDS), ("resident", MOST_GROWTH_MIB)):
+            if run[what] > first[what] + most:
+                missed.append(f"{name}: {what} grows from {first[what]:.3f} to {run[what]:.3f}")
+    print(table(lines))
+    return missed
+
+
+def main() -> int:
+    """Write the shards, measure, and compare with the bounds."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--largest", choices=SIZES, default="1GB")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.measure:
+        folder, side, length, rows, seconds = given.measure
+        run = measure(Path(folder), side, int(length), int(rows), float(seconds))
+        print(json.dumps(run))
+        return 0
+    names = list(SIZES)[: list(SIZES).index(given.largest) + 1]
+    with tempfile.TemporaryDirectory() as place:
+        folders: dict[str, Path] = {}
+        for name in names:
+            folders[name] = Path(place) / name
+            folders[name].mkdir()
+            write_shards(folders[name], SIZES[name])
+        missed = compare(folders["100MB"], given.seconds) + grow(folders, given.seconds)
+    for line in missed:
+        print(f"missed: {line}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
