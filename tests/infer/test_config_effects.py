@@ -225,6 +225,7 @@ ELSEWHERE = {
     "Data.seed": "rows to train on",
     "Data.loader": "rows to train on",
     "Data.mixture": "which rows are trained on",
+    "Data.packing": "rows to train on; and isolation, in a test below",
     "Data.phases": "which rows are trained on",
     "Data.anneal": "which rows are trained on",
     "Inference.weights": "Weights",
@@ -296,6 +297,16 @@ def test_the_field_has_an_effect(
     assert not str(without).startswith("refused"), without
     assert str(after).startswith("refused") == (name == "Parallel.world_size"), after
     assert after != without
+
+
+def test_isolated_documents(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    source = "data.sources=[{type=random, documents=200, alphabet=8, length=7}]"
+    flags = (*JUDGE, source)
+    with_others, alone = (
+        EFFECTS["Evaluation.sequences"].see(job_of(trained[1], tmp_path, tmp_path, given))
+        for given in (flags, (*flags, "data.packing.isolate=true"))
+    )
+    assert with_others != alone
 
 
 def test_the_attention_backend(trained: tuple[Job, Path], tmp_path: Path) -> None:

@@ -97,6 +97,22 @@ def mixed_with(kind: str) -> tuple[str]:
     return (f"data.sources=[{{{KINDS[kind]}, weight=1.0}}, {OTHER}]",)
 
 
+def isolation(job: Job) -> list[Any]:
+    """Which documents the first rows tell the model."""
+    steps = [build_components(job).feed.take() for _ in range(2)]
+    return [None if b.documents is None else b.documents.tolist() for s in steps for b in s.batches]
+
+
+NEXT_FIT = (
+    "data.packing.method=next_fit",
+    "data.sources=random",
+    "data.sources.0.length=20",
+    "batch.sequence_length=64",
+)
+UNPACKED = ("data.packing.method=none", *NEXT_FIT[1:])
+LONG = (*NEXT_FIT, "data.sources.0.length=100", "batch.sequence_length=64")
+
+
 def prepare_sources(folder: Path) -> None:
     """Write what rows name."""
     ids = np.arange(20_000) * 7919 % 251
@@ -165,6 +181,15 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Filter.shards": (f"{FIRST}.filter.shards=3", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Filter.shard": (f"{FIRST}.filter.shard=1", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Data.seed": ("data.seed=5", stream),
+    "Packing.method": ("data.packing.method=next_fit", stream, NEXT_FIT[1:]),
+    "Packing.isolate": ("data.packing.isolate=true", isolation, NEXT_FIT[1:]),
+    "Packing.too_long": ("data.packing.too_long=truncate", stream, LONG),
+    "Packing.group_size": ("data.packing.group_size=2", stream, NEXT_FIT),
+    "Packing.length_buckets": (
+        "data.packing.length_buckets=true", stream,
+        ("data.packing.method=none", "batch.sequence_length=64",
+         'data.sources=[{type=random, length=20}, {type=random, name=b, length=50}]')),
+    "Packing.pad_to_multiple_of": ("data.packing.pad_to_multiple_of=8", stream, UNPACKED),
     "Mixture.temperature": (
         "data.mixture.temperature=3", stream, (*MIXED, "data.sources.0.weight=9")),
     "Data.phases": ("data.phases=[{start=2, weights={other=9.0}}]", stream, MIXED),

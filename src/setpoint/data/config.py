@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from typing import Literal
 
-from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, field
+from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, derive, derived, field
 from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
 from setpoint.units import Length
 
@@ -48,6 +49,69 @@ class Loader(Config, role=RUNTIME):
     @dead("timeout")
     def _timeout_is_dead(self) -> str | None:
         return None if self.workers else "workers = 0 waits for none"
+
+
+class Packing(Config, role=IDENTITY):
+    """How documents are laid into the rows of training batches."""
+
+    method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = field(
+        default="concatenate",
+        before="concatenate",
+        also_called=("sample_packing_method", "packing_strategy"),
+    )
+    """Packing method. concatenate: one stream of documents, cut into rows; next_fit: whole
+    documents until the next one does not fit; first_fit_decreasing: the longest documents first,
+    each into the first row with room; none: one document per row."""
+
+    isolate: bool = derived(before=False, also_called=("mask_documents", "reset_position_ids"))
+    """Document isolation: tokens attend to their own document only, and position ids restart in
+    each; also in evaluation. Off by default for concatenate, else on."""
+
+    too_long: Literal["split", "truncate", "drop", "error"] = field(
+        default="split", before="split", also_called=("excess_length_strategy",)
+    )
+    """Documents longer than a row. split: into parts of a row's length; truncate: keep the start;
+    drop: leave out; error: refuse to train."""
+
+    group_size: int = field(
+        default=100_000,
+        ge=1,
+        before=100_000,
+        also_called=("sample_packing_group_size", "packing_buffer_size"),
+    )
+    """Documents that are packed together, next to each other in the order of the epoch."""
+
+    length_buckets: bool = field(
+        default=False, before=False, also_called=("group_by_length", "train_on_length_buckets")
+    )
+    """Length buckets: documents of similar length share a step, of the `group_size` ones."""
+
+    pad_to_multiple_of: int | None = field(default=None, ge=1, before=None)
+    """Pad the rows of a micro-batch to the longest one, rounded up to a multiple of this; null: to
+    batch.sequence_length."""
+
+    @derive("isolate")
+    def _derive_isolate(self) -> bool:
+        return self.method != "concatenate"
+
+    @dead("too_long")
+    def _too_long_is_dead(self) -> str | None:
+        return None if self.method != "concatenate" else "concatenate cuts documents where rows end"
+
+    @dead("group_size")
+    def _group_size_is_dead(self) -> str | None:
+        if self.method == "concatenate":
+            return "concatenate packs no groups"
+        lengths = self.length_buckets or self.method != "none"
+        return None if lengths else "method = none packs no groups"
+
+    @dead("length_buckets")
+    def _length_buckets_is_dead(self) -> str | None:
+        return None if self.method == "none" else "rows are full with any method but none"
+
+    @dead("pad_to_multiple_of")
+    def _pad_to_multiple_of_is_dead(self) -> str | None:
+        return None if self.method != "concatenate" else "concatenate leaves nothing to pad"
 
 
 class Mixture(Config, role=IDENTITY):
@@ -146,6 +210,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
 
     seed: int | None = field(default=None, ge=0, lt=2**63, before=None, also_called=("data_seed",))
     """Seed of the order of the training data; null: that of the job."""
+
+    packing: Packing = field(factory=Packing)
+    """Packing of documents into rows."""
 
     loader: Loader = field(factory=Loader)
     """Data loader: worker processes and prefetching."""

@@ -10,13 +10,20 @@ from setpoint.data.sources.suffixes import TEXT, format_of
 
 # A list of sources is a path such as `data.sources`.
 NEW_OF_SOURCES = {"weight": None, "epochs": None, "filter": None}
+PACKING: dict[str, Any] = {
+    "method": "concatenate",
+    "too_long": "split",
+    "group_size": 100_000,
+    "length_buckets": False,
+    "pad_to_multiple_of": None,
+}
 READ_AS_RECORDS = (
     "files of records are no longer read as plain text; format = 'text' reads them as before"
 )
 
 
 def mixtures(*sources: str) -> Iterator[Operation]:
-    """Sources have weights, and `[data]` says how they are mixed.
+    """Sources have weights, and `[data]` says how they are mixed, packed and loaded.
 
     Arguments:
         sources: where the job has lists of sources.
@@ -28,6 +35,8 @@ def mixtures(*sources: str) -> Iterator[Operation]:
     yield Added("data.loader", loader, role=RUNTIME)
     yield Added("data.seed", None)
     yield Added("data.mixture", {"temperature": 1.0})
+    yield Added("data.packing", PACKING)
+    yield Added("data.packing.isolate", False, derived=True)
     yield Added("data.phases", [])
     yield Added("data.anneal", None)
 

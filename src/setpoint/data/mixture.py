@@ -14,7 +14,7 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.sampler import Sampler
 from setpoint.data.sequences import DataIdentity, NamedRows, Rows, Sequences
-from setpoint.shapes.batch import TENSORS, Batch
+from setpoint.shapes.batch import IGNORE_INDEX, TENSORS, Batch
 
 
 class Phase(NamedTuple):
@@ -108,7 +108,18 @@ def _joined(batches: Sequence[Batch], name: str, places: torch.Tensor) -> torch.
     tensors = [getattr(batch, name) for batch in batches]
     if all(each is None for each in tensors):
         return None
-    return torch.cat(tensors)[places]
+    width = max(each.shape[1] for each in tensors)
+    padded = [_widened(each, width, PADDING[name]) for each in tensors]
+    return torch.cat(padded)[places]
+
+
+# What stands behind the end of a row.
+PADDING = {"inputs": 0, "targets": IGNORE_INDEX, "weights": 0, "positions": -1, "documents": -1}
+
+
+def _widened(rows: torch.Tensor, width: int, value: int) -> torch.Tensor:
+    missing = width - rows.shape[1]
+    return torch.nn.functional.pad(rows, (0, missing), value=value) if missing else rows
 
 
 class MixtureSampler:

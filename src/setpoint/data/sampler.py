@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -112,21 +112,14 @@ class ShuffledSampler:
                 state of the data. Nothing is changed then.
         """
         stream = self._stream()
-        expected = {"epoch", "index", "order", *stream}
-        # States of before orders had names have none.
-        if {"order", *state} != expected or state.get("order", FEISTEL) != FEISTEL:
+        if state.get("order", FEISTEL) != FEISTEL:
             raise SetpointError(
-                f"data loader state: has the keys {sorted(state)}.\n"
-                f"Valid: {sorted(expected)}, as written into checkpoints."
+                f"data loader state: the order {state['order']!r} is unknown.\nValid: {FEISTEL}."
             )
-        for key, (field, what) in _FIELDS.items():
-            mine, theirs = stream[key], state[key]
-            if mine != theirs and not (other_data and key in ("tokens", "digest")):
-                raise SetpointError(
-                    f"{field}: the data position was recorded with {what} {theirs}, and now it is "
-                    f"{mine}, so it does not point at the same windows.\n"
-                    f"Valid: {what} {theirs}, or a new run."
-                )
+        # States of before orders had names have none.
+        refuse_other_stream(
+            {"order": FEISTEL, **state}, stream, ("epoch", "index", "order"), other_data
+        )
         epoch, index = state["epoch"], state["index"]
         size = self.order.size
         if other_data and isinstance(index, int) and index >= size:
@@ -150,10 +143,46 @@ class ShuffledSampler:
         }
 
 
+def refuse_other_stream(
+    state: Mapping[str, Any],
+    stream: Mapping[str, Any],
+    place: Sequence[str],
+    other_data: bool,
+) -> None:
+    """Refuse a state of another stream.
+
+    Arguments:
+        stream: what the states of this one are recognised by.
+        place: the keys of a state that say where in the stream it is.
+
+    Raises:
+        SetpointError: it has other keys, or is of other data unless that is wanted.
+    """
+    expected = {*place, *stream}
+    if set(state) != expected:
+        raise SetpointError(
+            f"data loader state: has the keys {sorted(state)}.\n"
+            f"Valid: {sorted(expected)}, as written into checkpoints."
+        )
+    for key, mine in stream.items():
+        field, what = _FIELDS[key]
+        theirs = state[key]
+        if mine != theirs and not (other_data and key in ("tokens", "digest")):
+            raise SetpointError(
+                f"{field}: the data position was recorded with {what} {theirs}, and now it is "
+                f"{mine}, so it does not point at the same rows.\n"
+                f"Valid: {what} {theirs}, or a new run."
+            )
+
+
 # What a state is recognised by -> (the field to blame, how to call it)
 _FIELDS = {
     "sequence_length": ("batch.sequence_length", "sequence length"),
     "seed": ("seed", "seed"),
     "tokens": ("data.sources", "a corpus of tokens"),
     "digest": ("data.sources", "corpus digest"),
+    "method": ("data.packing.method", "packing"),
+    "group_size": ("data.packing.group_size", "groups of"),
+    "bucket": ("data.packing.length_buckets", "length buckets of"),
+    "too_long": ("data.packing.too_long", "too_long"),
 }

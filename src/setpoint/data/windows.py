@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ class Windows:
     Arguments:
         stride: tokens from the start of one to that of the next.
         count: how many there are; what the last one lacks is padded.
+        isolated: whether a window tells the model its documents, and positions start anew in each.
 
     Raises:
         SetpointError: the sequence length is below 1.
@@ -34,6 +35,7 @@ class Windows:
     sequence_length: int
     stride: int
     count: int
+    isolated: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.sequence_length < 1:
@@ -56,7 +58,7 @@ class Windows:
 
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
-        return cut(self.corpus, rows * self.stride, self.sequence_length)
+        return cut(self.corpus, rows * self.stride, self.sequence_length, self.isolated)
 
     def describe(self, rows: npt.NDArray[np.int64]) -> str:
         """Which documents they begin in."""
@@ -79,19 +81,20 @@ class Windows:
         ]
 
 
-def training_windows(corpus: Corpus, sequence_length: int) -> Windows:
+def training_windows(corpus: Corpus, sequence_length: int, isolated: bool = False) -> Windows:
     """Cut a corpus into whole windows that do not overlap; what is left at its end is left out.
 
     Raises:
         SetpointError: the corpus is shorter than one window, or the sequence length is below 1.
     """
     width = sequence_length + 1
-    windows = Windows(corpus, sequence_length, width, len(corpus.tokens) // max(width, 1))
+    count = len(corpus.tokens) // max(width, 1)
+    windows = Windows(corpus, sequence_length, width, count, isolated=isolated)
     require_one_window(corpus, sequence_length)
     return windows
 
 
-def evaluation_windows(corpus: Corpus, sequence_length: int) -> Windows:
+def evaluation_windows(corpus: Corpus, sequence_length: int, isolated: bool = False) -> Windows:
     """Cut a corpus into ceil((T - 1) / S) windows which predict every token but the first once.
 
     Neighbours share one token (the last target of one is the first input of the next), and the last
@@ -101,11 +104,19 @@ def evaluation_windows(corpus: Corpus, sequence_length: int) -> Windows:
         SetpointError: the sequence length is below 1.
     """
     count = -(-(len(corpus.tokens) - 1) // max(sequence_length, 1))
-    return Windows(corpus, sequence_length, sequence_length, count)
+    return Windows(corpus, sequence_length, sequence_length, count, isolated=isolated)
 
 
-def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> Batch:
+def cut(
+    corpus: Corpus,
+    starts: npt.NDArray[np.int64],
+    sequence_length: int,
+    isolated: bool = False,
+) -> Batch:
     """Cut windows of S + 1 tokens; a window that runs past the end of the corpus is padded.
+
+    A separator among the inputs belongs to the document that it begins, so with `isolated`, too,
+    each target is of the document of its input.
 
     Returns:
         the batch. Padding is the separator among the inputs and `IGNORE_INDEX` among the targets,
@@ -127,14 +138,53 @@ def cut(corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int) -> 
         target_bytes -= int(corpus.token_bytes[windows[:, 1:][skipped]].sum())
         targets[skipped] = IGNORE_INDEX
         target_tokens = int((targets != IGNORE_INDEX).sum())
+    places = documents = None
+    if isolated:
+        used = np.minimum(len(corpus.tokens) - starts, sequence_length)
+        places, documents = isolate(_begins(corpus, starts, sequence_length), used)
     return Batch(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),
         tokens=tokens,
         target_tokens=target_tokens,
         target_bytes=target_bytes,
+        positions=places,
+        documents=documents,
         source=torch.from_numpy(corpus.sources_at(starts + 1)),
     )
+
+
+def _begins(
+    corpus: Corpus, starts: npt.NDArray[np.int64], sequence_length: int
+) -> npt.NDArray[np.bool_]:
+    """(B, S) where a document begins, with the separator before it, or the window does."""
+    begins = np.zeros((len(starts), sequence_length), np.bool_)
+    begins[:, 0] = True
+    # The first documents that begin within a window, and behind it.
+    first = np.searchsorted(corpus.starts, starts + 1)
+    behind = np.searchsorted(corpus.starts, starts + 1 + sequence_length)
+    for row, start, a, b in zip(
+        begins, starts.tolist(), first.tolist(), behind.tolist(), strict=True
+    ):
+        row[corpus.starts[a:b] - 1 - start] = True
+    return begins
+
+
+def isolate(
+    begins: npt.NDArray[np.bool_], used: npt.NDArray[np.int64]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions that start anew where documents begin, and documents counted from 0 in each row.
+
+    Arguments:
+        begins: (B, S) where a document begins.
+        used: (B,) tokens of each row; what is behind them is padding, and -1 in both.
+    """
+    places = np.arange(begins.shape[1])
+    positions = places - np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+    documents = np.cumsum(begins, axis=1) - 1
+    padding = places >= used[:, None]
+    positions[padding] = documents[padding] = -1
+    return torch.from_numpy(positions), torch.from_numpy(documents)
 
 
 def require_one_window(corpus: Corpus, sequence_length: int) -> None:

@@ -17,6 +17,7 @@ from setpoint.infer.load import Loaded
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.loss.figures import bits_per_byte, perplexity
 from setpoint.model.layers import evaluating
+from setpoint.shapes.batch import Batch
 from setpoint.shapes.outcome import Projection, supports_head
 from setpoint.track.progress import Work, no_work
 
@@ -56,6 +57,7 @@ def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[st
             sequence_length=job.batch.sequence_length,
             micro_size=job.batch.micro_size,
             sequences=job.evaluation.sequences,
+            isolated=job.data.packing.isolate,
             name=name,
             show=show,
         )
@@ -94,6 +96,7 @@ def score(
     sequence_length: int,
     micro_size: int,
     sequences: int | None = None,
+    isolated: bool = False,
     name: str = "the text",
     show: Work = no_work,
 ) -> Score:
@@ -102,6 +105,7 @@ def score(
     Arguments:
         sequence_length: tokens that the model sees at once; a shorter text is one sequence.
         sequences: how many to evaluate, from the start; None: all.
+        isolated: whether each document is read by itself.
         name: of the text, for errors and `show`.
 
     Raises:
@@ -109,14 +113,14 @@ def score(
     """
     nats, tokens, size, done = 0.0, 0, 0, 0
     sequence_length = min(sequence_length, len(corpus.tokens) - 1)
-    windows = evaluation_windows(corpus, sequence_length)
+    windows = evaluation_windows(corpus, sequence_length, isolated)
     total, what = min(len(windows), sequences or len(windows)), f"evaluating {name}, sequences"
     with evaluating(loaded.model), torch.no_grad():
         for batch in evaluation_batches(windows, micro_size=micro_size, limit=sequences):
             show(what, done, total)
             moved = batch.to(loaded.device)
             with loaded.computing():
-                nats += _nats(loaded.model, moved.inputs, moved.targets)
+                nats += _nats(loaded.model, moved)
             tokens += batch.target_tokens
             size += batch.target_bytes
             done += len(batch.inputs)
@@ -132,15 +136,27 @@ def score(
     return Score(loss, perplexity(loss), bits_per_byte(nats, size), tokens, size)
 
 
-def _nats(model: torch.nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """The sum of the cross-entropy; logits of all tokens are held only if the model gives them."""
+def _nats(model: torch.nn.Module, batch: Batch) -> float:
+    """The sum of the cross-entropy; logits of all tokens are held only if the model gives them.
+
+    Raises:
+        RunError: documents are to be isolated, and the model does not take them.
+    """
+    targets = batch.targets
     if not supports_head(model):
-        return float(_PLAIN(model(inputs), targets).nats)
+        if batch.documents is not None:
+            raise RunError(
+                f"data.packing.isolate = true needs a model that takes documents, and a "
+                f"{type(model).__name__} takes tokens alone; set it to false"
+            )
+        return float(_PLAIN(model(batch.inputs), targets).nats)
 
     def head(hidden: Tensor, projection: Projection) -> Any:
         return _CHUNKED.from_hidden(hidden, projection, targets)
 
-    return float(model(inputs, head=head).result.nats)
+    places = {"positions": batch.positions, "documents": batch.documents}
+    given = {name: each for name, each in places.items() if each is not None}
+    return float(model(batch.inputs, **given, head=head).result.nats)
 
 
 _PLAIN = resolve(CrossEntropy()).build()

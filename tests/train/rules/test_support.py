@@ -50,6 +50,8 @@ MET: tuple[tuple[str, ...], ...] = (
     (*TIMED, "deterministic=true"),
     ("checkpoint.keep_best=false", "evaluation=null"),
     ("data.held_out=0",),
+    ("data.packing.isolate=true", "model={type=huggingface, config=org/theirs}"),
+    ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
 )
 # Refused on a CPU, and with device = auto where there is no GPU.
 WITHOUT_GPU: tuple[tuple[str, ...], ...] = (

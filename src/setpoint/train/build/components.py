@@ -12,6 +12,7 @@ from torch import nn
 
 from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled
+from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
 from setpoint.data.feed import Feed
 from setpoint.data.sequences import Sequences
@@ -31,7 +32,7 @@ from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
-from setpoint.train.build.data import build_training_data, loader_options
+from setpoint.train.build.data import build_training_data, loader_options, notes_of
 from setpoint.train.build.model import build_first_model
 from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.config import Job
@@ -99,20 +100,20 @@ def data_line(job: Job, parts: Components) -> str:
         f"data: {count:,} document{'s' * (count != 1)}, "
         f"{short_count(train.tokens)} tokens to train on{held_out}"
     )
+    notes = [line, *notes_of(parts.train)]
     limited = [said for corpus in parts.corpora for said in corpus.limited]
     if parts.held_out is not None:
         limited += parts.held_out.corpus.limited
     # An epoch is all windows once, each of which is a sequence of a step.
     per_epoch = len(parts.train) / job.batch.global_size
-    meant: list[str] = []
     for limit in job.duration.limits:
         if limit.unit == "epochs":
-            meant.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")
+            notes.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")
         elif limit.unit in ("steps", "tokens"):
             tokens = job.batch.global_size * job.batch.sequence_length
             steps = limit.count if limit.unit == "steps" else limit.count / tokens
-            meant.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
-    return "\n".join(["; ".join([line, *meant]), *(f"filter: {said}" for said in limited)])
+            notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
+    return "\n".join(["; ".join(notes), *(f"filter: {said}" for said in limited)])
 
 
 def build_components(
@@ -154,7 +155,9 @@ def build_components(
     keys = None if model_files is None else read_keys(model_files, DESCRIPTION)
     (train, sampler), held_out = build_training_data(job, corpora), None
     if kept_back is not None:
-        held_out = evaluation_windows(kept_back, job.batch.sequence_length)
+        held_out = evaluation_windows(
+            kept_back, job.batch.sequence_length, job.data.packing.isolate
+        )
     model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh, keys)
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
@@ -171,6 +174,12 @@ def build_components(
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
     objective = Objective(model, job.loss.build())
+    if job.data.packing.isolate and not objective.has_head:
+        raise SetpointError(
+            f"data.packing.isolate: true needs a model that takes documents, and a "
+            f"{type(model).__name__} takes tokens alone.\nValid: false, or a model with "
+            "supports_head = True."
+        )
     feed = Feed(
         train,
         sampler,

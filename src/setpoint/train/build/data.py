@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
+from setpoint.data.packed import PackedSequences, build_packed
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
 from setpoint.data.windows import training_windows
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences, Sampler]:
-    """Cut the training side into sequences, and put them in order.
+    """Cut the training side into sequences, or pack it, and put them in order.
 
     Arguments:
         corpora: one, or of a mixture one for each source.
@@ -29,18 +30,12 @@ def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences,
         SetpointError: a corpus is shorter than one sequence, or the sources of a mixture allow
             fewer epochs than the duration takes.
     """
-    seed = job.seed if job.data.seed is None else job.data.seed
-    assert seed is not None
-    length = job.batch.sequence_length
     if not job.data.is_mixture:
-        windows = training_windows(corpora[0], length)
-        return windows, ShuffledSampler(windows, seed)
+        return _rows_of(job, corpora[0], "")
     sources = job.data.sources
     names = [source.name for source in sources]
-    members = [training_windows(corpus, length) for corpus in corpora]
-    samplers = [
-        ShuffledSampler(each, seed, name) for name, each in zip(names, members, strict=True)
-    ]
+    built = [_rows_of(job, corpus, name) for name, corpus in zip(names, corpora, strict=True)]
+    members, samplers = [rows for rows, _ in built], [sampler for _, sampler in built]
     limits = [
         None if source.epochs is None else max(1, round(source.epochs * len(member)))
         for source, member in zip(sources, members, strict=True)
@@ -48,6 +43,26 @@ def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences,
     _require_rows(job, limits)
     mixture = Mixture(names, members)
     return mixture, MixtureSampler(names, samplers, phases_of(job), limits, len(mixture))
+
+
+def _rows_of(job: Job, corpus: Corpus, name: str) -> tuple[Sequences, Sampler]:
+    section, length = job.data.packing, job.batch.sequence_length
+    seed = job.seed if job.data.seed is None else job.data.seed
+    assert seed is not None
+    if section.method != "concatenate":
+        bucket = job.batch.global_size
+        return build_packed(corpus, section, length=length, seed=seed, bucket=bucket, name=name)
+    windows = training_windows(corpus, length, bool(section.isolate))
+    return windows, ShuffledSampler(windows, seed, name)
+
+
+def notes_of(sequences: Sequences) -> Iterator[str]:
+    """What packing made of the documents, by source where they are mixed."""
+    if isinstance(sequences, PackedSequences):
+        yield sequences.note
+    elif isinstance(sequences, Mixture):
+        for name, member in zip(sequences.sources, sequences.members, strict=True):
+            yield from (f"{name}: {note}" for note in notes_of(member))
 
 
 def phases_of(job: Job) -> list[Phase]:

@@ -38,7 +38,7 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
                 f"needs {length + 1} for one sequence.\n"
                 f"Valid: more text, or batch.sequence_length up to {have - 1}."
             )
-        built[each.name] = evaluation_windows(corpus, length)
+        built[each.name] = evaluation_windows(corpus, length, job.data.packing.isolate)
     return built
 
 

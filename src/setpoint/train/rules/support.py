@@ -296,6 +296,15 @@ CONFLICTS = (
         "leaves the schedule nothing to act on: there is one evaluation, after the last step",
         ("100 steps",)),
     Conflict(
+        "data.packing.isolate = true", ("model = huggingface",),
+        "needs a model that takes documents, and one of type = {model.type} takes tokens alone",
+        ("false",)),
+    Conflict(
+        "data.packing.isolate = true",
+        ("model.attention_backend = sdpa_flash", "parallel.device = cuda or auto"),
+        "needs a mask, and sdpa_flash takes none on a GPU", ("false",),
+        hint="Or set model.attention_backend to auto, flex or varlen."),
+    Conflict(
         "data.held_out = 0", ("evaluation = set", "data.validation that is empty"),
         "holds out no text, and there is an evaluation", also=(),
         where=lambda job: not job.data.validation,

@@ -1,0 +1,270 @@
+"""Packed rows: sequences made of whole documents, and the order of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Packing
+from setpoint.data.corpus import Corpus
+from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of
+from setpoint.data.sampler import refuse_other_stream
+from setpoint.data.sequences import DataIdentity
+from setpoint.shapes.batch import IGNORE_INDEX, Batch
+
+DESCRIBED = 4  # documents that a message names
+
+
+class PackedSequences:
+    """Rows of pieces of a corpus, padded: `setpoint.data.sequences.Sequences`.
+
+    Padding is the separator among the inputs, `IGNORE_INDEX` among the targets, and lies at the
+    end of a row.
+
+    Arguments:
+        sequence_length: tokens that a row holds at most.
+        count: rows of an epoch.
+        isolated: whether a row tells the model its documents, and positions start anew in each.
+        multiple: rows of a batch are padded to the longest, rounded up to a multiple of it; None:
+            to the sequence length.
+        note: what became of the documents, in words.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        sequence_length: int,
+        count: int,
+        *,
+        isolated: bool = True,
+        multiple: int | None = None,
+        note: str = "",
+    ) -> None:
+        self.corpus = corpus
+        self.sequence_length = sequence_length
+        self.count = count
+        self.isolated = isolated
+        self.multiple = multiple
+        self.note = note
+        self.places = np.arange(sequence_length)
+
+    @property
+    def identity(self) -> DataIdentity:
+        """What its documents are of."""
+        return self.corpus.identity
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources; a row is from the source of its first document."""
+        return self.corpus.sources
+
+    def __len__(self) -> int:
+        return self.count
+
+    def rows(self, rows: PackedRows) -> Batch:
+        """Some of them as a batch."""
+        corpus, count = self.corpus, len(rows)
+        total = np.append(0, np.cumsum(rows.lengths))
+        used = np.diff(total[rows.ends], prepend=0)
+        width = self._width(int(used.max()))
+        inputs = np.full(count * width, corpus.separator, np.int64)
+        targets = np.full(count * width, corpus.separator, np.int64)
+        positions = np.full(count * width, -1, np.int64) if self.isolated else None
+        documents = np.full(count * width, -1, np.int64) if self.isolated else None
+        pieces = np.diff(rows.ends, prepend=0)
+        row = np.repeat(np.arange(count), pieces)
+        # Where each piece begins among the places of all rows, and its number in its row.
+        places = total[:-1] - np.repeat(total[rows.ends] - used, pieces) + row * width
+        numbers = np.arange(len(row)) - np.repeat(rows.ends - pieces, pieces)
+        skipped = [np.arange(n, (number + 1) * width) for number, n in
+                   enumerate((np.arange(count) * width + used).tolist())]  # fmt: skip
+        for place, number, start, length in zip(
+            places.tolist(),
+            numbers.tolist(),
+            rows.starts.tolist(),
+            rows.lengths.tolist(),
+            strict=True,
+        ):
+            end, found = place + length, corpus.tokens[start : start + length + 1]
+            inputs[place:end] = found[:-1]
+            targets[place:end] = found[1:]
+            if positions is not None and documents is not None:
+                positions[place:end] = self.places[:length]
+                documents[place:end] = number
+            if corpus.trained is not None:
+                trained = corpus.trained[start + 1 : start + length + 1]
+                skipped.append(place + np.flatnonzero(~trained.astype(np.bool_)))
+        # A separator has no bytes, so padding needs no care until here.
+        left_out = np.concatenate(skipped)
+        size = int(corpus.token_bytes[targets].sum() - corpus.token_bytes[targets[left_out]].sum())
+        targets[left_out] = IGNORE_INDEX
+        firsts = np.append(0, rows.ends[:-1])
+        shape = (count, width)
+        return Batch(
+            inputs=torch.from_numpy(inputs.reshape(shape)),
+            targets=torch.from_numpy(targets.reshape(shape)),
+            tokens=int(total[-1]),
+            target_tokens=targets.size - len(left_out),
+            target_bytes=size,
+            positions=None if positions is None else torch.from_numpy(positions.reshape(shape)),
+            documents=None if documents is None else torch.from_numpy(documents.reshape(shape)),
+            source=torch.from_numpy(corpus.sources_at(rows.starts[firsts] + 1)),
+        )
+
+    def _width(self, longest: int) -> int:
+        if self.multiple is None:
+            return self.sequence_length
+        return min(-(-longest // self.multiple) * self.multiple, self.sequence_length)
+
+    def names_in(self, rows: PackedRows) -> list[list[str | None]]:
+        """The name of the document of each token; None for padding."""
+        found: list[list[str | None]] = []
+        for parts in parts_of_rows(self.corpus, rows):
+            names: list[str | None] = [part.name for part in parts for _ in range(part.length)]
+            missing = self.sequence_length - len(names)
+            found.append([*names, *([None] * (missing + 1) if missing else names[-1:])])
+        return found
+
+    def describe(self, rows: PackedRows) -> str:
+        """Name the first documents of some of them."""
+        names = list(
+            dict.fromkeys(part.name for row in parts_of_rows(self.corpus, rows) for part in row)
+        )
+        more = f" and {len(names) - DESCRIBED} more" if len(names) > DESCRIBED else ""
+        return ", ".join(names[:DESCRIBED]) + more
+
+
+class PackedSampler:
+    """Every document once per epoch, in rows that are packed anew each epoch.
+
+    Rows of all epochs form one stream. Its state is which row of which group comes next.
+    """
+
+    def __init__(self, sequences: PackedSequences, packer: Packer) -> None:
+        self.sequences = sequences
+        self.packer = packer
+        self._epoch, self._group, self._row = 0, 0, 0
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the documents that were taken, with the fraction of the current one."""
+        packer, taken = self.packer, 0
+        if self._row:
+            taken = int(packer.group(self._epoch, self._group).ends[self._row - 1])
+        return self._epoch + (self._group * packer.group_size + taken) / len(packer)
+
+    def take(self, count: int) -> PackedRows:
+        """The next rows, and move past them."""
+        parts: list[PackedRows] = []
+        while count:
+            group = self.packer.group(self._epoch, self._group)
+            parts.append(group[self._row : self._row + count])
+            count -= len(parts[-1])
+            self._row += len(parts[-1])
+            if self._row == len(group):
+                self._group, self._row = self._group + 1, 0
+            if self._group == self.packer.groups:
+                self._epoch, self._group = self._epoch + 1, 0
+        return PackedRows.joined(parts)
+
+    def forget(self) -> None:
+        """Drop the groups that are kept."""
+        self.packer.group.cache_clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which row of which group of which epoch comes next, and what it is a place in."""
+        place = {"epoch": self._epoch, "group": self._group, "row": self._row}
+        return {**place, **self._stream()}
+
+    def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
+        """Go on where `state` was taken; see `setpoint.data.sampler.Sampler`.
+
+        Other data goes on at the same row of the same group, or with the next group or epoch where
+        there are fewer.
+
+        Raises:
+            SetpointError: the state is one of other data or of another packing, or of none.
+        """
+        stream = self._stream()
+        if "group" not in state and "index" in state:
+            raise SetpointError(
+                "data.packing.method: the data position was recorded with concatenate, and now it "
+                f"is {self.packer.method}, so it does not point at the same rows.\n"
+                "Valid: concatenate, or a new run."
+            )
+        refuse_other_stream(state, stream, ("epoch", "group", "row"), other_data)
+        epoch, group, row = (state[name] for name in ("epoch", "group", "row"))
+        place = (epoch, group, row)
+        valid = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in place)
+        if valid and other_data and group >= self.packer.groups:
+            epoch, group, row = epoch + 1, 0, 0
+        valid = valid and group < self.packer.groups
+        rows = len(self.packer.group(epoch, group)) if valid else 0
+        if valid and other_data and row >= rows:
+            epoch, group = divmod(epoch * self.packer.groups + group + 1, self.packer.groups)
+            row = 0
+        elif not valid or row >= rows:
+            named = f"epoch {epoch!r}, group {group!r}, row {row!r}"
+            raise SetpointError(
+                f"data loader state: {named} is not a position.\n"
+                f"Valid: epoch 0 or more, group 0 to {self.packer.groups - 1}, and a row of it."
+            )
+        self._epoch, self._group, self._row = epoch, group, row
+
+    def _stream(self) -> dict[str, Any]:
+        identity, packer = self.sequences.identity, self.packer
+        return {
+            "sequence_length": self.sequences.sequence_length,
+            "seed": packer.seed,
+            "tokens": identity.tokens,
+            "digest": identity.digest,
+            "method": packer.method,
+            "group_size": packer.group_size,
+            "bucket": packer.bucket,
+            "too_long": packer.too_long,
+        }
+
+
+def build_packed(
+    corpus: Corpus,
+    section: Packing,
+    *,
+    length: int,
+    seed: int,
+    bucket: int,
+    name: str = "",
+) -> tuple[PackedSequences, PackedSampler]:
+    """Pack the documents of a corpus.
+
+    Arguments:
+        length: tokens of a row.
+        bucket: rows that stand together with `length_buckets`.
+        name: of the source, where there are several streams with one seed.
+
+    Raises:
+        SetpointError: see `setpoint.data.packing.pieces_of`.
+    """
+    pieces = pieces_of(corpus, length, section.too_long)
+    packer = Packer(pieces, section, length=length, seed=seed, bucket=bucket, name=name)
+    count = packer.rows_of_epoch()
+    fill = int(pieces.lengths.sum()) / (count * length)
+    notes = [f"{fill:.1%} of the places of {count:,} rows hold tokens"]
+    if pieces.too_long:
+        done = {"split": "split", "truncate": "truncated", "drop": "left out"}[section.too_long]
+        notes.append(f"{pieces.too_long:,} documents longer than a row {done}")
+    if pieces.without_targets:
+        notes.append(f"{pieces.without_targets:,} documents without targets left out")
+    sequences = PackedSequences(
+        corpus,
+        length,
+        count,
+        # A document that has its row for itself is alone there already.
+        isolated=bool(section.isolate) and section.method != "none",
+        multiple=section.pad_to_multiple_of,
+        note=", ".join(notes),
+    )
+    return sequences, PackedSampler(sequences, packer)

@@ -1,0 +1,311 @@
+"""Documents in rows: which go together, a function of their lengths, the seed, epoch and group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Packing
+from setpoint.data.corpus import Corpus
+from setpoint.data.keyed_random import shuffled
+
+Ints = npt.NDArray[np.int64]
+
+LOOKED_AT = 1 << 24
+"""Tokens of which it is looked at once whether they are targets."""
+COUNTED_GROUPS = 32
+"""Groups up to which the rows of an epoch are counted; of more, as many are, spread evenly."""
+
+
+class Pieces(NamedTuple):
+    """What is packed: documents, or parts of those that are longer than a row.
+
+    A document is read from the separator before it, and its last target is the one after it. So
+    each target is of the document of its input, and a document of n tokens takes n + 1 places.
+
+    Arguments:
+        starts: (P,) the first token that is read of each.
+        lengths: (P,) how many tokens are read.
+        too_long: documents that are longer than a row.
+        without_targets: pieces that are left out, as none of their tokens is a target.
+    """
+
+    starts: Ints
+    lengths: Ints
+    too_long: int
+    without_targets: int
+
+
+def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
+    """Divide a corpus into pieces of at most `length` tokens, in its order.
+
+    Arguments:
+        too_long: as `data.packing.too_long`.
+
+    Raises:
+        SetpointError: a document is too long and that is an error, or nothing is left.
+    """
+    starts = np.asarray(corpus.starts, np.int64) - 1
+    lengths = np.diff(starts, append=len(corpus.tokens) - 1)
+    longer = np.flatnonzero(lengths > length)
+    count = len(longer)
+    if count and too_long == "error":
+        first = int(longer[0])
+        name, have = corpus.files[first].name, int(lengths[first])
+        raise SetpointError(
+            f"data.packing.too_long: {count} of {len(starts)} documents are longer than a row of "
+            f"{length} tokens, the first of them '{name}' with {have}, its separator included.\n"
+            f"Valid: batch.sequence_length from {int(lengths.max())}, or too_long = split, "
+            "truncate or drop."
+        )
+    if count and too_long == "drop":
+        kept = lengths <= length
+        starts, lengths = starts[kept], lengths[kept]
+    elif count and too_long == "truncate":
+        lengths = np.minimum(lengths, length)
+    elif count:
+        parts = -(-lengths // length)
+        number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        starts = np.repeat(starts, parts) + number * length
+        lengths = np.minimum(np.repeat(lengths, parts) - number * length, length)
+    trained = _have_targets(corpus, starts, lengths)
+    without = len(starts) - int(trained.sum())
+    if without:
+        starts, lengths = starts[trained], lengths[trained]
+    if not len(starts):
+        raise SetpointError(
+            f"data.packing: none of {len(corpus.starts)} documents is left to train on: {count} "
+            f"are longer than a row of {length} tokens and {without} have no target.\n"
+            "Valid: a larger batch.sequence_length, too_long = split, or data with targets."
+        )
+    return Pieces(starts, lengths, count, without)
+
+
+def _have_targets(corpus: Corpus, starts: Ints, lengths: Ints) -> npt.NDArray[np.bool_]:
+    found = np.ones(len(starts), np.bool_)
+    if corpus.trained is None:
+        return found
+    at = 0
+    while at < len(starts):
+        begin = int(starts[at])
+        until = max(int(np.searchsorted(starts, begin + LOOKED_AT)), at + 1)
+        first, last = starts[at:until] - begin, starts[at:until] - begin + lengths[at:until]
+        trained = corpus.trained[begin + 1 : begin + int(last[-1]) + 1]
+        before = np.append(0, np.cumsum(trained, dtype=np.int64))
+        found[at:until] = before[last] > before[first]
+        at = until
+    return found
+
+
+def next_fit(lengths: Ints, size: int) -> Ints:
+    """Give each item, in order, to the newest bin, or a new one where it does not fit.
+
+    Returns:
+        (n,) the bin of each, counted from 0.
+    """
+    ends = np.cumsum(lengths)
+    # If a bin starts at each item: the first one that it does not hold.
+    nexts = np.searchsorted(ends, ends - lengths + size, "right").tolist()
+    opens = np.zeros(len(lengths), np.int64)
+    at = 0
+    while at < len(nexts):
+        opens[at] = 1
+        at = nexts[at]
+    return np.cumsum(opens) - 1
+
+
+def first_fit_decreasing(lengths: Ints, size: int) -> Ints:
+    """Give each item, the longest first, to the first bin with room, or to a new one.
+
+    Items of one length are given out at once, so that there are as many rounds as lengths.
+
+    Returns:
+        (n,) the bin of each, counted from 0.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    negative, firsts, counts = np.unique(-lengths[order], return_index=True, return_counts=True)
+    bins = np.empty(len(lengths), np.int64)
+    room = np.empty(len(lengths), np.int32)
+    opened = 0
+    for length, first, count in zip(
+        (-negative).tolist(), firsts.tolist(), counts.tolist(), strict=True
+    ):
+        fitting = np.flatnonzero(room[:opened] >= length)[:count]
+        given = np.repeat(fitting, room[fitting] // length)[:count]
+        if len(given):
+            room[: given[-1] + 1] -= np.bincount(given).astype(np.int32) * length
+        rest, each = count - len(given), size // length
+        if rest:
+            new = -(-rest // each)
+            given = np.append(given, opened + np.arange(rest) // each)
+            room[opened : opened + new] = size - each * length
+            room[opened + new - 1] = size - (rest - (new - 1) * each) * length
+            opened += new
+        bins[order[first : first + count]] = given
+    return bins
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedRows:
+    """Rows, each of some pieces of the corpus one after the other.
+
+    Arguments:
+        starts, lengths: of all pieces, in the order of the rows.
+        ends: (B,) the piece after the last one of each row.
+    """
+
+    starts: Ints
+    lengths: Ints
+    ends: Ints
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, key: slice) -> PackedRows:
+        start, stop, _ = key.indices(len(self))
+        first = int(self.ends[start - 1]) if start else 0
+        last = int(self.ends[stop - 1]) if stop > start else first
+        ends = self.ends[start : max(stop, start)] - first
+        return PackedRows(self.starts[first:last], self.lengths[first:last], ends)
+
+    @classmethod
+    def joined(cls, parts: Sequence[PackedRows]) -> PackedRows:
+        """Rows after rows."""
+        if len(parts) == 1:
+            return parts[0]
+        none = np.empty(0, np.int64)
+        before = np.cumsum([0, *(len(part.starts) for part in parts)]).tolist()
+        return cls(
+            np.concatenate([none, *(part.starts for part in parts)]),
+            np.concatenate([none, *(part.lengths for part in parts)]),
+            np.concatenate([none, *(p.ends + n for p, n in zip(parts, before, strict=False))]),
+        )
+
+
+class Packer:
+    """Packs the documents of a corpus anew in each epoch, group by group.
+
+    An epoch takes the documents in a random order, `group_size` at a time, so that where a run
+    resumes no more than one group is packed again.
+
+    Arguments:
+        bucket: rows of similar length that stand together, with `section.length_buckets`.
+        name: of the source, where there are several streams with one seed.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        section: Packing,
+        *,
+        length: int,
+        seed: int,
+        bucket: int = 1,
+        name: str = "",
+    ) -> None:
+        self.pieces = pieces
+        self.method, self.too_long = section.method, section.too_long
+        self.length, self.seed = length, seed
+        self.bucket = bucket if section.length_buckets else 1
+        # Whole buckets, so that those of one group do not shift those of the next.
+        self.group_size = max(section.group_size // self.bucket, 1) * self.bucket
+        self.stream = f"documents/{seed}/{name}/" if name else f"documents/{seed}/"
+        self.groups = -(-len(pieces.starts) // self.group_size)
+        # Two: a batch which crosses into the next group needs both.
+        self.group = lru_cache(maxsize=2)(self._pack)
+
+    def __len__(self) -> int:
+        """Pieces of an epoch."""
+        return len(self.pieces.starts)
+
+    def rows_of_epoch(self) -> int:
+        """Rows of the first epoch; those of others are about as many.
+
+        Returns:
+            the number, counted up to `COUNTED_GROUPS` groups, and else from as many of them.
+        """
+        if self.method == "none":
+            return len(self)
+        if self.groups <= COUNTED_GROUPS:
+            return sum(int(self._bins(*self._drawn(0, n)).max()) + 1 for n in range(self.groups))
+        # The last group, which may be smaller, is left out.
+        looked_at = np.linspace(0, self.groups - 2, COUNTED_GROUPS).astype(int).tolist()
+        rows = sum(int(self._bins(*self._drawn(0, n)).max()) + 1 for n in looked_at)
+        return math.ceil(rows / (COUNTED_GROUPS * self.group_size) * len(self))
+
+    def _drawn(self, epoch: int, group: int) -> tuple[str, Ints]:
+        """The pieces of a group, in the order of the epoch, and what the epoch is called."""
+        first = group * self.group_size
+        places = np.arange(first, min(first + self.group_size, len(self)))
+        return f"{self.stream}{epoch}", shuffled(f"{self.stream}{epoch}", len(self), places)
+
+    def _bins(self, key: str, drawn: Ints) -> Ints:
+        """The row of each piece of a group."""
+        lengths = self.pieces.lengths[drawn]
+        if self.method == "next_fit":
+            return next_fit(lengths, self.length)
+        if self.method == "first_fit_decreasing":
+            bins = first_fit_decreasing(lengths, self.length)
+            count = int(bins.max()) + 1
+            # The first bins have the longest documents; rows of all kinds are to alternate.
+            return shuffled(f"{key}/rows/{drawn[0]}", count, np.arange(count))[bins]
+        if self.bucket == 1:
+            return np.arange(len(drawn))
+        bins = np.empty_like(drawn)
+        bins[np.argsort(lengths, kind="stable")] = np.arange(len(drawn))
+        buckets = len(drawn) // self.bucket
+        if buckets == 0:
+            return bins
+        moved = shuffled(f"{key}/buckets/{drawn[0]}", buckets, np.arange(buckets))
+        number, place = np.divmod(bins, self.bucket)
+        whole = number < buckets
+        bins[whole] = moved[number[whole]] * self.bucket + place[whole]
+        return bins
+
+    def _pack(self, epoch: int, group: int) -> PackedRows:
+        key, drawn = self._drawn(epoch, group)
+        bins = self._bins(key, drawn)
+        chosen = drawn[np.argsort(bins, kind="stable")]
+        pieces = self.pieces
+        return PackedRows(
+            pieces.starts[chosen], pieces.lengths[chosen], np.cumsum(np.bincount(bins))
+        )
+
+
+class Part(NamedTuple):
+    """Part of a row that is of one document.
+
+    Arguments:
+        document: its number in the corpus.
+        first: its first token in the row.
+        start: that token in the corpus; the separator before the document where it begins here.
+        length: tokens of the row that are read.
+    """
+
+    document: int
+    name: str
+    first: int
+    start: int
+    length: int
+
+
+def parts_of_rows(corpus: Corpus, rows: PackedRows) -> Iterator[list[Part]]:
+    """List the documents of each row."""
+    begin = 0
+    for end in rows.ends.tolist():
+        parts: list[Part] = []
+        first = 0
+        for at in range(begin, end):
+            start, length = int(rows.starts[at]), int(rows.lengths[at])
+            document = int(np.searchsorted(corpus.starts, start + 1, "right")) - 1
+            parts.append(Part(document, corpus.files[document].name, first, start, length))
+            first += length
+        yield parts
+        begin = end

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from setpoint.config import SetpointError, resolve
+from setpoint.data.config import Packing
+from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.document import Document
+from setpoint.data.feed import Feed
+from setpoint.data.packed import PackedSampler, PackedSequences, build_packed
+from setpoint.data.packing import (
+    COUNTED_GROUPS,
+    PackedRows,
+    first_fit_decreasing,
+    next_fit,
+    parts_of_rows,
+    pieces_of,
+)
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.windows import evaluation_windows, training_windows
+from setpoint.shapes.batch import IGNORE_INDEX, Count
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
+
+
+def corpus_of(lengths: list[int], trained: list[bool] | None = None) -> Corpus:
+    """Documents whose bytes say which they are; `trained` says whether all tokens are targets."""
+    documents = []
+    for number, length in enumerate(lengths):
+        text = bytes([65 + number % 60, 97 + number // 60]) * length
+        document = Document(f"t/{number:03}", text[:length])
+        if trained is not None:
+            tokens = np.frombuffer(document.data, np.uint8)
+            mask = np.full(length, trained[number])
+            document = Document(document.name, tokens=tokens, trained=mask)
+        documents.append(document)
+    return build_corpus(documents, ByteTokenizer(), side="train")
+
+
+def packed(
+    corpus: Corpus, length: int = 32, seed: int = 3, bucket: int = 4, **section: Any
+) -> tuple[PackedSequences, PackedSampler]:
+    section = {"method": "first_fit_decreasing", "group_size": 16, **section}
+    if section["method"] != "none":
+        section.pop("length_buckets", None)
+    elif not section.get("length_buckets"):
+        section.pop("group_size")
+    return build_packed(
+        corpus, resolve(Packing(**section)), length=length, seed=seed, bucket=bucket
+    )
+
+
+def rows_of(rows: PackedRows) -> list[list[tuple[int, int]]]:
+    """(start, length) of the pieces of each row."""
+    pieces = list(zip(rows.starts.tolist(), rows.lengths.tolist(), strict=True))
+    return [
+        pieces[first:last]
+        for first, last in zip([0, *rows.ends[:-1].tolist()], rows.ends.tolist(), strict=True)
+    ]
+
+
+def epoch_of(sampler: PackedSampler) -> list[list[tuple[int, int]]]:
+    packer = sampler.packer
+    return [row for n in range(packer.groups) for row in rows_of(packer.group(0, n))]
+
+
+def plain_first_fit_decreasing(lengths: list[int], size: int) -> list[list[int]]:
+    bins: list[list[int]] = []
+    for length in sorted(lengths, reverse=True):
+        found = next((each for each in bins if sum(each) + length <= size), None)
+        if found is None:
+            bins.append(found := [])
+        found.append(length)
+    return bins
+
+
+def by_bin(lengths: list[int], bins: np.ndarray[Any, Any]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in range(int(bins.max()) + 1)]
+    for length, number in zip(lengths, bins.tolist(), strict=True):
+        found[number].append(length)
+    return found
+
+
+@given(LENGTHS, st.integers(40, 90))
+@settings(max_examples=150, deadline=None)
+def test_bins_are_those_of_the_plain_algorithms(lengths: list[int], size: int) -> None:
+    found = by_bin(lengths, first_fit_decreasing(np.array(lengths), size))
+    expected = plain_first_fit_decreasing(lengths, size)
+    assert [sorted(each, reverse=True) for each in found] == expected
+    following: list[list[int]] = [[]]
+    for length in lengths:
+        if sum(following[-1]) + length > size:
+            following.append([])
+        following[-1].append(length)
+    assert by_bin(lengths, next_fit(np.array(lengths), size)) == following
+    # The bound of Dosa (2007) on the fewest bins there are, of which next-fit has at least as many.
+    assert 9 * len(found) <= 11 * len(following) + 6
+
+
+@given(
+    lengths=LENGTHS,
+    size=st.integers(3, 50),
+    group=st.integers(1, 70),
+    method=st.sampled_from(["next_fit", "first_fit_decreasing", "none"]),
+    buckets=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_lost_or_twice_and_no_row_too_full(
+    lengths: list[int], size: int, group: int, method: str, buckets: bool, seed: int
+) -> None:
+    corpus = corpus_of(lengths)
+    sequences, sampler = packed(
+        corpus, size, seed, method=method, group_size=group, length_buckets=buckets
+    )
+    rows = epoch_of(sampler)
+    assert all(sum(length for _, length in row) <= size for row in rows)
+    read = [token for row in rows for start, n in row for token in range(start, start + n)]
+    assert sorted(read) == list(range(len(corpus.tokens) - 1))
+    if sampler.packer.groups <= COUNTED_GROUPS:
+        assert len(sequences) == len(rows)
+    taken = sampler.take(len(rows))
+    assert rows_of(taken) == rows and sampler.epoch == 1.0
+    batch = sequences.rows(taken)
+    assert (batch.tokens, batch.target_tokens) == (len(read), len(read))
+    assert batch.target_bytes == corpus.byte_count
+    again = sorted(piece for row in rows_of(sampler.take(len(rows))) for piece in row)
+    if method == "none":
+        assert again == sorted(piece for row in rows for piece in row)
+
+
+@given(LENGTHS, st.integers(3, 50), st.sampled_from(["packed", "training", "evaluation"]))
+@settings(max_examples=100, deadline=None)
+def test_labels_never_cross_a_document(lengths: list[int], size: int, kind: str) -> None:
+    corpus = corpus_of(lengths)
+    if kind == "packed":
+        sequences, sampler = packed(corpus, size)
+        batch = sequences.rows(sampler.take(len(sequences)))
+    else:
+        cut = evaluation_windows if kind == "evaluation" else training_windows
+        windows = cut(corpus, min(size, len(corpus.tokens) - 1), True)
+        batch = windows.rows(np.arange(len(windows)))
+    assert batch.documents is not None and batch.positions is not None
+    separator = corpus.separator
+    for inputs, targets, positions, documents in zip(
+        batch.inputs, batch.targets, batch.positions, batch.documents, strict=True
+    ):
+        for place, target in enumerate(targets.tolist()):
+            if target == IGNORE_INDEX:
+                # The last separator of an evaluated text is read, and nothing follows it.
+                assert positions[place] == documents[place] == -1 or kind == "evaluation"
+                continue
+            token, document = int(inputs[place]), int(documents[place])
+            if place and document == documents[place - 1]:
+                assert positions[place] == positions[place - 1] + 1
+                assert token != separator  # it begins a document, and stands nowhere else
+            else:
+                assert positions[place] == 0
+                assert place == 0 or document == documents[place - 1] + 1
+            if token != separator and target != separator and target != token:
+                assert {token, target} in [{65 + n % 60, 97 + n // 60} for n in range(60)]
+
+
+def test_first_fit_decreasing_fills_rows_better() -> None:
+    lengths = np.random.default_rng(0).integers(1, 300, 4000)
+    first, following = first_fit_decreasing(lengths, 512), next_fit(lengths, 512)
+    fewest = -(-lengths.sum() // 512)
+    assert first.max() + 1 <= 1.01 * fewest < 1.2 * fewest < following.max() + 1
+
+
+@given(
+    st.integers(0, 80),
+    st.sampled_from(["next_fit", "first_fit_decreasing", "none"]),
+    st.integers(1, 4),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_resumed_stream_goes_on_within_a_group(before: int, method: str, ranks: int) -> None:
+    corpus = corpus_of([*range(3, 40), *range(1, 30)])
+
+    def feed(micro_size: int, rank: int = 0, size: int = 1) -> Feed:
+        sequences, sampler = packed(corpus, 48, method=method)
+        count = lambda b: Count(b.tokens, b.target_tokens, float(b.target_tokens))  # noqa: E731
+        return Feed(
+            sequences, sampler, count, micro_size=micro_size, data_rank=rank, data_size=size
+        )
+
+    one = feed(1)
+    for _ in range(before):
+        one.take()
+    state = json.loads(json.dumps(one.state_dict()))
+    assert len(json.dumps(state)) < 400
+    resumed = [feed(2, rank, ranks) for rank in range(ranks)]
+    for each in resumed:
+        each.load_state_dict(state)
+        assert each.state_dict() == state and each.epoch == one.epoch
+    for _ in range(5):
+        together = torch.cat([each.take().batches[0].inputs for each in resumed])
+        alone = torch.cat([one.take().batches[0].inputs for _ in range(2 * ranks)])
+        assert torch.equal(together, alone)
+
+
+def test_rows_change_with_epoch_and_seed() -> None:
+    corpus = corpus_of(list(range(1, 40)) * 2)
+    first, other = packed(corpus)[1], packed(corpus, seed=4)[1]
+    rows = rows_of(first.packer.group(0, 0))
+    assert rows == rows_of(packed(corpus)[1].packer.group(0, 0))
+    assert rows not in (rows_of(first.packer.group(1, 0)), rows_of(other.packer.group(0, 0)))
+
+
+def test_the_rows_of_a_seed_never_change() -> None:
+    # Checkpoints hold a place among these rows: if they changed, old runs could not be resumed.
+    corpus = corpus_of([9, 4, 20, 13, 7, 2, 30, 11])
+    found = {
+        method: [
+            [int(np.searchsorted(corpus.starts, start + 1)) for start, _ in row]
+            for row in epoch_of(packed(corpus, 32, 1234, method=method)[1])
+        ]
+        for method in ("next_fit", "first_fit_decreasing", "none")
+    }
+    assert found == {
+        "next_fit": [[7, 3], [2, 0], [6], [1, 5, 4]],
+        "first_fit_decreasing": [[7, 3, 1], [2, 0], [5, 4], [6]],
+        "none": [[7], [3], [2], [0], [6], [1], [5], [4]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "lengths"),
+    [("split", [10, 10, 6, 5]), ("truncate", [10, 5]), ("drop", [5])],
+)
+def test_documents_longer_than_a_row(policy: str, lengths: list[int]) -> None:
+    corpus = corpus_of([25, 4])
+    pieces = pieces_of(corpus, 10, policy)
+    assert pieces.lengths.tolist() == lengths
+    assert pieces.too_long == 1
+    assert "1 documents longer than a row" in packed(corpus, 10, too_long=policy)[0].note
+
+
+def test_a_document_that_is_too_long_is_named() -> None:
+    with pytest.raises(SetpointError) as caught:
+        pieces_of(corpus_of([4, 25, 30]), 10, "error")
+    assert str(caught.value) == (
+        "data.packing.too_long: 2 of 3 documents are longer than a row of 10 tokens, the first of "
+        "them 't/001' with 26, its separator included.\n"
+        "Valid: batch.sequence_length from 31, or too_long = split, truncate or drop."
+    )
+    with pytest.raises(SetpointError, match="none of 1 documents is left to train on: 1 are"):
+        pieces_of(corpus_of([30]), 10, "drop")
+
+
+def test_documents_without_targets_are_left_out() -> None:
+    corpus = corpus_of([5, 6, 7, 25], [True, False, True, False])
+    pieces = pieces_of(corpus, 10, "split")
+    assert pieces.lengths.tolist() == [6, 8] and pieces.without_targets == 4
+    sequences, sampler = packed(corpus, 10)
+    assert "4 documents without targets left out" in sequences.note
+    batch = sequences.rows(sampler.take(len(sequences)))
+    assert batch.target_tokens == 12
+    with pytest.raises(SetpointError, match="1 have no target"):
+        pieces_of(corpus_of([5], [False]), 10, "split")
+
+
+def test_buckets_hold_rows_of_similar_length() -> None:
+    lengths = np.random.default_rng(0).permutation(np.arange(1, 33)).tolist()
+    rows = epoch_of(packed(corpus_of(lengths), 40, method="none", group_size=35,
+                           length_buckets=True)[1])  # fmt: skip
+    found = [row[0][1] for row in rows]
+    buckets = [found[n : n + 4] for n in range(0, 32, 4)]
+    assert sorted(buckets) == [list(range(n, n + 4)) for n in range(2, 34, 4)]
+    assert buckets != sorted(buckets)
+
+
+@pytest.mark.parametrize(("multiple", "width"), [(None, 64), (8, 24), (1, 21), (100, 64)])
+def test_padding(multiple: int | None, width: int) -> None:
+    sequences, sampler = packed(corpus_of([20, 3]), 64, method="none", pad_to_multiple_of=multiple)
+    batch = sequences.rows(sampler.take(2))
+    assert batch.inputs.shape == (2, width) and batch.tokens == 25
+    assert batch.documents is None  # a row has one
+
+
+def test_the_documents_of_a_row() -> None:
+    corpus = corpus_of([4, 7, 2])
+    sequences, sampler = packed(corpus, 32)
+    rows = sampler.take(1)
+    (parts,) = parts_of_rows(corpus, rows)
+    assert {(part.document, part.name, part.start, part.length) for part in parts} == {
+        (0, "t/000", 0, 5),
+        (1, "t/001", 5, 8),
+        (2, "t/002", 13, 3),
+    }
+    lengths = [part.length for part in parts]
+    assert [part.first for part in parts] == np.cumsum([0, *lengths])[:-1].tolist()
+    names = [part.name for part in parts for _ in range(part.length)]
+    assert sequences.names_in(rows) == [[*names, *[None] * (33 - 16)]]
+    assert all(part.name in sequences.describe(rows) for part in parts)
+
+
+def test_rows_of_many_groups_are_counted_from_some() -> None:
+    corpus = corpus_of([5, 9, 14, 3] * 100)
+    sequences, sampler = packed(corpus, 16, group_size=4)
+    assert sampler.packer.groups > COUNTED_GROUPS
+    assert len(sequences) == pytest.approx(len(epoch_of(sampler)), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"method": "next_fit"}, "data.packing.method"),
+        ({"group_size": 7}, "data.packing.group_size"),
+        ({"too_long": "drop"}, "data.packing.too_long"),
+        ({"length": 31}, "batch.sequence_length"),
+        ({"seed": 4}, "seed"),
+    ],
+)
+def test_a_state_of_another_packing_is_refused(change: dict[str, Any], field: str) -> None:
+    corpus = corpus_of(list(range(1, 40)))
+    _, old = packed(corpus)
+    old.take(5)
+    _, new = packed(corpus, **change)
+    with pytest.raises(SetpointError, match=f"^{field}: "):
+        new.load_state_dict(old.state_dict())
+    assert new.epoch == 0
+
+
+def test_states_that_are_no_place_are_refused() -> None:
+    corpus = corpus_of(list(range(1, 40)))
+    _, sampler = packed(corpus)
+    state = sampler.state_dict()
+    for wrong in ({"row": 99}, {"group": 99}, {"epoch": -1}, {"row": True}, {"group": "1"}):
+        with pytest.raises(SetpointError, match="is not a position"):
+            sampler.load_state_dict({**state, **wrong})
+    with pytest.raises(SetpointError, match="has the keys"):
+        sampler.load_state_dict({**state, "more": 1})
+    with pytest.raises(SetpointError, match=r"data\.packing\.method: .* with concatenate"):
+        sampler.load_state_dict({"epoch": 0, "index": 3})
+
+
+def test_other_data_goes_on_near_the_place() -> None:
+    _, old = packed(corpus_of(list(range(1, 40)) * 3))
+    while old.state_dict()["group"] < 6:
+        old.take(1)
+    _, new = packed(corpus_of(list(range(1, 40))))
+    new.load_state_dict(old.state_dict(), other_data=True)
+    assert new.epoch == 1.0

@@ -1,0 +1,121 @@
+"""Packed documents that are isolated train a model as documents that have rows for themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from setpoint.config import resolve
+from setpoint.data.config import Packing
+from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.document import Document
+from setpoint.data.packed import build_packed
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.windows import evaluation_windows
+from setpoint.loss.config import CrossEntropy
+from setpoint.model.config import Transformer
+from setpoint.model.initialize import initialize
+from setpoint.shapes.batch import Batch
+from setpoint.train.step.objective import Objective
+
+Ints = npt.NDArray[np.int64]
+LENGTHS = (9, 4, 20, 13, 7, 2, 30, 11, 3)
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+BACKENDS = [
+    pytest.param("eager", "cpu", torch.float64),
+    pytest.param("sdpa", "cpu", torch.float64),
+    pytest.param("sdpa", "cpu", torch.float32),
+    pytest.param("sdpa", "cuda", torch.float32, marks=CUDA),
+    pytest.param("flex", "cuda", torch.float32, marks=CUDA),
+    pytest.param("varlen", "cuda", torch.bfloat16, marks=CUDA),
+]
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 3e-2}
+
+
+def corpus() -> Corpus:
+    text = np.random.default_rng(0).integers(97, 123, 200).astype(np.uint8).tobytes()
+    documents = [Document(f"t/{i}", text[:n][::-1]) for i, n in enumerate(LENGTHS)]
+    return build_corpus(documents, ByteTokenizer(), side="train")
+
+
+def objective(backend: Any, device: str, dtype: torch.dtype, **options: Any) -> Objective:
+    section = Transformer(
+        dim=32, layers=2, heads=2, max_sequence_length=48, attention_backend=backend, **options
+    )
+    model = resolve(section).build(vocab_size=257)
+    initialize(model, seed=1)
+    return Objective(model.to(device, dtype), resolve(CrossEntropy()).build())
+
+
+def gradients(run: Objective, batches: list[Batch]) -> tuple[float, dict[str, Tensor]]:
+    """The sum of the loss over batches, and its gradients."""
+    run.model.zero_grad()
+    device = next(run.model.parameters()).device
+    nats = sum(run(batch.to(device)).result.total for batch in batches)
+    assert isinstance(nats, Tensor)
+    nats.backward()
+    grads = {name: each.grad for name, each in run.model.named_parameters()}
+    return nats.item(), {name: each for name, each in grads.items() if each is not None}
+
+
+def alone(corpus: Corpus, lengths: Ints, starts: Ints) -> list[Batch]:
+    """Each document as the only row of a batch, without padding."""
+    found: list[Batch] = []
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        tokens = torch.from_numpy(corpus.tokens[start : start + length + 1].astype(np.int64))
+        found.append(Batch(tokens[None, :-1], tokens[None, 1:], length, length, 0))
+    return found
+
+
+def compare(run: Objective, packed: list[Batch], unpacked: list[Batch], tolerance: float) -> None:
+    assert sum(b.target_tokens for b in packed) == sum(b.target_tokens for b in unpacked)
+    loss, grads = gradients(run, packed)
+    expected, wanted = gradients(run, unpacked)
+    assert loss == pytest.approx(expected, rel=tolerance)
+    assert grads.keys() == wanted.keys()
+    for name, grad in grads.items():
+        size = wanted[name].abs().max().item()
+        torch.testing.assert_close(grad, wanted[name], rtol=tolerance, atol=tolerance * size)
+
+
+@pytest.mark.parametrize(("backend", "device", "dtype"), BACKENDS)
+@pytest.mark.parametrize("method", ["next_fit", "first_fit_decreasing", "none"])
+def test_packed_equals_unpacked(method: Any, backend: str, device: str, dtype: torch.dtype) -> None:
+    text = corpus()
+    section = resolve(Packing(method=method))
+    sequences, sampler = build_packed(text, section, length=40, seed=0, bucket=1)
+    rows = sampler.take(len(sequences))
+    together = [sequences.rows(rows[n : n + 2]) for n in range(0, len(rows), 2)]
+    single = alone(text, rows.lengths, rows.starts)
+    assert len(together) < len(single) == len(LENGTHS)
+    compare(objective(backend, device, dtype), together, single, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_windows_equal_their_documents(positions: Any) -> None:
+    """What an isolated window of a concatenated text holds of a document counts as if alone."""
+    text = corpus()
+    windows = evaluation_windows(text, 16, isolated=True)
+    together = [windows.rows(np.arange(len(windows)))]
+    # Windows cut documents, so a part begins where a document or a window does.
+    last = len(text.tokens) - 1
+    starts = np.unique([*(text.starts - 1).tolist(), *range(0, last, 16)])
+    single = alone(text, np.diff(starts, append=last), starts)
+    run = objective("sdpa", "cpu", torch.float64, positions=positions)
+    compare(run, together, single, 1e-6)
+
+
+def test_without_isolation_documents_see_those_before() -> None:
+    text = corpus()
+    section = resolve(Packing(method="next_fit", isolate=False))
+    sequences, sampler = build_packed(text, section, length=40, seed=0, bucket=1)
+    rows = sampler.take(len(sequences))
+    run = objective("sdpa", "cpu", torch.float64)
+    together, _ = gradients(run, [sequences.rows(rows)])
+    single, _ = gradients(run, alone(text, rows.lengths, rows.starts))
+    assert together != pytest.approx(single, rel=1e-5)
