@@ -13,6 +13,7 @@ from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
 from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
+from setpoint.data.place import place_in_words
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
 from setpoint.track.tracker import Trackers
@@ -100,7 +101,8 @@ class Data:
 
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
-        into.state["loader"] = self.parts.feed.state_dict()
+        place = self.parts.feed.state_dict()
+        into.state["loader"], into.state["data"] = place, place_in_words(place)
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""

@@ -1,0 +1,27 @@
+"""Where in the data a run is, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def place_in_words(state: Mapping[str, Any]) -> str:
+    """What the state of a `Sampler` says; empty where it has neither epochs nor sources.
+
+    Returns:
+        for instance `epoch 2, after 38 sequences`, or for a mixture that of each source with its
+        share of all sequences that were taken.
+    """
+    mixture = state.get("mixture")
+    if isinstance(mixture, dict):
+        sources: dict[str, Any] = mixture
+        total = sum(each["taken"] for each in sources.values())
+        said = [
+            f"{name} {each['taken'] / max(total, 1):.1%} ({place_in_words(each['state'])})"
+            for name, each in sources.items()
+        ]
+        return f"after {total:,} sequences: {', '.join(said)}"
+    if "epoch" in state and "index" in state:
+        return f"epoch {state['epoch'] + 1}, after {state['index']:,} sequences"
+    return ""
