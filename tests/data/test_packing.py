@@ -14,6 +14,7 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.feed import Feed
+from setpoint.data.mixture import MixedRows, Mixture
 from setpoint.data.packed import PackedSampler, PackedSequences, build_packed
 from setpoint.data.packing import (
     COUNTED_GROUPS,
@@ -349,3 +350,32 @@ def test_other_data_goes_on_near_the_place() -> None:
     _, new = packed(corpus_of(list(range(1, 40))))
     new.load_state_dict(old.state_dict(), other_data=True)
     assert new.epoch == 1.0
+
+
+def test_workers_make_packed_rows() -> None:
+    corpus = corpus_of([*range(3, 40), *range(1, 30)])
+
+    def feed(workers: int) -> Feed:
+        sequences, sampler = packed(corpus, 48)
+        return Feed(sequences, sampler, lambda b: Count(b.tokens, b.target_tokens, 1.0),
+                    micro_size=2, workers=workers)  # fmt: skip
+
+    here, there = feed(0), feed(2)
+    for _ in range(6):
+        (one,), (other,) = here.take().batches, there.take().batches
+        for name in ("inputs", "targets", "positions", "documents"):
+            assert torch.equal(getattr(one, name), getattr(other, name))
+    assert here.state_dict() == there.state_dict()
+    there.close()
+
+
+def test_a_mixture_pads_its_sources_to_one_width() -> None:
+    members = [
+        packed(corpus_of([length] * 9), 32, method="none", pad_to_multiple_of=1)
+        for length in (5, 20)
+    ]
+    mixture = Mixture(("a", "b"), [sequences for sequences, _ in members])
+    rows = tuple(sampler.take(2) for _, sampler in members)
+    batch = mixture.rows(MixedRows(np.array([1, 0, 0, 1]), rows))
+    assert batch.inputs.shape == batch.targets.shape == (4, 21)
+    assert (batch.targets != IGNORE_INDEX).sum(1).tolist() == [21, 6, 6, 21]
