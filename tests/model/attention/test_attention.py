@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.model.attention.attention import Attention
 from setpoint.model.attention.context import attention_context
@@ -216,3 +217,21 @@ def test_initialization(merge_qkv):
         # Four projections of the two layers write to the residual stream.
         std = 0.2 / 2 if name == "output.weight" else 0.2
         assert parameter.std().item() == pytest.approx(std, rel=0.05), name
+
+
+def test_the_softmax_is_computed_in_fp32():
+    """Its result is what the backward pass multiplies by; in bf16 that would be rounded."""
+    seen = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if "softmax" in str(func):
+                seen.add(result.dtype)
+            return result
+
+    attention = make(attention_backend="eager").to(torch.bfloat16)
+    x = torch.randn(1, 6, small_config().dim, dtype=torch.bfloat16)
+    with Watch():
+        assert run(attention, x, attention_backend="eager").dtype == torch.bfloat16
+    assert seen == {torch.float32}
