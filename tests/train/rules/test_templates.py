@@ -42,7 +42,7 @@ def test_rows_of_messages_need_a_template_and_tokens_none(tmp_path: Path) -> Non
     assert "the tokenizer 'bytes' has no chat template of its own" in found.message
     assert not problems(tmp_path, "", row='{"input_ids": [1, 2]}')
     # What is on another machine is looked at when the run starts.
-    remote = "data.sources=[{type=conversations, paths=['https://localhost:1/chats.jsonl']}]"
+    remote = "data.sources=[{type=conversations, paths=['memory://none/chats.jsonl']}]"
     assert not list(verify(small_job(tmp_path, remote), {"files"}).problems)
 
 
