@@ -224,6 +224,7 @@ EFFECTS = {
 ELSEWHERE = {
     "Data.seed": "rows to train on",
     "Data.loader": "rows to train on",
+    "Data.prepare": "where tokens lie, and never which",
     "Data.mixture": "which rows are trained on",
     "Data.packing": "rows to train on; and isolation, in a test below",
     "Data.phases": "which rows are trained on",

@@ -109,8 +109,8 @@ def test_a_line_every_few_seconds_of_long_work(monkeypatch: pytest.MonkeyPatch) 
         progress.work("evaluating held_out, sequences", done, 3500)
     progress.work("evaluating held_out, sequences", 0, 3500)  # another one, which begins
     assert stream.getvalue() == (
-        "evaluating held_out, sequences: 1.50k/3.50k (43%)\n"
-        "evaluating held_out, sequences: 2.50k/3.50k (71%)\n"
+        "evaluating held_out, sequences: 1.50k/3.50k (43%), 150/s, 0:13 left\n"
+        "evaluating held_out, sequences: 2.50k/3.50k (71%), 167/s, 0:06 left\n"
     )
 
 

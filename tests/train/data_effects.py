@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.data.prepared.use import workers_of
 from setpoint.train.build.components import build_components
 from setpoint.train.build.data import loader_options
 from setpoint.train.config import Job
@@ -154,7 +155,19 @@ TOKENS = (f"data.sources=[{{{KINDS['Tokens']}}}]", "data.held_out=0", "evaluatio
 HUB = ("data.sources=[{type=huggingface, path=owner/name}]",)
 SAVED = (f"data.sources=[{{{KINDS['HubDataset']}}}]",)
 RANDOM = (f"data.sources=[{{{KINDS['Random']}, filter={{}}}}]", *ALONE)
+
+
+def prepared(job: Job) -> Any:
+    """Where the data lies, and by how many processes it would be prepared."""
+    folder = build_components(job).corpora[0].prepared
+    return folder and Path(folder).parent.name, workers_of(job.data.prepare)
+
+
+PREPARED = ("data.prepare.above=0", "data.prepare.folder={tmp}/one")
 ROWS: dict[str, tuple[Any, ...]] = {
+    "Prepare.folder": ("data.prepare.folder={tmp}/two", prepared, PREPARED),
+    "Prepare.above": ("data.prepare.above=0", prepared, ("data.prepare.folder={tmp}/three",)),
+    "Prepare.workers": ("data.prepare.workers=7", prepared, PREPARED),
     "Tokens.name": (f"{FIRST}.name=other", documents, TOKENS),
     "Tokens.paths": (f'{FIRST}.paths=["{{tmp}}/b.npy"]', documents, TOKENS),
     "Tokens.token_dtype": (f"{FIRST}.token_dtype=uint16", documents,

@@ -152,6 +152,7 @@ ELSEWHERE = {
     "Batch.global_size": "the check of the batch sum; here it follows from the other sizes",
     "ImportedModel.max_sequence_length": "the check against the sequence length, and generate",
     "Job.silence": "resolve, which drops the cautions",
+    "Prepare.workers": "data that is prepared: tests/train/data_effects.py",
     "Job.user": "the user's own code",
 }
 

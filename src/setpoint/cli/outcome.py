@@ -36,13 +36,14 @@ COMMANDS = {
     "export": "export the weights of a run as a Hugging Face model",
     "data inspect": "print rows of the training data as text, with tokens and masks",
     "data stats": "print lengths, tokens, shares and duplicates of the data",
+    "data prepare": "tokenize the data of a configuration into shards that are mapped",
     "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
     "completion": "print the completion script for a shell",
 }
 LONG = frozenset(
     (
         *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *("compare", "data inspect", "data stats", "tokenizer train"),
+        *("compare", "data prepare", "data inspect", "data stats", "tokenizer train"),
     )
 )
 """The commands that do more than put a configuration together and print something."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, derive, derived, field
 from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
-from setpoint.units import Length
+from setpoint.units import ByteSize, Length
 
 
 class Loader(Config, role=RUNTIME):
@@ -114,6 +114,32 @@ class Packing(Config, role=IDENTITY):
         return None if self.method != "concatenate" else "concatenate leaves nothing to pad"
 
 
+class Prepare(Config, role=RUNTIME):
+    """Prepared data: tokens kept in a cache and mapped into memory; they never change a run."""
+
+    folder: str | None = field(
+        default=None, also_called=("dataset_prepared_path", "prepared_path", "data_cache_dir")
+    )
+    """Cache folder of prepared data; null: setpoint/data in $XDG_CACHE_HOME or ~/.cache."""
+
+    above: ByteSize | None = field(default=ByteSize(2**28))
+    """Size of the text from which a run prepares its data before it trains; null: never, and only
+    what `setpoint data prepare` has made is used."""
+
+    workers: int | None = field(
+        default=None,
+        ge=1,
+        le=1024,
+        also_called=("dataset_num_proc", "preprocessing_num_workers", "dataset_processes"),
+    )
+    """Number of processes that tokenize; null: one for each core. It changes no token."""
+
+    @check
+    def _check_folder(self) -> Iterator[Problem]:
+        if self.folder == "":
+            yield Problem("folder", "is empty", valid=("null", "prepared"))
+
+
 class Mixture(Config, role=IDENTITY):
     """How the sources are mixed where they have weights."""
 
@@ -155,7 +181,7 @@ class Phase(Config, role=IDENTITY):
                 yield Problem(f"weights.{name}", "is out of range", valid=("0 or more",))
 
 
-class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
+class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     """Training and validation data."""
 
     sources: tuple[SourceConfig, ...] = field(
@@ -216,6 +242,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.corpus:build_corpora"):
 
     loader: Loader = field(factory=Loader)
     """Data loader: worker processes and prefetching."""
+
+    prepare: Prepare = field(factory=Prepare)
+    """Prepared data: the cache of tokens."""
 
     @property
     def is_mixture(self) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -57,6 +58,7 @@ class Corpus:
         source: (documents,) which of `sources` each is from.
         trained: (T,) bool, which tokens are targets; None: all.
         limited: what filters of sources left out or truncated, in words.
+        prepared: the folder of prepared data that it is mapped from; None: it is in memory.
     """
 
     side: str
@@ -64,19 +66,21 @@ class Corpus:
     token_bytes: npt.NDArray[np.int64]
     separator: int
     byte_count: int
-    files: tuple[FileRecord, ...]
+    files: Sequence[FileRecord]
     digest: str
     sources: tuple[str, ...]
     starts: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int64]
+    source: npt.NDArray[np.integer[Any]]
     trained: TokenRow | None = None
     limited: tuple[str, ...] = ()
+    prepared: str | None = None
 
     def sources_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Which of `sources` the tokens at positions are from; a separator ends its document."""
         if len(self.sources) == 1:
             return np.zeros(positions.shape, np.int64)
-        return self.source[np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)]
+        documents = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
+        return self.source[documents].astype(np.int64, copy=False)
 
     @property
     def vocab_size(self) -> int:
@@ -86,7 +90,9 @@ class Corpus:
     @property
     def identity(self) -> DataIdentity:
         """What it is recognised by."""
-        return DataIdentity(self.side, self.digest, len(self.tokens), self.byte_count, self.files)
+        return DataIdentity(
+            self.side, self.digest, len(self.tokens), self.byte_count, self.files, self.prepared
+        )
 
 
 def build_corpus(
@@ -136,7 +142,7 @@ def build_corpus(
         digest=files_digest(tokenizer.name, files),
         sources=tuple(sources) or (side,),
         starts=row.starts,
-        source=np.array([_source_of(file.name, sources) for file in files], np.int64),
+        source=np.array([source_of(file.name, sources) for file in files], np.int64),
         trained=row.targets(),
         limited=tuple(limited),
     )
@@ -177,7 +183,7 @@ class _Row:
         return targets
 
 
-def _source_of(name: str, sources: Sequence[str]) -> int:
+def source_of(name: str, sources: Sequence[str]) -> int:
     """Which source a document is from: that of the longest name which its own begins with."""
     found = [i for i, source in enumerate(sources) if name.startswith(source)]
     return max(found, key=lambda i: len(sources[i]), default=0)
@@ -251,13 +257,18 @@ class Corpora(NamedTuple):
 
 
 def build_corpora(
-    config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
+    config: Data,
+    tokenizer: Tokenizer,
+    mixed: bool = False,
+    show: Show | None = None,
+    named: Callable[..., Corpus] = build_named_corpus,
 ) -> Corpora:
-    """Read all sources and build both sides.
+    """Read all sources and build both sides in memory.
 
     Arguments:
         config: the section `data`.
         mixed: whether each source gets a training corpus of its own.
+        named: makes the corpus of `config.validation`, as `build_named_corpus`.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
@@ -276,7 +287,7 @@ def build_corpora(
     if mixed:
         parts = [[] for _ in names]
         for document in split.train:
-            parts[_source_of(document.name, names)].append(document)
+            parts[source_of(document.name, names)].append(document)
     train: list[Corpus] = []
     for index, part in enumerate(parts):
         if not part:
@@ -290,9 +301,7 @@ def build_corpora(
             build_corpus(part, tokenizer, side="train", sources=of, limited=told, show=show)
         )
     if config.validation:
-        held = build_named_corpus(
-            "held_out", config.validation, tokenizer, where="data.validation", show=show
-        )
+        held = named("held_out", config.validation, tokenizer, where="data.validation", show=show)
     elif split.held_out:
         held = build_corpus(split.held_out, tokenizer, side="held_out", sources=names, show=show)
     else:
@@ -332,6 +341,11 @@ def read_sources(
         yield from documents_of(source, f"data.sources.{index}", tokenizer, limited)
 
 
+def built_source(section: SourceConfig, where: str) -> Any:
+    """The source of a section; while a job is built it is the same one each time."""
+    return section.build(where=intern(where))
+
+
 def documents_of(
     section: SourceConfig, where: str, tokenizer: Tokenizer, limited: list[str] | None = None
 ) -> Iterator[Document]:
@@ -358,7 +372,7 @@ def _checked_documents(
     section: SourceConfig, where: str, tokenizer: Tokenizer
 ) -> Iterator[Document]:
     """The documents of a source, which may be a user's class, each checked."""
-    source: object = section.build(where=where)
+    source: object = built_source(section, where)
     kind = type(source)
     method = "tokenized" if hasattr(source, "tokenized") else "documents"
     title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "

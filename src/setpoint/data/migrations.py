@@ -34,6 +34,8 @@ def mixtures(*sources: str) -> Iterator[Operation]:
     loader = {"workers": 0, "prefetch": 2, "pin_memory": True, "timeout": None}
     yield Added("data.loader", loader, role=RUNTIME)
     yield Added("data.seed", None)
+    prepare = {"folder": None, "above": "256 MiB", "workers": None}
+    yield Added("data.prepare", prepare, role=RUNTIME)
     yield Added("data.mixture", {"temperature": 1.0})
     yield Added("data.packing", PACKING)
     yield Added("data.packing.isolate", False, derived=True)

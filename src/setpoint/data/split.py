@@ -70,7 +70,8 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
     train = [d for d in ordered if split_position(d.name) >= held_out]
     held = [d for d in ordered if split_position(d.name) < held_out]
     if not train or (held_out and not held):
-        raise SetpointError(_empty_side(ordered, held_out))
+        ends = split_position(ordered[0].name), split_position(ordered[-1].name)
+        raise SetpointError(empty_side(*ends, len(ordered), held_out))
     return Split(train, held)
 
 
@@ -120,11 +121,11 @@ def _require_sides(document: Document, held_out: float, at: int, size: int, unit
         )
 
 
-def _empty_side(ordered: list[Document], held_out: float) -> str:
-    low, high = split_position(ordered[0].name), split_position(ordered[-1].name)
+def empty_side(low: float, high: float, documents: int, held_out: float) -> str:
+    """Why a side is empty, where documents lie between two positions."""
     side = "held-out" if held_out <= low else "training"
     text = (
-        f"data.held_out: {held_out:g} leaves the {side} side empty: the {len(ordered)} documents' "
+        f"data.held_out: {held_out:g} leaves the {side} side empty: the {documents} documents' "
         f"names lie between {low:.4f} and {high:.4f}.\n"
         f"Valid: a value above {low:.4f} and up to {high:.4f}, or more documents."
     )

@@ -59,7 +59,7 @@ def source_stats(
             mine = corpus.source == corpus.sources.index(name)
             lengths.append(lengths_of(corpus)[mine])
             trained += int(trained_tokens(corpus)[mine].sum())
-            files = [corpus.files[index] for index in np.flatnonzero(mine)]
+            files = [corpus.files[int(index)] for index in np.flatnonzero(mine)]
             size += text_bytes(corpus, mine)
             hashes += [file.sha256 for file in files]
         joined = np.concatenate(lengths) if lengths else np.empty(0, np.int64)

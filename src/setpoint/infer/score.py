@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from setpoint.config import RunError, resolve
-from setpoint.data.corpus import Corpus, build_named_corpus
+from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.prepared.use import named_corpus
 from setpoint.data.windows import evaluation_windows
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded
@@ -83,8 +84,8 @@ def corpora(loaded: Loaded, job: Inference, show: Work = no_work) -> Iterator[tu
             yield side, corpus
     for index, each in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"
-        corpus = build_named_corpus(
-            each.name, each.sources, loaded.tokenizer, where=where, show=show
+        corpus = named_corpus(
+            each.name, each.sources, loaded.tokenizer, job.data.prepare, where=where, show=show
         )
         yield each.name, corpus
 

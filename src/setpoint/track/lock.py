@@ -35,7 +35,7 @@ def refuse_locked(path: Path) -> None:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             return
         raise SetpointError(
-            f"run directory {path.parent} is being written by {_holder(path)}; "
+            f"run directory {path.parent} is being written by {holder(path)}; "
             "wait for it to end, stop it, or choose another directory"
         ) from None
     finally:
@@ -73,16 +73,14 @@ class RunLock:
                     "put it on a file system that supports flock"
                 ) from error
             raise SetpointError(
-                f"run directory {path.parent} is being written by {_holder(path)}; "
+                f"run directory {path.parent} is being written by {holder(path)}; "
                 "wait for it to end, stop it, or choose another directory"
             ) from None
         except BaseException:
             os.close(self._descriptor)
             raise
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
         try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, (json.dumps(owner) + "\n").encode(), 0)
+            write_owner(self._descriptor)
         except OSError as error:
             os.close(self._descriptor)
             raise SetpointError(
@@ -119,7 +117,18 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def _holder(path: Path) -> str:
+def write_owner(descriptor: int) -> None:
+    """Say in a locked file who holds it.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, (json.dumps(owner) + "\n").encode(), 0)
+
+
+def holder(path: Path) -> str:
     """Name the process that holds the lock."""
     for _ in range(50):
         try:

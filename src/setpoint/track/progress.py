@@ -38,7 +38,7 @@ class Work(Protocol):
         ...
 
 
-SECONDS_BEFORE_LINES, SECONDS_BETWEEN_LINES = 10.0, 5.0
+SECONDS_BEFORE_LINES, SECONDS_BETWEEN_LINES, SECONDS_BEFORE_PACE = 10.0, 5.0, 1.0
 
 
 def no_work(what: str, done: int, total: int | None, now: bool = False) -> None:
@@ -103,6 +103,7 @@ class LineProgress(Progress):
         self.total_steps = total_steps
         self.stream = stream
         self._work: tuple[str, float] | None = None  # what is shown, and when it is next
+        self._pace = Pace()
 
     def show(self, reading: Reading) -> None:
         """See `Progress.show`."""
@@ -115,13 +116,14 @@ class LineProgress(Progress):
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Print a line every few seconds of a long piece of work; nothing of a short one."""
         time_now = time.monotonic()
+        pace = self._pace.text(what, done, total, time_now)
         if not now and (self._work is None or self._work[0] != what):
             self._work = what, time_now + SECONDS_BEFORE_LINES
         elif done == total:
             self._work = None
         elif now or self._work is None or time_now >= self._work[1]:
             self._work = what, time_now + SECONDS_BETWEEN_LINES
-            print(work_text(what, done, total), file=self.stream, flush=True)
+            print(work_text(what, done, total) + pace, file=self.stream, flush=True)
 
 
 class WorkLine(Progress):
@@ -130,14 +132,18 @@ class WorkLine(Progress):
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self._next = 0.0
+        self._pace = Pace()
 
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Write the line anew, at most ten times a second, and remove it at the end."""
+        time_now = time.monotonic()
+        pace = self._pace.text(what, done, total, time_now)
         if done == total:
             self.stop()
-        elif now or time.monotonic() >= self._next:
-            self._next = time.monotonic() + 0.1
-            print(f"\r{work_text(what, done, total)}\x1b[K", end="", file=self.stream, flush=True)
+        elif now or time_now >= self._next:
+            self._next = time_now + 0.1
+            text = work_text(what, done, total) + pace
+            print(f"\r{text}\x1b[K", end="", file=self.stream, flush=True)
 
     def note(self, text: str) -> None:
         """See `Progress.note`."""
@@ -159,6 +165,29 @@ def make_work_progress(stream: TextIO | None = None) -> Progress:
     """
     output = sys.stderr if stream is None else stream
     return WorkLine(output) if is_terminal(output) else LineProgress(None, output)
+
+
+class Pace:
+    """How fast pieces of work go, from what is told of them."""
+
+    def __init__(self) -> None:
+        self._first: tuple[str, float, int] | None = None
+
+    def text(self, what: str, done: int, total: int | None, now: float) -> str:
+        """The pace, and the time that is left where it can be known: `, 1.2M/s, 0:42 left`.
+
+        Arguments:
+            now: the time in seconds.
+        """
+        if self._first is None or self._first[0] != what or done < self._first[2]:
+            self._first = what, now, done
+        _, begin, before = self._first
+        seconds = now - begin
+        if seconds < SECONDS_BEFORE_PACE or done <= before:
+            return ""
+        pace = (done - before) / seconds
+        left = f", {short_time((total - done) / pace)} left" if total else ""
+        return f", {short_count(round(pace))}/s{left}"
 
 
 def work_text(what: str, done: int, total: int | None) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from .progress import Progress, Reading, reading_parts, work_text
+from .progress import Pace, Progress, Reading, reading_parts, work_text
 
 _SECONDS_BETWEEN_STEPS = 0.1
 
@@ -34,6 +34,7 @@ class BarProgress(Progress):
         self._reading = Reading(0)
         self._drawn = -1.0
         self._work: tuple[str, TaskID] | None = None
+        self._pace = Pace()
 
     def start(self) -> None:
         """See `Progress.start`."""
@@ -60,6 +61,7 @@ class BarProgress(Progress):
     def work(self, what: str, done: int, total: int | None, now: bool = False) -> None:
         """Show a bar of its own below, until the work is over."""
         time_now = time.monotonic()
+        pace = self._pace.text(what, done, total, time_now)
         over = done == total
         if self._work is None or self._work[0] != what:
             self._end_work()
@@ -73,7 +75,7 @@ class BarProgress(Progress):
         if over:
             self._end_work()
         else:
-            text = work_text(what, done, total)
+            text = work_text(what, done, total) + pace
             self._bar.update(self._work[1], completed=done, description=text)
 
     def stop(self) -> None:

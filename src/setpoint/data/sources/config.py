@@ -299,7 +299,7 @@ class Tokens(
              "Whether the paths lead to whole files of tokens", needs="files"),
     ),
 ):  # fmt: skip
-    """Token ids that another program made: .npy, nanoGPT's .bin, Megatron's .bin with .idx."""
+    """Token ids: .npy, nanoGPT's .bin, Megatron's .bin with .idx, or prepared data."""
 
     sized_by = "setpoint.data.sources.token_files:most_tokens"
 
@@ -307,8 +307,8 @@ class Tokens(
     """Source name: prefix of its documents' names, unique among the sources."""
 
     paths: tuple[str, ...] = field(also_called=("token_files", "bin_files", "shard_dir"))
-    """Files (.npy, .bin), folders and globs, relative to the working directory. They are mapped
-    into memory."""
+    """Files (.npy, .bin), folders and globs, relative to the working directory, which are mapped
+    into memory; or folders that `setpoint data prepare` wrote."""
 
     token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
     """Token dtype of .bin files without header or .idx, such as nanoGPT's uint16; null: as the

@@ -12,6 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.sources.chat_template import ChatTemplate
 from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.files import inputs_of
 from setpoint.data.sources.formats import conversation_files, record_format
 from setpoint.data.sources.messages import Conversation, RowError, TokenizedRow, read_row
 from setpoint.data.sources.named_templates import fitting_template
@@ -62,6 +63,10 @@ class ConversationsSource:
                 raise self._wrong(row, error) from error
             if isinstance(found, Conversation):
                 yield Document(row.name, "\n".join(found.texts()).encode())
+
+    def inputs(self) -> Iterator[str]:
+        """See `inputs_of`."""
+        return inputs_of(conversation_files(self.config, f"{self.where}.paths").checked())
 
     def _wrong(self, row: Row, error: RowError) -> SetpointError:
         return SetpointError(f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}")

@@ -207,6 +207,20 @@ def size_of(files: dict[str, File]) -> int | None:
     return total
 
 
+def inputs_of(files: dict[str, File]) -> Iterator[str]:
+    """A line for each file: its name, a tab, and what changes when its content does.
+
+    That is size and modification time; of a URL what the service tells of it.
+    """
+    for name, file in files.items():
+        if isinstance(file, Path):
+            status = file.stat()
+            state = f"{status.st_size} {status.st_mtime_ns}"
+        else:
+            state = file.state()
+        yield f"{name}\t{state}"
+
+
 @contextmanager
 def opened(file: File, where: str) -> Iterator[BinaryIO]:
     """Open a file for reading, decompressed by its suffix.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.sources.config import HubDataset
-from setpoint.data.sources.files import EXTRA
+from setpoint.data.sources.files import EXTRA, inputs_of
 from setpoint.data.sources.hub_files import folder_of, is_saved, path_problems
 from setpoint.data.sources.records import Row, as_utf8, missing_column, text_at
 
@@ -42,6 +43,20 @@ class HubDatasetSource:
         field, where = self.config.field, f"{self.where}.field"
         for row in self.rows((field,)):
             yield Document(row.name, as_utf8(text_at(row, field, where), row, where))
+
+    def inputs(self) -> Iterator[str] | None:
+        """See `inputs_of`; None of a stream, whose content nothing tells."""
+        config = self.config
+        if config.streaming:
+            return None
+        folder = folder_of(config)
+        if folder is not None:
+            files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+            return inputs_of({f"{config.name}/{path.relative_to(folder)}": path for path in files})
+        table = self._loaded()
+        size = table.info.dataset_size or 0
+        # That of the files as they lie in the library's cache, which are those of one revision.
+        return iter([f"{config.name}/{config.path}\t{size} {len(table)} {table._fingerprint}"])
 
     def rows(self, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
         """The rows of the split.

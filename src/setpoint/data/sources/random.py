@@ -47,6 +47,10 @@ class RandomSource:
                 symbols = _chain(bits, symbols, config.alphabet)
             yield Document(name, (symbols + FIRST_BYTE).astype(np.uint8).tobytes())
 
+    def inputs(self) -> Iterator[str]:
+        """None: the section says all."""
+        return iter(())
+
     def entropy(self) -> float:
         """Bits per byte that no model can beat, document ends left aside.
 

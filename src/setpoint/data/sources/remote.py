@@ -39,6 +39,15 @@ class Remote:
         system, path = _system(self.url)
         return system.open(path, mode)
 
+    def state(self) -> str:
+        """What the service tells that changes with the content, as far as it does."""
+        system, path = _system(self.url)
+        known = system.info(path)
+        return " ".join(f"{name}={known[name]}" for name in _STATES if known.get(name) is not None)
+
+
+_STATES = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
+
 
 def is_remote(path: str) -> bool:
     """Whether a path is a URL, such as `s3://bucket/file`."""

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.sources.config import Stdlib
+from setpoint.data.sources.files import inputs_of
 
 # Tests are left out because some Pythons ship without them, installed packages because they are
 # not the standard library. Debian calls the latter dist-packages.
@@ -83,6 +84,10 @@ class StdlibSource:
                 ) from error
             if is_utf8(data):
                 yield Document(f"{self.config.name}/{path}", data)
+
+    def inputs(self) -> Iterator[str]:
+        """See `inputs_of`."""
+        return inputs_of({path: self.root / path for path in self.paths()})
 
     def _python_files(self) -> Iterator[str]:
         for folder, subfolders, files in os.walk(self.root):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.sources.config import Text
-from setpoint.data.sources.files import File, opened
+from setpoint.data.sources.files import File, inputs_of, opened
 from setpoint.data.sources.formats import text_files
 from setpoint.data.sources.records import as_utf8, read_rows, text_at
 from setpoint.data.sources.suffixes import TEXT, format_of
@@ -61,6 +61,10 @@ class TextSource:
                 yield Document(f"{name}#{number:06d}", piece)
         if self.config.separator is not None and texts and not divided:
             raise SetpointError(self._never_found(self.config.separator, texts))
+
+    def inputs(self) -> Iterator[str]:
+        """See `inputs_of`."""
+        return inputs_of(self.files())
 
     def _format(self, file: File) -> str:
         return self.config.format or format_of(str(file))

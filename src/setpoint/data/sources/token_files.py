@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import struct
 from array import array
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from setpoint.config import Problem, SetpointError
+from setpoint.data.prepared.names import MANIFEST, is_prepared
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import HERE, File, Found, find_files, problems_of
 from setpoint.data.sources.remote import is_remote
@@ -46,7 +49,11 @@ def token_files(config: Tokens, field: str) -> Found:
     Arguments:
         field: dotted path of `paths`, for messages.
     """
-    found = find_files(config.paths, name=config.name, field=field, wanted=_is_wanted, remote=False)
+    folders = [_is_folder(path) for path in config.paths]
+    if all(folders) and folders:
+        return Found({}, {})
+    paths = [path for path, folder in zip(config.paths, folders, strict=True) if not folder]
+    found = find_files(paths, name=config.name, field=field, wanted=_is_wanted, remote=False)
     for index, path in enumerate(config.paths):
         if is_remote(path) and f"{field}.{index}" not in found.errors:
             found.errors[f"{field}.{index}"] = SetpointError(
@@ -60,6 +67,23 @@ def token_files(config: Tokens, field: str) -> Found:
             f"Valid: {' and '.join(SUFFIXES)} files; of Megatron's pairs the .bin."
         )
     return found
+
+
+def prepared_folders(config: Tokens) -> list[Path]:
+    """Those of the paths that hold prepared data."""
+    return [Path(os.path.expanduser(path)) for path in config.paths if _is_folder(path)]
+
+
+def prepared_inputs(config: Tokens) -> Iterator[str]:
+    """A line for each of `prepared_folders`, as `setpoint.data.sources.files.inputs_of` has it."""
+    for folder in prepared_folders(config):
+        text = (folder / MANIFEST).read_bytes()
+        size = sum(size for size, _ in json.loads(text)["files"].values())
+        yield f"{config.name}/{folder.name}\t{size} {hashlib.sha256(text).hexdigest()}"
+
+
+def _is_folder(path: str) -> bool:
+    return is_prepared(Path(os.path.expanduser(path)))
 
 
 def _is_wanted(file: File) -> bool:
@@ -169,7 +193,7 @@ def _numbers(data: bytes, kind: str, count: int, path: Path, where: str) -> arra
 def most_tokens(config: Tokens) -> int | None:
     """Tokens of the files as far as their sizes and the dtype say it."""
     found = token_files(config, f"{HERE}.paths")
-    if found.errors or config.token_dtype is None:
+    if found.errors or config.token_dtype is None or prepared_folders(config):
         return None
     return (
         sum(os.stat(str(file)).st_size for file in found.files.values())

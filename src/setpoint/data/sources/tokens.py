@@ -12,9 +12,15 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
+from setpoint.data.prepared.store import stored_documents
 from setpoint.data.sources.config import Tokens
-from setpoint.data.sources.files import named_errors
-from setpoint.data.sources.token_files import layout_of, token_files
+from setpoint.data.sources.files import inputs_of, named_errors
+from setpoint.data.sources.token_files import (
+    layout_of,
+    prepared_folders,
+    prepared_inputs,
+    token_files,
+)
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -36,12 +42,19 @@ class TokensSource:
     def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
         """The documents: as an index says, or divided at separators, or a file each.
 
+        Prepared data has its own.
+
         Separators at the ends of a document are left out, as they stand between documents anyway.
 
         Raises:
             SetpointError: a file is missing, damaged, empty or of another dtype, or holds an id
                 that is none of the tokenizer's; with file and position.
         """
+        for folder in prepared_folders(self.config):
+            try:
+                yield from stored_documents(folder, self.config.name, tokenizer)
+            except SetpointError as error:
+                raise SetpointError(f"{self.where}.paths: {error}") from error
         separator = self.config.separator
         separator = tokenizer.separator if separator is None else separator
         for name, file in token_files(self.config, f"{self.where}.paths").checked().items():
@@ -61,6 +74,11 @@ class TokensSource:
             for number, (start, end) in enumerate(parts):
                 numbered = f"{name}#{number:06d}" if len(parts) > 1 else name
                 yield Document(numbered, tokens=ids[start:end])
+
+    def inputs(self) -> Iterator[str]:
+        """See `inputs_of`."""
+        yield from prepared_inputs(self.config)
+        yield from inputs_of(token_files(self.config, f"{self.where}.paths").checked())
 
     def _mapped(self, path: Path) -> tuple[Ids, Sequence[int] | None]:
         """Tokens of a file, and where its documents begin, where it says."""

@@ -96,9 +96,10 @@ def data_line(job: Job, parts: Components) -> str:
     held_out = ""
     if parts.held_out is not None:
         held_out = f", {short_count(parts.held_out.identity.tokens)} held out"
+    prepared = "" if train.prepared is None else f", from prepared data in {train.prepared}"
     line = (
         f"data: {count:,} document{'s' * (count != 1)}, "
-        f"{short_count(train.tokens)} tokens to train on{held_out}"
+        f"{short_count(train.tokens)} tokens to train on{held_out}{prepared}"
     )
     notes = [line, *notes_of(parts.train)]
     limited = [said for corpus in parts.corpora for said in corpus.limited]

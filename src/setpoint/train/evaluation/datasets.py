@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import build_named_corpus
+from setpoint.data.prepared.use import named_corpus
 from setpoint.data.windows import Windows, evaluation_windows
 from setpoint.track.progress import Work, no_work
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from setpoint.data.sequences import Sequences
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
+
+
+COMPARED = 10_000_000
+"""Documents up to which it is looked up whether a text is trained on as well."""
 
 
 def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict[str, Windows]:
@@ -29,7 +33,9 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
     section, length = job.evaluation, job.batch.sequence_length
     for index, each in enumerate(section.datasets if section is not None else ()):
         where = f"evaluation.datasets.{index}.sources"
-        corpus = build_named_corpus(each.name, each.sources, tokenizer, where=where, show=show)
+        corpus = named_corpus(
+            each.name, each.sources, tokenizer, job.data.prepare, where=where, show=show
+        )
         have = len(corpus.tokens)
         if have < length + 1:
             raise SetpointError(
@@ -44,7 +50,15 @@ def build_datasets(job: Job, tokenizer: Tokenizer, show: Work = no_work) -> dict
 
 def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[str]:
     """Look for documents that are both evaluated and trained on."""
-    known = {file.sha256 for file in train.identity.files} if datasets else set[str]()
+    if not datasets:
+        return
+    if len(train.identity.files) > COMPARED:
+        yield (
+            f"evaluation: whether its texts are trained on is not looked up in "
+            f"{len(train.identity.files):,} documents, more than {COMPARED:,}"
+        )
+        return
+    known = {file.sha256 for file in train.identity.files}
     for name, each in datasets.items():
         files = each.identity.files
         shared = [file for file in files if file.sha256 in known]

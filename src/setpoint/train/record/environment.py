@@ -24,6 +24,9 @@ ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
 
+LISTED = 100_000
+"""Documents of a side up to which each is in the record."""
+
 
 def write_data(run: RunDirectory, parts: Components) -> None:
     """Bring the record of the data up to the documents that are trained on now.
@@ -120,13 +123,13 @@ def _sides(parts: Components) -> Iterator[tuple[str, DataIdentity]]:
 
 
 def describe(data: DataIdentity) -> dict[str, Any]:
-    """A side of the data as the record has it."""
-    return {
-        "bytes": data.bytes,
-        "tokens": data.tokens,
-        "digest": data.digest,
-        "files": [list(file) for file in data.files],
-    }
+    """A side of the data as the record has it; too many documents are counted and not listed."""
+    facts: dict[str, Any] = {"bytes": data.bytes, "tokens": data.tokens, "digest": data.digest}
+    if data.prepared is not None:
+        facts["prepared"] = data.prepared
+    if len(data.files) > LISTED:
+        return {**facts, "documents": len(data.files), "files": []}
+    return {**facts, "files": [list(file) for file in data.files]}
 
 
 def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[str, Any]]:
@@ -140,6 +143,9 @@ def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[st
     for side, data in _sides(parts):
         entry = recorded.get(side)
         if entry is None or entry["digest"] == data.digest:
+            continue
+        if "documents" in entry or len(data.files) > LISTED:
+            found.append({"side": side, "gone": [], "new": [], "changed": []})
             continue
         before = {name: digest for name, _, digest in entry["files"]}
         now = {name: digest for name, _, digest in data.files}

@@ -1,0 +1,67 @@
+"""`setpoint data prepare`: tokenize the data of a job into shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
+from setpoint.cli.source import open_source
+from setpoint.config import ConfigError, verify
+
+OUTPUT, WORKERS = "--output", "--workers"
+FIELDS = {OUTPUT: "folder", WORKERS: "workers"}
+"""Options that are short for fields of data.prepare."""
+COMMAND = Command(
+    "data prepare",
+    "SOURCE [OVERRIDES]",
+    "Tokenize all data of a configuration into shards in the cache, with all cores: training and\n"
+    "validation data, and the data sets of the evaluation. Training maps them into memory and\n"
+    "starts at once; no token and no order differs from training on the sources themselves. What\n"
+    "is prepared already is verified and left; a preparation that was stopped goes on where it\n"
+    "was, and where another process does the same, this one waits for it.\n" + SOURCE_HELP,
+    [
+        Option(OUTPUT, "Cache folder, data.prepare.folder; -o for short.", "DIR"),
+        Option(WORKERS, "Number of processes, data.prepare.workers; default: one a core.", "N"),
+        *COMMON,
+        JSON,
+    ],
+    [
+        ("setpoint data prepare mine.toml", "then: setpoint train mine.toml"),
+        ("setpoint data prepare mine.toml -o tokens --workers 16",
+         "then train with --data.prepare.folder"),
+    ],
+)  # fmt: skip
+
+
+def run(arguments: Arguments) -> int:
+    """Prepare everything, and say where it lies."""
+    for option, field in FIELDS.items():
+        value = arguments.value(option)
+        if value is not None:
+            arguments.overrides.append(f"--data.prepare.{field}={value}")
+    job: Any = open_source(arguments.positional[0], arguments).resolve()
+    problems = [each for each in verify(job, {"files"}).problems if "sources" in each.path
+                or each.path.startswith(("data.", "tokenizer."))]  # fmt: skip
+    if problems:
+        raise ConfigError(problems)
+    from setpoint.data.prepared.use import prepare_all
+    from setpoint.track.progress import make_work_progress
+
+    datasets = job.evaluation.datasets if job.evaluation is not None else ()
+    texts = [
+        (each.name, each.sources, f"evaluation.datasets.{index}.sources")
+        for index, each in enumerate(datasets)
+    ]
+    with make_work_progress() as progress:
+        found = prepare_all(job.data, job.tokenizer.build(), texts, show=progress.work)
+    if arguments.has(JSON.name):
+        import json
+
+        print(json.dumps([each.to_json() for each in found], indent=2))
+        return 0
+    for each in found:
+        print(
+            f"{each.folder}: {each.documents:,} documents, {each.tokens:,} tokens of "
+            f"{', '.join(each.sources)}"
+        )
+    return 0

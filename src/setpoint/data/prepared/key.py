@@ -1,0 +1,138 @@
+"""What determines prepared data, and the fingerprint of it that names its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+from setpoint.config import to_plain
+from setpoint.data.corpus import built_source
+from setpoint.data.prepared.store import FORMAT
+
+if TYPE_CHECKING:
+    from setpoint.data.sources.config import SourceConfig
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
+
+MIXING = ("weight", "epochs")
+"""Fields of a source that say how often it is read, and not what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Corpora that are wanted.
+
+    Arguments:
+        side: of the corpus of documents that are not held out.
+        where: the path of `sources` in the job, for messages.
+        held_out: share of documents that is.
+        mixed: whether each source has a corpus of its own.
+    """
+
+    side: str
+    sources: tuple[SourceConfig, ...]
+    where: str
+    held_out: float = 0.0
+    mixed: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources."""
+        return tuple(source.name for source in self.sources)
+
+    def described(self) -> dict[str, Any]:
+        """What is asked for, but for the content of files."""
+        sources = [
+            {name: value for name, value in to_plain(source).items() if name not in MIXING}
+            for source in self.sources
+        ]
+        kinds = [type(source).__qualname__ for source in self.sources]
+        return {
+            "side": self.side,
+            "sources": [
+                {"kind": kind, **source} for kind, source in zip(kinds, sources, strict=True)
+            ],
+            "held_out": self.held_out,
+            "mixed": self.mixed,
+        }
+
+    def inputs(self) -> list[str] | None:
+        """A line for each file or table that is read, with what changes when its content does.
+
+        Returns:
+            None where a source cannot say.
+        """
+        lines: list[str] = []
+        for index, source in enumerate(self.sources):
+            built: object = built_source(source, f"{self.where}.{index}")
+            inputs = getattr(built, "inputs", None)
+            if inputs is None:
+                return None
+            found = cast(Callable[[], Iterable[str] | None], inputs)()
+            if found is None:
+                return None
+            lines += found
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The name of a folder in the cache.
+
+    Arguments:
+        request: hash of what is asked for, with the tokenizer.
+        inputs: hash of the state of the files.
+    """
+
+    request: str
+    inputs: str
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder."""
+        return f"{self.request}-{self.inputs}"
+
+
+def key_of(request: Request, tokenizer: Tokenizer, inputs: Sequence[str]) -> Key:
+    """The key of prepared data."""
+    chat = getattr(tokenizer, "chat", None)
+    facts = [chat.controls, chat.variables, chat.templates] if chat is not None else None
+    of_tokenizer = [tokenizer.name, tokenizer.vocab_size, facts]
+    asked = json.dumps([FORMAT, of_tokenizer, request.described()], sort_keys=True, default=list)
+    state = hashlib.sha256()
+    for line in inputs:
+        data = line.encode("utf-8", "surrogateescape")
+        state.update(f"{len(data)} ".encode() + data)
+    return Key(hashlib.sha256(asked.encode()).hexdigest()[:16], state.hexdigest()[:16])
+
+
+_SIZE = re.compile(r"(?:size=)?(\d+)\b")
+
+
+def size_of(inputs: Sequence[str]) -> int:
+    """Bytes of the files, of those whose size is known."""
+    states = (_SIZE.match(line.rpartition("\t")[2]) for line in inputs)
+    return sum(int(found[1]) for found in states if found)
+
+
+def changes(before: Iterable[str], now: Iterable[str]) -> Iterator[str]:
+    """Inputs that are new, gone or changed, by their names."""
+    old, new = _states(before), _states(now)
+    yield from (f"{name} is new" for name in new if name not in old)
+    yield from (f"{name} is gone" for name in old if name not in new)
+    yield from (f"{name} changed" for name in new if old.get(name, new[name]) != new[name])
+
+
+def _states(lines: Iterable[str]) -> dict[str, str]:
+    parts = (line.rpartition("\t") for line in lines)
+    return {name: state for name, _, state in parts}
+
+
+def brief_changes(before: Iterable[str], now: Iterable[str]) -> str:
+    """The first few of `changes`."""
+    found = list(islice(changes(before, now), 4))
+    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")

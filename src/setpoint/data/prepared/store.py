@@ -1,0 +1,356 @@
+"""A folder of prepared data: how it is laid out, opened and verified.
+
+Shards hold ranges of the split's hash of document names, one after the other, so that they follow
+in the order in which documents lie in a corpus. A shard is `SIDE-NUMBER.tokens.npy` (documents with
+a separator after each), `.index.npy` (a row per document: `INDEX`), `.names`, and `.mask.npy` where
+documents say which tokens are targets. `SIDE.starts.npy` and `SIDE.sources.npy` are of all shards
+of a side. `manifest.json` is written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from setpoint.checkpoint.durable import digest_file
+from setpoint.config import SetpointError
+from setpoint.data.corpus import Corpus
+from setpoint.data.document import Document, FileRecord
+from setpoint.data.prepared.names import KIND, MANIFEST
+from setpoint.data.prepared.pieces import INDEX
+from setpoint.data.token_row import JoinedRow
+
+if TYPE_CHECKING:
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
+
+FORMAT = 1
+SEEN = "verified.json"
+"""What a machine has verified: modification time of each file then."""
+INPUTS = "inputs.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A corpus in a store.
+
+    Arguments:
+        name: of its files.
+        side: as `Corpus.side`.
+        sources: as `Corpus.sources`.
+        masked: whether there are files that say which tokens are targets.
+    """
+
+    name: str
+    side: str
+    sources: tuple[str, ...]
+    documents: int
+    tokens: int
+    bytes: int
+    digest: str
+    shards: int
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a store holds.
+
+    Arguments:
+        key: fingerprint of what determines the content.
+        described: the same for people, such as the sources.
+        tokenizer: `Tokenizer.name`.
+        files: by name, size and SHA-256.
+        limited: as `Corpus.limited`.
+    """
+
+    key: str
+    described: dict[str, Any]
+    tokenizer: str
+    vocab_size: int
+    dtype: str
+    sides: tuple[Side, ...]
+    files: dict[str, tuple[int, str]]
+    limited: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """As it is written."""
+        return json.dumps({"kind": KIND, "format": FORMAT, **asdict(self)}, indent=1) + "\n"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sides."""
+        return sum(side.tokens for side in self.sides)
+
+    @property
+    def documents(self) -> int:
+        """Documents of all sides."""
+        return sum(side.documents for side in self.sides)
+
+
+class DamagedData(SetpointError):
+    """Prepared data that is not what its manifest says."""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read what a store holds.
+
+    Raises:
+        DamagedData: there is no manifest, or none that this version understands.
+    """
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if found.pop("kind") != KIND:
+            raise ValueError("it is of something else")
+        version = found.pop("format")
+        if version != FORMAT:
+            raise DamagedData(
+                f"the prepared data in {folder} has format {version!r}, and this version of "
+                f"setpoint reads {FORMAT}.\nValid: data prepared by this version."
+            )
+        sides = tuple(
+            Side(**{**side, "sources": tuple(side["sources"])}) for side in found.pop("sides")
+        )
+        files = {name: (int(size), str(sha)) for name, (size, sha) in found.pop("files").items()}
+        limited = tuple(str(each) for each in found.pop("limited"))
+        return Manifest(**found, sides=sides, files=files, limited=limited)
+    except OSError as error:
+        raise DamagedData(
+            f"{folder / MANIFEST} cannot be read: {error.strerror}.\n"
+            "Valid: a folder that `setpoint data prepare` wrote."
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedData(
+            f"{folder / MANIFEST} is damaged: {error or type(error).__name__}.\n"
+            "Valid: a folder that `setpoint data prepare` wrote."
+        ) from error
+
+
+def verify(folder: Path, manifest: Manifest) -> None:
+    """Compare all files with the manifest.
+
+    Sizes are compared always. A file is read for its hash once, and again when its modification
+    time is another than at that time, so that opening costs nothing as data grows.
+
+    Raises:
+        DamagedData: a file is missing, cut short or has other content.
+    """
+    seen = _read_seen(folder, manifest)
+    now: dict[str, int] = {}
+    for name, (size, sha256) in manifest.files.items():
+        path = folder / name
+        try:
+            status = path.stat()
+            if status.st_size == size and seen.get(name) != status.st_mtime_ns:
+                same = digest_file(path).sha256 == sha256
+            else:
+                same = True
+        except OSError as error:
+            raise DamagedData(_damaged(folder, f"{name}: {error.strerror}")) from error
+        if status.st_size != size:
+            less = "cut short: it" if status.st_size < size else "another: it"
+            what = f"{name} is {less} has {status.st_size:,} bytes, and had {size:,}"
+            raise DamagedData(_damaged(folder, what))
+        if not same:
+            raise DamagedData(_damaged(folder, f"the content of {name} is not what was written"))
+        now[name] = status.st_mtime_ns
+    if now != seen:
+        write_seen(folder, manifest, now)
+
+
+def _damaged(folder: Path, what: str) -> str:
+    return (
+        f"the prepared data in {folder} is damaged: {what}.\n"
+        "Valid: remove the folder and prepare it again (`setpoint data prepare`)."
+    )
+
+
+def _read_seen(folder: Path, manifest: Manifest) -> dict[str, int]:
+    try:
+        found = json.loads((folder / SEEN).read_text(encoding="utf-8"))
+        return dict(found["files"]) if found["of"] == _own_hash(manifest) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # nothing is trusted then
+
+
+def write_seen(folder: Path, manifest: Manifest, times: dict[str, int]) -> None:
+    """Note which files were verified; where it cannot be written they are verified again."""
+    text = json.dumps({"of": _own_hash(manifest), "files": times})
+    staged = folder / f"{SEEN}.{os.getpid()}"
+    try:
+        staged.write_text(text, encoding="utf-8")
+        os.replace(staged, folder / SEEN)
+    except OSError:
+        staged.unlink(missing_ok=True)
+
+
+def _own_hash(manifest: Manifest) -> str:
+    return hashlib.sha256(manifest.text().encode()).hexdigest()
+
+
+def open_side(folder: Path, manifest: Manifest, side: Side, tokenizer: Tokenizer) -> Corpus:
+    """Map one corpus of a store that was verified.
+
+    Raises:
+        DamagedData: a file has another dtype or length than the manifest says.
+        SetpointError: it was prepared with another tokenizer.
+    """
+    if tokenizer.name != manifest.tokenizer:
+        raise SetpointError(
+            f"the prepared data in {folder} is of the tokenizer '{manifest.tokenizer}', and the "
+            f"job has '{tokenizer.name}'.\nValid: that tokenizer, or data prepared with this one."
+        )
+    before = np.array([tokenizer.separator], np.dtype(manifest.dtype))
+    mask = None
+    if side.masked:
+        mask = _joined(folder, side, "mask", np.ones(1, np.bool_))
+    return Corpus(
+        side=side.side,
+        tokens=_joined(folder, side, "tokens", before),
+        token_bytes=tokenizer.token_bytes,
+        separator=tokenizer.separator,
+        byte_count=side.bytes,
+        files=StoredRecords(folder, side),
+        digest=side.digest,
+        sources=side.sources,
+        starts=_mapped(folder / f"{side.name}.starts.npy", np.dtype("<i8"), side.documents),
+        source=_sources(folder, side),
+        trained=mask,
+        limited=manifest.limited if side == manifest.sides[0] else (),
+        prepared=str(folder),
+    )
+
+
+def _sources(folder: Path, side: Side) -> npt.NDArray[Any]:
+    if len(side.sources) == 1:
+        # One value for all, which takes no memory.
+        return np.broadcast_to(np.zeros(1, np.int32), (side.documents,))
+    return _mapped(folder / f"{side.name}.sources.npy", np.dtype("<i4"), side.documents)
+
+
+def _joined(folder: Path, side: Side, kind: str, first: npt.NDArray[Any]) -> JoinedRow:
+    """The files of a side as one row, with what stands before them."""
+    parts = [
+        _mapped(folder / f"{shard_name(side.name, number)}.{kind}.npy", first.dtype)
+        for number in range(side.shards)
+    ]
+    row = JoinedRow([first, *(part for part in parts if len(part))])
+    if len(row) != side.tokens:
+        what = f"the {kind} of {side.name} are {len(row):,}, and were {side.tokens:,}"
+        raise DamagedData(_damaged(folder, what))
+    return row
+
+
+def shard_name(side: str, number: int) -> str:
+    """What the names of a shard's files begin with."""
+    return f"{side}-{number:05d}"
+
+
+def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.NDArray[Any]:
+    try:
+        found = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
+    except (OSError, ValueError) as error:
+        raise DamagedData(_damaged(path.parent, f"{path.name}: {error}")) from error
+    if found.dtype != dtype:
+        what = f"{path.name} has the dtype {found.dtype}, and the manifest says {dtype}"
+        raise DamagedData(_damaged(path.parent, what))
+    if length is not None and len(found) != length:
+        what = f"{path.name} has {len(found):,} entries, and the manifest says {length:,}"
+        raise DamagedData(_damaged(path.parent, what))
+    return np.asarray(found)
+
+
+class StoredRecords(Sequence[FileRecord]):
+    """The documents of a side, read from mapped files when they are asked for."""
+
+    def __init__(self, folder: Path, side: Side) -> None:
+        self.folder, self.side = folder, side
+        self._ends: npt.NDArray[np.int64] | None = None
+        self._parts: list[npt.NDArray[Any]] = []
+        self._names: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return self.side.documents
+
+    @overload
+    def __getitem__(self, key: int) -> FileRecord: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[FileRecord]: ...
+    def __getitem__(self, key: int | slice) -> FileRecord | Sequence[FileRecord]:
+        if isinstance(key, slice):
+            return [self[place] for place in range(*key.indices(len(self)))]
+        place = key + len(self) if key < 0 else key
+        if not 0 <= place < len(self):
+            raise IndexError(key)
+        parts, ends = self._index()
+        number = int(np.searchsorted(ends, place, "right"))
+        row = parts[number][place - (int(ends[number]) - len(parts[number]))]
+        return self._record(number, row)
+
+    def __iter__(self) -> Iterator[FileRecord]:
+        for number, part in enumerate(self._index()[0]):
+            for row in part:
+                yield self._record(number, row)
+
+    def rows(self) -> Iterator[tuple[int, int, FileRecord]]:
+        """First token, number of tokens and record of each document."""
+        first = 1
+        for number, part in enumerate(self._index()[0]):
+            end = first
+            for row in part:
+                start = first + int(row["start"])
+                end = start + int(row["tokens"]) + 1
+                yield start, int(row["tokens"]), self._record(number, row)
+            first = end
+
+    def _index(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
+        if self._ends is None:
+            names = (shard_name(self.side.name, number) for number in range(self.side.shards))
+            self._parts = [_mapped(self.folder / f"{name}.index.npy", INDEX) for name in names]
+            self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
+        return self._parts, self._ends
+
+    def _record(self, number: int, row: Any) -> FileRecord:
+        if number not in self._names:
+            path = self.folder / f"{shard_name(self.side.name, number)}.names"
+            # Kept for one shard at a time: documents are asked for in order.
+            self._names = {number: np.memmap(path, np.uint8, "r")}
+        at, length = int(row["name_at"]), int(row["name_length"])
+        name = self._names[number][at : at + length].tobytes()
+        return FileRecord(
+            name.decode("utf-8", "surrogateescape"), int(row["size"]), row["sha256"].tobytes().hex()
+        )
+
+
+def stored_documents(folder: Path, name: str, tokenizer: Tokenizer) -> Iterator[Document]:
+    """The documents of all sides of a store, as tokens.
+
+    Arguments:
+        name: of the source, which their names then begin with.
+
+    Raises:
+        SetpointError: it is damaged, or of another tokenizer.
+    """
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    for side in manifest.sides:
+        corpus = open_side(folder, manifest, side, tokenizer)
+        assert isinstance(corpus.files, StoredRecords)
+        for start, count, record in corpus.files.rows():
+            trained = None
+            if corpus.trained is not None:
+                # The separator is a target where the document said nothing.
+                mask = corpus.trained[start : start + count + 1]
+                trained = None if mask[-1] else mask[:-1]
+            yield Document(
+                f"{name}/{record.name}",
+                tokens=np.array(corpus.tokens[start : start + count]),
+                trained=trained,
+            )

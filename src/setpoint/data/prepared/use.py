@@ -1,0 +1,308 @@
+"""Corpora for a job: mapped from the cache of prepared data, prepared first, or made in memory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from setpoint.config import RunError, SetpointError
+from setpoint.data.corpus import Corpora, Corpus, Show, build_corpora, build_named_corpus
+from setpoint.data.prepared.key import Key, Request, brief_changes, key_of, size_of
+from setpoint.data.prepared.make import prepare
+from setpoint.data.prepared.names import is_prepared
+from setpoint.data.prepared.store import (
+    INPUTS,
+    DamagedData,
+    Manifest,
+    open_side,
+    read_manifest,
+    verify,
+)
+from setpoint.track.lock import holder, write_owner
+
+if TYPE_CHECKING:
+    from setpoint.data.config import Data, Prepare
+    from setpoint.data.sources.config import SourceConfig
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
+
+PAUSE = 0.5  # seconds between two looks at a lock
+
+
+def corpora(
+    config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
+) -> Corpora:
+    """Both sides of the data, with the same tokens in the same order wherever they come from.
+
+    Raises:
+        SetpointError: a source cannot be read, or a side is empty.
+        RunError: prepared data cannot be written.
+    """
+    train, *validation = requests_of(config, mixed)
+    found = _cached(train, config.prepare, tokenizer, show)
+    named = partial(named_corpus, config=config.prepare)
+    if found is None:
+        return build_corpora(config, tokenizer, mixed, show, named)
+    held_out = next((corpus for corpus in found if corpus.side == "held_out"), None)
+    sides = [corpus for corpus in found if corpus is not held_out]
+    if validation:
+        held_out = named(
+            "held_out", config.validation, tokenizer, where="data.validation", show=show
+        )
+    return Corpora(tuple(sides), held_out)
+
+
+def named_corpus(
+    name: str,
+    sources: Sequence[SourceConfig],
+    tokenizer: Tokenizer,
+    config: Prepare | None = None,
+    *,
+    where: str,
+    show: Show | None = None,
+) -> Corpus:
+    """All documents of sources in a row, for a text that is only evaluated.
+
+    Arguments:
+        config: of the cache; None: there is none.
+
+    Raises:
+        SetpointError: a source cannot be read, or there is no text in any.
+    """
+    request = Request(name, tuple(sources), where)
+    found = None if config is None else _cached(request, config, tokenizer, show)
+    if found is not None:
+        return found[0]
+    return build_named_corpus(name, sources, tokenizer, where=where, show=show)
+
+
+def requests_of(config: Data, mixed: bool) -> list[Request]:
+    """What is prepared of the section `data`: what is trained on, and what is validated on."""
+    share = 0.0 if config.validation else config.held_out
+    found = [Request("train", config.sources, "data.sources", share, mixed)]
+    if config.validation:
+        found.append(Request("held_out", config.validation, "data.validation"))
+    return found
+
+
+def _cached(
+    request: Request, config: Prepare, tokenizer: Tokenizer, show: Show | None
+) -> list[Corpus] | None:
+    """What is asked for, where it is prepared or is large enough to be now."""
+    sizes = [source.most_tokens() for source in request.sources]
+    size = None if any(each is None for each in sizes) else sum(each or 0 for each in sizes)
+    root = cache_folder(config)
+    if not root.is_dir() and (config.above is None or (size is not None and size <= config.above)):
+        return None
+    inputs = request.inputs()
+    if inputs is None:
+        return None  # nothing says whether it is stale
+    # Compressed files, and those on other machines, hold no less than their size.
+    size = size_of(inputs) if size is None else size
+    large = config.above is not None and size > config.above
+    key = key_of(request, tokenizer, inputs)
+    if not large and not (root / key.folder).is_dir():
+        stale = find_stale(root, key, inputs)
+        if stale:
+            _say(f"data: {stale}")
+        return None
+    return open_or_prepare(request, key, inputs, config, tokenizer, show)
+
+
+def open_or_prepare(
+    request: Request,
+    key: Key,
+    inputs: Sequence[str],
+    config: Prepare,
+    tokenizer: Tokenizer,
+    show: Show | None = None,
+) -> list[Corpus]:
+    """Open prepared data; what is not there or is damaged is prepared, by one process at a time.
+
+    Raises:
+        SetpointError: a source cannot be read, or a side is empty.
+        RunError: prepared data cannot be written.
+    """
+    root = cache_folder(config)
+    folder = root / key.folder
+    found = _opened(folder, tokenizer)
+    if found is None:
+        with locked(root, key.folder):
+            found = _opened(folder, tokenizer)
+            if found is None:
+                _say(find_stale(root, key, inputs))
+                _say(f"data: preparing {', '.join(request.names)} in {folder}")
+                prepare(
+                    folder, key, request, tokenizer, inputs,
+                    workers=workers_of(config), show=show,
+                )  # fmt: skip
+                found = _opened(folder, tokenizer)
+    if found is None:
+        raise RunError(f"{folder} was prepared, and is damaged: the disk does not keep what it got")
+    return found
+
+
+class Prepared(NamedTuple):
+    """What was prepared of one text.
+
+    Arguments:
+        bytes: of its text.
+    """
+
+    folder: str
+    sources: tuple[str, ...]
+    documents: int
+    tokens: int
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for machines."""
+        return self._asdict()
+
+
+def prepare_all(
+    config: Data,
+    tokenizer: Tokenizer,
+    texts: Sequence[tuple[str, Sequence[SourceConfig], str]] = (),
+    show: Show | None = None,
+) -> list[Prepared]:
+    """Prepare all data of a job, or verify what is prepared already.
+
+    Arguments:
+        texts: names, sources and their paths in the job, of what is only evaluated.
+
+    Raises:
+        SetpointError: a source cannot be read, a side is empty, or nothing says when the documents
+            of a source change.
+        RunError: prepared data cannot be written.
+    """
+    requests = requests_of(config, config.is_mixture)
+    requests += [Request(name, tuple(sources), where) for name, sources, where in texts]
+    found: list[Prepared] = []
+    for request in requests:
+        inputs = request.inputs()
+        if inputs is None:
+            raise unknown_inputs(request)
+        key = key_of(request, tokenizer, inputs)
+        sides = open_or_prepare(request, key, inputs, config.prepare, tokenizer, show)
+        found.append(
+            Prepared(
+                folder=str(cache_folder(config.prepare) / key.folder),
+                sources=request.names,
+                documents=sum(len(side.files) for side in sides),
+                tokens=sum(len(side.tokens) for side in sides),
+                bytes=sum(side.byte_count for side in sides),
+            )
+        )
+    return found
+
+
+def workers_of(config: Prepare) -> int:
+    """Processes that prepare data."""
+    return config.workers or len(os.sched_getaffinity(0))
+
+
+def cache_folder(config: Prepare) -> Path:
+    """Where prepared data lies."""
+    if config.folder is not None:
+        return Path(os.path.abspath(os.path.expanduser(config.folder)))
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "setpoint" / "data"
+
+
+def _opened(folder: Path, tokenizer: Tokenizer) -> list[Corpus] | None:
+    """The corpora of a folder; one that is damaged is named and put aside."""
+    if not folder.is_dir():
+        return None
+    try:
+        return open_folder(folder, tokenizer)[1]
+    except DamagedData as error:
+        _say(f"data: {str(error).partition(chr(10))[0]} It is prepared again.")
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[Manifest, list[Corpus]]:
+    """Verify a folder and map its corpora.
+
+    Raises:
+        DamagedData: it is not what its manifest says.
+        SetpointError: it is of another tokenizer.
+    """
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    return manifest, [open_side(folder, manifest, side, tokenizer) for side in manifest.sides]
+
+
+def find_stale(root: Path, key: Key, inputs: Sequence[str]) -> str:
+    """Name prepared data of the same request whose files were others; empty where there is none."""
+    for folder in sorted(root.glob(f"{key.request}-*")):
+        if folder.name != key.folder and is_prepared(folder):
+            try:
+                before = (folder / INPUTS).read_text(errors="surrogateescape").splitlines()
+            except OSError:
+                before = []
+            changed = brief_changes(before, inputs)
+            return f"the prepared data in {folder} is stale and not used: {changed}"
+    return ""
+
+
+def _say(text: str) -> None:
+    if text and not int(os.environ.get("LOCAL_RANK") or 0):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def locked(root: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a folder in the cache; wait while another process does.
+
+    The lock is the system's, so that of a process that was killed is free. Ranks wait here and not
+    at a barrier, whose time limit a long preparation would exceed.
+
+    Raises:
+        RunError: it cannot be locked.
+    """
+    path = root / f"{name}.lock"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunError(f"data.prepare.folder: {path}: {error.strerror}") from error
+    try:
+        waits = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise RunError(
+                        f"data.prepare.folder: {root} cannot be locked: {error.strerror}; put it "
+                        "on a file system that supports flock"
+                    ) from error
+            if not waits:
+                _say(f"data: {root / name} is being prepared by {holder(path)}; waiting for it")
+            waits = True
+            time.sleep(PAUSE)
+        write_owner(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def unknown_inputs(request: Request) -> SetpointError:
+    """What is said of a source that cannot tell whether it changed."""
+    return SetpointError(
+        f"{request.where}: a source of its own kind cannot be prepared: nothing says when its "
+        "documents change.\n"
+        "Valid: a method inputs() of the source that yields a line for each file or table it "
+        "reads: its name, a tab, and what changes with its content, such as size and time."
+    )

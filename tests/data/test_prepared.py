@@ -1,0 +1,426 @@
+"""Prepared data holds what a corpus in memory holds, and is whole or named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from setpoint.config import RunError, SetpointError
+from setpoint.data.config import Data, Prepare
+from setpoint.data.corpus import Corpora, Corpus, build_corpora
+from setpoint.data.document import Document
+from setpoint.data.prepared import make, pieces, use
+from setpoint.data.prepared.names import MANIFEST
+from setpoint.data.prepared.store import stored_documents
+from setpoint.data.prepared.use import corpora, locked, named_corpus, prepare_all
+from setpoint.data.sources.config import (
+    Conversations,
+    Filter,
+    Random,
+    SourceConfig,
+    Text,
+    Tokens,
+)
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.units import ByteSize
+
+SMALL = Random(documents=60, length=200)
+
+
+@pytest.fixture(autouse=True)
+def _many_pieces_and_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make, "FIRST_PIECE", 1500)
+    monkeypatch.setattr(make, "SHARD", 4000)
+
+
+def data_of(folder: Path, sources: Sequence[SourceConfig], workers: int = 1, **fields: Any) -> Data:
+    cache = Prepare(folder=str(folder), above=ByteSize(0), workers=workers)
+    return Data(sources=tuple(sources), prepare=cache, **fields)
+
+
+def assert_same(left: Corpus, right: Corpus) -> None:
+    assert (left.digest, left.byte_count, left.side, left.sources) == (
+        right.digest, right.byte_count, right.side, right.sources,
+    )  # fmt: skip
+    assert left.tokens.dtype == right.tokens.dtype
+    np.testing.assert_array_equal(left.tokens[:], right.tokens[:])
+    np.testing.assert_array_equal(left.starts, right.starts)
+    np.testing.assert_array_equal(left.source, right.source)
+    assert list(left.files) == list(right.files) == [right.files[n] for n in range(len(left.files))]
+    assert (left.trained is None) == (right.trained is None)
+    if left.trained is not None and right.trained is not None:
+        np.testing.assert_array_equal(left.trained[:], right.trained[:])
+    places = np.arange(len(left.tokens))
+    np.testing.assert_array_equal(left.sources_at(places), right.sources_at(places))
+    assert left.sources_at(places).dtype == right.sources_at(places).dtype
+
+
+def assert_all_same(left: Corpora, right: Corpora) -> None:
+    assert len(left.train) == len(right.train)
+    for one, other in zip(left.train, right.train, strict=True):
+        assert_same(one, other)
+    assert (left.held_out is None) == (right.held_out is None)
+    if left.held_out is not None and right.held_out is not None:
+        assert_same(left.held_out, right.held_out)
+
+
+def conversations(folder: Path) -> Conversations:
+    rows = [
+        {"messages": [{"role": "user", "content": f"q{n}"}, {"role": "assistant", "content": "a"}]}
+        for n in range(40)
+    ]
+    file = folder / "chat.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Conversations(name="chat", paths=(str(file),), template="plain")
+
+
+@pytest.mark.parametrize("kind", ["several", "mixed", "one file", "validation", "chat", "all"])
+def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
+    from .tokenizers_here import byte_level
+
+    (tmp_path / "one.txt").write_text("a line of text\n" * 300)
+    one = Text(paths=(str(tmp_path / "one.txt"),))
+    tokenizer: Any = ByteTokenizer()
+    other = Random(name="other", documents=20, seed=4)
+    fields: dict[str, Any] = {}
+    sources: tuple[SourceConfig, ...] = (SMALL, other)
+    if kind == "mixed":
+        sources = (
+            Random(documents=60, length=200, weight=1.0),
+            Random(name="other", documents=20, seed=4, weight=3.0),
+        )
+    elif kind == "one file":
+        sources = (one,)
+    elif kind == "validation":
+        fields["validation"] = (one,)
+    elif kind == "chat":
+        sources = (SMALL, conversations(tmp_path))
+        path = byte_level(tmp_path / "tokenizer")
+        from setpoint.data.tokenizers.config import HuggingFace
+
+        tokenizer = HuggingFace(path=str(path)).build()
+    elif kind == "all":
+        fields["held_out"] = 0.0
+    data = data_of(tmp_path / "cache", sources, workers=2, **fields)
+    mixed = data.is_mixture
+    expected = build_corpora(data, tokenizer, mixed)
+    found = corpora(data, tokenizer, mixed)
+    assert all(side.prepared for side in found.train)
+    assert_all_same(expected, found)
+    assert_all_same(expected, corpora(data, tokenizer, mixed))
+
+
+def test_any_number_of_processes_writes_the_same_bytes(tmp_path: Path) -> None:
+    found: list[dict[str, bytes]] = []
+    for workers in (1, 3):
+        data = data_of(tmp_path / str(workers), [SMALL], workers)
+        (prepared,) = prepare_all(data, ByteTokenizer())
+        files = sorted(Path(prepared.folder).iterdir())
+        found.append({f.name: f.read_bytes() for f in files if f.name != "verified.json"})
+    assert found[0] == found[1]
+    assert sum(name.endswith(".tokens.npy") for name in found[0]) > 5
+
+
+def test_what_is_prepared_is_not_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = data_of(tmp_path, [SMALL])
+    prepare_all(data, ByteTokenizer())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("prepared again")
+
+    monkeypatch.setattr(use, "prepare", refuse)
+    prepare_all(data, ByteTokenizer())
+    # Also where it is below the size from which a run prepares on its own.
+    small = Data(sources=(SMALL,), prepare=Prepare(folder=str(tmp_path), above=None))
+    assert corpora(small, ByteTokenizer()).train[0].prepared
+    assert corpora(Data(sources=(SMALL,), held_out=0.3, prepare=small.prepare),
+                   ByteTokenizer()).train[0].prepared is None  # fmt: skip
+
+
+def test_a_changed_file_makes_it_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"{name}\n" * 100)
+    source = Text(paths=(f"{tmp_path}/*.txt",))
+    data = data_of(tmp_path / "cache", [source], held_out=0.0)
+    before = corpora(data, ByteTokenizer())
+    (tmp_path / "b.txt").write_text("other text\n" * 100)
+    assert_all_same(build_corpora(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
+    assert "is stale and not used: text/b.txt changed" in capsys.readouterr().err
+    assert before.train[0].digest != corpora(data, ByteTokenizer()).train[0].digest
+
+
+def _shard(folder: Path) -> Path:
+    return next(folder.glob("*/train-00001.tokens.npy"))
+
+
+def _cut_short(folder: Path) -> str:
+    path = _shard(folder)
+    path.write_bytes(path.read_bytes()[:-100])
+    return "train-00001.tokens.npy is cut short"
+
+
+def _flip(folder: Path) -> str:
+    path = _shard(folder)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    return "the content of train-00001.tokens.npy is not what was written"
+
+
+def _remove(folder: Path) -> str:
+    _shard(folder).unlink()
+    return "train-00001.tokens.npy: No such file"
+
+
+def _no_manifest(folder: Path) -> str:
+    next(folder.glob(f"*/{MANIFEST}")).unlink()
+    return "manifest.json cannot be read"
+
+
+def _half_manifest(folder: Path) -> str:
+    path = next(folder.glob(f"*/{MANIFEST}"))
+    path.write_text(path.read_text()[:200])
+    return "manifest.json is damaged"
+
+
+def _wrong_dtype(folder: Path) -> str:
+    path = _shard(folder)
+    np.save(path, np.load(path).astype("<u4"))
+    # Even where the manifest was written to fit.
+    manifest = next(folder.glob(f"*/{MANIFEST}"))
+    facts = json.loads(manifest.read_text())
+    from setpoint.checkpoint.durable import digest_file
+
+    facts["files"][path.name] = list(digest_file(path))
+    manifest.write_text(json.dumps(facts, indent=1) + "\n")
+    return "train-00001.tokens.npy has the dtype uint32, and the manifest says uint16"
+
+
+@pytest.mark.parametrize(
+    "damage", [_cut_short, _flip, _remove, _no_manifest, _half_manifest, _wrong_dtype]
+)
+def test_damage_is_named_and_never_used(
+    tmp_path: Path, damage: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = data_of(tmp_path, [SMALL])
+    expected = build_corpora(data, ByteTokenizer())
+    corpora(data, ByteTokenizer())
+    message = damage(tmp_path)
+    with pytest.raises(SetpointError) as refused:
+        list(stored_documents(next(tmp_path.glob("*-*/")), "x", ByteTokenizer()))
+    assert message in str(refused.value)
+    capsys.readouterr()
+    assert_all_same(expected, corpora(data, ByteTokenizer()))
+    told = capsys.readouterr().err
+    assert message in told and "It is prepared again." in told
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    (prepared,) = prepare_all(data_of(tmp_path, [SMALL]), ByteTokenizer())
+    other = ByteTokenizer()
+    other.name = "other"
+    with pytest.raises(SetpointError, match="is of the tokenizer 'bytes', and the job has 'other'"):
+        list(stored_documents(Path(prepared.folder), "x", other))
+
+
+def test_documents_of_a_store_are_those_of_the_sources(tmp_path: Path) -> None:
+    (prepared,) = prepare_all(data_of(tmp_path, [SMALL]), ByteTokenizer())
+    found = list(stored_documents(Path(prepared.folder), "mine", ByteTokenizer()))
+    texts = {d.name: bytes(d.tokens.astype(np.uint8)) for d in found if d.tokens is not None}
+    assert texts == {
+        f"mine/{d.name}": d.data for d in SMALL.build(where="data.sources.0").documents()
+    }
+
+
+KILLED = """
+import sys
+from setpoint.data.prepared import make, pieces, use
+from setpoint.data.config import Data, Prepare
+from setpoint.data.sources.config import Random
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+make.FIRST_PIECE, make.SHARD = 1500, 4000
+original = pieces.Piece.run
+def slow(self, tokenizer):
+    found = original(self, tokenizer)
+    print(self.number, flush=True)
+    if self.number == 3:
+        import os, signal
+        (self.folder / "000004.tokens").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+pieces.Piece.run = slow
+prepare = Prepare(folder=sys.argv[1], workers=1)
+data = Data(sources=(Random(documents=60, length=200),), prepare=prepare)
+use.prepare_all(data, ByteTokenizer())
+"""
+
+
+def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True)
+    assert ended.returncode == -signal.SIGKILL
+    assert not list(tmp_path.glob(f"*/{MANIFEST}"))
+    made: list[int] = []
+    original = pieces.Piece.run
+
+    def noted(self: pieces.Piece, tokenizer: Any) -> pieces.Done:
+        made.append(self.number)
+        return original(self, tokenizer)
+
+    monkeypatch.setattr(pieces.Piece, "run", noted)
+    data = data_of(tmp_path, [SMALL])
+    found = corpora(data, ByteTokenizer())
+    assert made[0] == 4
+    assert_all_same(build_corpora(data, ByteTokenizer()), found)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("at", [3, 12])
+def test_a_full_disk_is_an_error_and_leaves_nothing_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    writes = 0
+    original = pieces.write_file
+
+    def full(path: Path, chunks: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes == at:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return original(path, chunks)
+
+    data = data_of(tmp_path, [SMALL])
+    with monkeypatch.context() as patch:
+        patch.setattr(pieces, "write_file", full)
+        with pytest.raises(
+            RunError, match=r"data.prepare.folder: .* No space left on device.*kept"
+        ):
+            corpora(data, ByteTokenizer())
+    assert not [path for path in tmp_path.iterdir() if path.is_dir() and "partial" not in path.name]
+    assert_all_same(build_corpora(data, ByteTokenizer()), corpora(data, ByteTokenizer()))
+
+
+def _hold(root: Path, name: str, held: Any, done: Any) -> None:
+    with locked(root, name):
+        held.set()
+        done.wait()
+
+
+def test_a_second_process_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(use, "PAUSE", 0.01)
+    context = multiprocessing.get_context("fork")
+    held, done = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path, "x", held, done))
+    holder.start()
+    held.wait()
+    entered = threading.Event()
+
+    def enter() -> None:
+        with locked(tmp_path, "x"):
+            entered.set()
+
+    waiting = threading.Thread(target=enter)
+    waiting.start()
+    told = ""
+    while "waiting for it" not in told:
+        told += capsys.readouterr().err
+        time.sleep(0.01)
+    assert f"is being prepared by process {holder.pid}" in told
+    assert not entered.is_set()
+    done.set()
+    waiting.join()
+    holder.join()
+    assert entered.is_set()
+
+
+class Broken(ByteTokenizer):
+    """Cannot take one document."""
+
+    def encode(self, data: bytes) -> Any:
+        raise SetpointError("cannot take it")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_errors_of_processes_name_the_document(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(SetpointError, match="data.sources: the document 'random/000000': cannot"):
+        corpora(data_of(tmp_path, [SMALL], workers), Broken())
+
+
+class Dying(ByteTokenizer):
+    """Ends its process."""
+
+    def encode(self, data: bytes) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="a worker process ended with signal 9"):
+        corpora(data_of(tmp_path, [SMALL], 2), Dying())
+
+
+def test_two_documents_of_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = [Document("random/a", b"1"), Document("random/b", b"2"), Document("random/a", b"3")]
+    monkeypatch.setattr(make, "documents_of", lambda *_: iter(twice))
+    with pytest.raises(SetpointError, match="two documents are called 'random/a'"):
+        corpora(data_of(tmp_path, [SMALL], held_out=0.0), ByteTokenizer())
+
+
+def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path) -> None:
+    few = Random(documents=3, length=10)
+    data = data_of(tmp_path, [few], held_out=0.001)
+    said: list[str] = []
+    for build in (build_corpora, corpora):
+        with pytest.raises(SetpointError) as refused:
+            build(data, ByteTokenizer())
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
+def test_named_texts_are_prepared(tmp_path: Path) -> None:
+    config = Prepare(folder=str(tmp_path), above=ByteSize(0), workers=1)
+    where = "evaluation.datasets.0.sources"
+    found = named_corpus("web", (SMALL,), ByteTokenizer(), config, where=where)
+    assert found.prepared
+    assert_same(named_corpus("web", (SMALL,), ByteTokenizer(), where=where), found)
+
+
+def test_prepared_folders_are_sources_of_tokens(tmp_path: Path) -> None:
+    (prepared,) = prepare_all(data_of(tmp_path / "cache", [SMALL]), ByteTokenizer())
+    tokens = Tokens(name="mine", paths=(prepared.folder,))
+    (found,), held_out = build_corpora(Data(sources=(tokens,)), ByteTokenizer())
+    assert held_out is not None
+    assert found.byte_count + held_out.byte_count == SMALL.documents * SMALL.length
+    assert all(file.name.startswith("mine/random/") for file in found.files)
+    _flip(tmp_path / "cache")
+    with pytest.raises(SetpointError, match=r"data.sources.0.paths: .* is damaged: the content of"):
+        build_corpora(Data(sources=(tokens,)), ByteTokenizer())
+
+
+def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> None:
+    source = Random(documents=60, length=200, filter=Filter(shards=2, shard=1))
+    data = data_of(tmp_path, [source])
+    expected = build_corpora(data, ByteTokenizer())
+    assert expected.train[0].limited
+    for _ in range(2):
+        found = corpora(data, ByteTokenizer())
+        assert_all_same(expected, found)
+        assert found.train[0].limited == expected.train[0].limited
