@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,12 @@ class Plain(torch.utils.data.Dataset[Any]):
 def torchs(folder: Path, length: int, rows: int) -> Next:
     """Torch's own loader, in the main process."""
     loader: Any = torch.utils.data.DataLoader(Plain(folder, length), batch_size=rows, shuffle=True)
-    return iter(loader).__next__
+
+    def endless() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    return endless().__next__
 
 
 def grains(folder: Path, length: int, rows: int) -> Next:
