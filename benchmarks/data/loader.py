@@ -119,7 +119,7 @@ def torchs(folder: Path, length: int, rows: int) -> Next:
 
 def grains(folder: Path, length: int, rows: int) -> Next:
     """Grain's data set, in the main process."""
-    import grain
+    import grain  # pyright: ignore[reportMissingImports]
 
     plain: Any = Plain(folder, length)
     made: Any = grain.MapDataset.source(plain).shuffle(seed=1).repeat().batch(rows)
