@@ -113,12 +113,14 @@ def quiet_worker(_: int) -> None:
             signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, set(SIGNALS) - {signal.SIGTERM})
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    parent = os.getppid()
+    main, above = multiprocessing.parent_process(), os.getppid()
+    assert main is not None
 
     def wait() -> None:
-        while os.getppid() == parent:
+        # The main process may have been gone before its number could be asked for.
+        while os.getppid() == above and main.is_alive():
             heard = signal.sigtimedwait({signal.SIGTERM}, LOOK)
-            if heard is not None and heard.si_pid == parent:
+            if heard is not None and heard.si_pid == main.pid:
                 break
         os._exit(128 + signal.SIGTERM)  # the other threads may wait for a process that is gone
 
