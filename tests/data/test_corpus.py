@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data
 from setpoint.data.corpus import (
     Corpus,
@@ -25,7 +25,7 @@ from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 from setpoint.data.split import split_position
 from setpoint.data.tokenizers.config import Bytes
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import evaluation_windows
+from setpoint.data.windows import evaluation_windows, training_windows
 from setpoint.shapes.batch import IGNORE_INDEX
 
 
@@ -291,3 +291,34 @@ def test_tokens_that_do_not_fit_are_refused(
     words = f"(?s)data.sources.0: the document 'given/a'.*{message}"
     with pytest.raises(SetpointError, match=words):
         list(documents_of(Given.Config(), "data.sources.0", ByteTokenizer()))
+
+
+def mixture(folder: Path, *names: str) -> Data:
+    sources = [Text(name=name, paths=(f"{folder}/{name}.txt",), weight=1.0) for name in names]
+    return resolve(Data(sources=tuple(sources), held_out=0.2))
+
+
+def test_each_source_of_a_mixture_is_split_by_itself(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(f"a line of {name}\n" * 50)
+    train, held_out = build_corpora(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
+    assert [[file.name for file in each.files] for each in train] == [
+        ["a/a.txt[0:480]"],
+        ["b/b.txt[0:480]"],
+    ]
+    assert held_out is not None
+    assert {file.name for file in held_out.files} == {"a/a.txt[480:600]", "b/b.txt[480:600]"}
+
+
+def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a line\n" * 50)
+    (tmp_path / "b.txt").touch()
+    with pytest.raises(SetpointError, match=r"data\.sources\.1: 'b' holds no text: data\.sources"):
+        build_corpora(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
+
+
+def test_a_source_of_a_mixture_that_is_shorter_than_a_sequence_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a line\n" * 50)
+    (train,), _ = build_corpora(mixture(tmp_path, "a"), ByteTokenizer(), mixed=True)
+    with pytest.raises(SetpointError, match=r"side of 'a' has \d+ \(1 document, "):
+        training_windows(train, 1000)

@@ -87,7 +87,9 @@ def conversations(folder: Path) -> Conversations:
     return Conversations(name="chat", paths=(str(file),), template="plain")
 
 
-@pytest.mark.parametrize("kind", ["several", "mixed", "one file", "validation", "chat", "all"])
+@pytest.mark.parametrize(
+    "kind", ["several", "mixed", "mixed files", "one file", "validation", "chat", "all"]
+)
 def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
     from .tokenizers_here import byte_level
 
@@ -101,6 +103,13 @@ def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
         sources = (
             Random(documents=60, length=200, weight=1.0),
             Random(name="other", documents=20, seed=4, weight=3.0),
+        )
+    elif kind == "mixed files":  # a source of a single document is cut
+        (tmp_path / "two.txt").write_text("another line of text\n" * 300)
+        sources = (
+            Text(paths=(str(tmp_path / "one.txt"),), weight=1.0),
+            Random(documents=60, length=200, weight=1.0),
+            Text(name="two", paths=(str(tmp_path / "two.txt"),), weight=1.0),
         )
     elif kind == "one file":
         sources = (one,)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
-from setpoint.data.split import split_documents, split_position
+from setpoint.data.split import split_documents, split_mixture, split_position
 
 NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_size=40, unique=True)
 
@@ -113,3 +113,23 @@ def test_an_empty_side_is_refused_and_the_offered_values_work(share: float, side
 def test_two_documents_of_one_name_are_refused() -> None:
     with pytest.raises(SetpointError, match="two documents are called 'a'"):
         split_documents(docs(["a", "b", "a"]), 0.5)
+
+
+def test_a_single_document_of_a_mixture_is_cut() -> None:
+    one = [Document("one/a", b"a line\n" * 40)]
+    many = docs([f"many/{index}" for index in range(100)])
+    alone, whole = split_documents(one, 0.2), split_documents(many, 0.2)
+    train, held_out = split_mixture([one, many, []], 0.2)
+    assert train == [alone.train, whole.train, []]
+    assert sorted(d.name for d in held_out) == sorted(
+        d.name for d in [*alone.held_out, *whole.held_out]
+    )
+    assert [split_position(d.name) for d in held_out] == sorted(
+        split_position(d.name) for d in held_out
+    )
+    assert split_mixture([one, many], 0) == ([one, split_documents(many, 0).train], [])
+
+
+def test_a_mixture_of_which_nothing_is_held_out_is_refused() -> None:
+    with pytest.raises(SetpointError, match="leaves the held-out side empty: the 4 documents"):
+        split_mixture([docs(["a/0", "a/1"]), docs(["b/0", "b/1"])], 0.0001)

@@ -57,6 +57,6 @@ def test_a_corpus_below_one_window_is_refused(
         require_one_window(corpus, 5)
     message = str(caught.value)
     assert message.startswith("batch.sequence_length: 5 needs 6 tokens")
-    assert f"{words} has 5 (1 documents, 3 bytes)" in message
+    assert f"{words} has 5 (1 document, 3 bytes)" in message
     assert "up to 4" in message
     assert ("data.held_out" in message) == (side == "held_out")

@@ -17,7 +17,7 @@ from setpoint.data.document import Document, FileRecord, Source, TokenSource
 from setpoint.data.sequences import DataIdentity
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.sources.limits import Limits
-from setpoint.data.split import split_documents, split_position
+from setpoint.data.split import split_documents, split_mixture, split_position
 from setpoint.data.token_row import TokenArray, TokenRow
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 
@@ -281,20 +281,21 @@ def build_corpora(
             show("reading documents", len(documents), None)
     if not any(document.size for document in documents):
         raise SetpointError(_no_text(config))
-    split = split_documents(documents, 0 if config.validation else config.held_out)
+    share = 0.0 if config.validation else config.held_out
     names = [source.name for source in config.sources]
-    parts = [split.train]
     if mixed:
-        parts = [[] for _ in names]
-        for document in split.train:
-            parts[source_of(document.name, names)].append(document)
+        of_sources: list[list[Document]] = [[] for _ in names]
+        for document in documents:
+            of_sources[source_of(document.name, names)].append(document)
+        parts, held_out = split_mixture(of_sources, share)
+        for index, part in enumerate(parts):
+            if not part:
+                raise SetpointError(_no_part(config, index, any(d.size for d in of_sources[index])))
+    else:
+        train_part, held_out = split_documents(documents, share)
+        parts = [train_part]
     train: list[Corpus] = []
     for index, part in enumerate(parts):
-        if not part:
-            raise SetpointError(
-                f"data.sources.{index}: no document of '{names[index]}' is left to train on, with "
-                f"data.held_out = {config.held_out:g}.\nValid: more documents, or another share."
-            )
         of = names[index : index + 1] if mixed else names
         told = () if index else limited
         train.append(
@@ -302,8 +303,8 @@ def build_corpora(
         )
     if config.validation:
         held = named("held_out", config.validation, tokenizer, where="data.validation", show=show)
-    elif split.held_out:
-        held = build_corpus(split.held_out, tokenizer, side="held_out", sources=names, show=show)
+    elif held_out:
+        held = build_corpus(held_out, tokenizer, side="held_out", sources=names, show=show)
     else:
         held = None
     return Corpora(tuple(train), held)
@@ -311,15 +312,33 @@ def build_corpora(
 
 def _no_text(config: Data) -> str:
     """Which sources hold nothing, and where they come from."""
-    named: list[str] = []
-    for index, source in enumerate(config.sources):
-        name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
-        value, origin = describe_value(config, ("data",), f"sources.{index}.{name}")
-        named.append(f"data.sources.{index}.{name} = {value}" + (f" ({origin})" if origin else ""))
+    named = [_named_source(config, index) for index in range(len(config.sources))]
     return (
         f"data.sources: no source holds a single byte of text: {'; '.join(named)}.\n"
         "Valid: a source with text."
     )
+
+
+def _no_part(config: Data, index: int, has_text: bool) -> str:
+    """Why a source of a mixture has nothing to train on."""
+    name = config.sources[index].name
+    if has_text:
+        return (
+            f"data.sources.{index}: no document of '{name}' is left to train on, with "
+            f"data.held_out = {config.held_out:g}.\nValid: more documents, or another share."
+        )
+    return (
+        f"data.sources.{index}: '{name}' holds no text: {_named_source(config, index)}.\n"
+        "Valid: a source with text, or a mixture without it."
+    )
+
+
+def _named_source(config: Data, index: int) -> str:
+    """What a source reads, and where that comes from."""
+    source = config.sources[index]
+    name = "paths" if "paths" in type(source).__setpoint__.fields else "type"
+    value, origin = describe_value(config, ("data",), f"sources.{index}.{name}")
+    return f"data.sources.{index}.{name} = {value}" + (f" ({origin})" if origin else "")
 
 
 def read_sources(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -54,6 +54,43 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
         SetpointError: no bytes at all, two documents with one name, or an empty side (with the
             values of `held_out` that would fill it).
     """
+    ordered = _ordered(documents)
+    if held_out and len(ordered) == 1:
+        return _cut(ordered[0], held_out)
+    split = _by_name(ordered, held_out)
+    if not split.train or (held_out and not split.held_out):
+        raise SetpointError(_of_names(ordered, held_out))
+    return split
+
+
+def split_mixture(
+    sources: Sequence[Sequence[Document]], held_out: float
+) -> tuple[list[list[Document]], list[Document]]:
+    """Split each source of a mixture by itself, so that a single document of one is cut, too.
+
+    Returns:
+        the training documents of each source, which may be none, and the documents of all that
+        are held out.
+
+    Raises:
+        SetpointError: as `split_documents`.
+    """
+    ordered = _ordered(document for documents in sources for document in documents)
+    train: list[list[Document]] = []
+    held: list[Document] = []
+    for documents in sources:
+        filled = sorted((d for d in documents if d.size), key=lambda d: _digest(d.name))
+        cut = held_out and len(filled) == 1
+        split = _cut(filled[0], held_out) if cut else _by_name(filled, held_out)
+        train.append(split.train)
+        held += split.held_out
+    if held_out and not held:
+        raise SetpointError(_of_names(ordered, held_out))
+    return train, sorted(held, key=lambda d: _digest(d.name))
+
+
+def _ordered(documents: Iterable[Document]) -> list[Document]:
+    """Documents that hold anything, by the hashes of their names, which are unique."""
     ordered = sorted((d for d in documents if d.size), key=lambda d: _digest(d.name))
     if not ordered:
         raise SetpointError(
@@ -65,14 +102,19 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
                 f"data.sources: two documents are called '{after.name}'.\n"
                 "Valid: one name for each source, so that its documents' names differ."
             )
-    if held_out and len(ordered) == 1:
-        return _cut(ordered[0], held_out)
-    train = [d for d in ordered if split_position(d.name) >= held_out]
-    held = [d for d in ordered if split_position(d.name) < held_out]
-    if not train or (held_out and not held):
-        ends = split_position(ordered[0].name), split_position(ordered[-1].name)
-        raise SetpointError(empty_side(*ends, len(ordered), held_out))
-    return Split(train, held)
+    return ordered
+
+
+def _by_name(documents: list[Document], held_out: float) -> Split:
+    return Split(
+        [d for d in documents if split_position(d.name) >= held_out],
+        [d for d in documents if split_position(d.name) < held_out],
+    )
+
+
+def _of_names(ordered: list[Document], held_out: float) -> str:
+    ends = split_position(ordered[0].name), split_position(ordered[-1].name)
+    return empty_side(*ends, len(ordered), held_out)
 
 
 def _digest(name: str) -> bytes:

@@ -204,8 +204,13 @@ def require_one_window(corpus: Corpus, sequence_length: int) -> None:
             "",
         )
     )
+    # That of one source of a mixture may be short where the others are not.
+    named = len(corpus.sources) == 1 and corpus.sources != (corpus.side,)
+    of = f" of '{corpus.sources[0]}'" if side == "training" and named else ""
+    count = len(corpus.files)
+    documents = f"{count} document" + "s" * (count != 1)
     raise SetpointError(
         f"batch.sequence_length: {sequence_length} needs {need} tokens for one window, and the "
-        f"{side} side has {have} ({len(corpus.files)} documents, {corpus.byte_count} bytes).\n"
+        f"{side} side{of} has {have} ({documents}, {corpus.byte_count} bytes).\n"
         f"Valid: batch.sequence_length up to {have - 1}, {more}or more text in data.sources."
     )

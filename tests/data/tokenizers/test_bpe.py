@@ -83,6 +83,16 @@ def test_held_out_documents_are_not_learned_from(tmp_path: Path) -> None:
     assert train_bpe(config, 400).bytes == len(trained_on)
 
 
+def test_each_source_of_a_mixture_is_split_by_itself(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(f"a line of {name}\n" * 50)
+    sources = tuple(
+        Text(name=name, paths=(f"{tmp_path}/{name}.txt",), weight=1.0) for name in ("a", "b")
+    )
+    trained = train_bpe(resolve(Data(sources=sources, held_out=0.2)), 400)
+    assert (trained.documents, trained.bytes) == (2, 2 * 480)
+
+
 def test_conversations_are_learned_from_without_their_template(tmp_path: Path) -> None:
     row = {"prompt": "fish fish fish", "completion": "bird bird"}
     (tmp_path / "chats.jsonl").write_text("\n".join([json.dumps(row)] * 3))

@@ -39,6 +39,7 @@ from setpoint.data.prepared.worker import Workers
 from setpoint.data.split import empty_side, split_documents, split_position
 
 if TYPE_CHECKING:
+    from setpoint.data.document import Document
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
 FIRST_PIECE, LAST_PIECE, GROWTH = 1 << 20, 1 << 25, 16
@@ -129,7 +130,7 @@ def _tokenize(
     """Tokenize all documents; pieces of a process before are kept.
 
     Returns:
-        what each piece holds, whether the only document was cut in two, and what filters left out.
+        what each piece holds, whether a document was cut in two, and what filters left out.
     """
     total = _size(request)
     what = f"tokenizing {request.side}, tokens"
@@ -186,26 +187,36 @@ def _size(request: Request) -> int | None:
 def _items(
     request: Request, tokenizer: Tokenizer, cut: list[bool], limited: list[str]
 ) -> Iterator[Item]:
-    """The documents with their sides; a single one is cut in two, of which `cut` is told."""
-    found = (
-        (document, source_of(document.name, request.names))
-        for index, section in enumerate(request.sources)
-        for document in documents_of(section, f"{request.where}.{index}", tokenizer, limited)
-        if document.size
-    )
-    first = next(found, None)
+    """The documents with their sides; a single one is cut in two, of which `cut` is told.
+
+    The sources of a mixture are split each by itself.
+    """
+    sources = (_found(request, index, tokenizer, limited) for index in range(len(request.sources)))
+    for found in sources if request.mixed else [chain.from_iterable(sources)]:
+        yield from _sided(found, request.held_out, cut)
+
+
+def _found(
+    request: Request, index: int, tokenizer: Tokenizer, limited: list[str]
+) -> Iterator[tuple[Document, int]]:
+    where = f"{request.where}.{index}"
+    for document in documents_of(request.sources[index], where, tokenizer, limited):
+        if document.size:
+            yield document, source_of(document.name, request.names)
+
+
+def _sided(found: Iterator[tuple[Document, int]], share: float, cut: list[bool]) -> Iterator[Item]:
+    first, second = next(found, None), next(found, None)
     if first is None:
         return
-    second = next(found, None)
-    if second is None and request.held_out:
+    if second is None and share:
         cut.append(True)
-        train, held_out = split_documents([first[0]], request.held_out)
+        train, held_out = split_documents([first[0]], share)
         yield Item(train[0], first[1], False)
         yield Item(held_out[0], first[1], True)
         return
     for document, source in chain([first], [second] if second else [], found):
-        held = bool(request.held_out) and split_position(document.name) < request.held_out
-        yield Item(document, source, held)
+        yield Item(document, source, bool(share) and split_position(document.name) < share)
 
 
 def _pieces(items: Iterator[Item]) -> Iterator[list[Item]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -130,6 +131,10 @@ def _listed(pattern: str) -> tuple[list[tuple[str, str]], str, bool]:
         base = path.rstrip("/")
         found = [each for each in system.find(path) if "/." not in each[len(base) :]]
         return urls(found), base, True
+    if pattern.startswith("http"):
+        # There `exists` is false of a server that does not answer or refuses, too: ask for why.
+        with suppress(FileNotFoundError):
+            system.cat_file(path, 0, 1)
     return [], "", False
 
 

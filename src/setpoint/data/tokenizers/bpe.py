@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from setpoint import __version__
@@ -89,9 +90,19 @@ def training_side(config: Data) -> Iterator[Document]:
         SetpointError: a source cannot be read, or holds tokens and no text.
     """
     held_out = 0.0 if config.validation else config.held_out
+    sources = (_texts(config, index) for index in range(len(config.sources)))
+    if config.is_mixture:
+        for source in sources:
+            yield from _training_part(source, held_out)
+    else:
+        yield from _training_part(chain.from_iterable(sources), held_out)
+
+
+def _training_part(documents: Iterable[Document], held_out: float) -> Iterator[Document]:
+    """Those of documents that are split together which are trained on."""
     first: Document | None = None
     single = True
-    for document in _texts(config):
+    for document in documents:
         if not document.size:
             continue
         if first is None:
@@ -107,19 +118,18 @@ def training_side(config: Data) -> Iterator[Document]:
         yield from split_documents([first], held_out).train
 
 
-def _texts(config: Data) -> Iterator[Document]:
-    for index, section in enumerate(config.sources):
-        where = f"data.sources.{index}"
-        source: Any = section.build(where=where)
-        if hasattr(source, "texts"):
-            yield from source.texts()
-        elif hasattr(source, "tokenized"):
-            raise SetpointError(
-                f"{where}: holds tokens, and a tokenizer is trained on text.\n"
-                f"Valid: --{where}.delete, or sources of text."
-            )
-        else:
-            yield from documents_of(section, where, ByteTokenizer())
+def _texts(config: Data, index: int) -> Iterator[Document]:
+    section, where = config.sources[index], f"data.sources.{index}"
+    source: Any = section.build(where=where)
+    if hasattr(source, "texts"):
+        yield from source.texts()
+    elif hasattr(source, "tokenized"):
+        raise SetpointError(
+            f"{where}: holds tokens, and a tokenizer is trained on text.\n"
+            f"Valid: --{where}.delete, or sources of text."
+        )
+    else:
+        yield from documents_of(section, where, ByteTokenizer())
 
 
 def train_bpe(
