@@ -16,7 +16,7 @@ from setpoint.data.config import Data
 from setpoint.data.corpus import build_corpora
 from setpoint.data.document import Document
 from setpoint.data.sources.config import Conversations
-from setpoint.data.sources.named_templates import CHATML, LLAMA3, NAMED
+from setpoint.data.sources.named_templates import CHATML, LLAMA3, NAMED, fitting_template
 from setpoint.data.tokenizers.config import Bytes, HuggingFace
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer
 
@@ -123,10 +123,15 @@ def test_any_text_gives_tokens_as_in_transformers(
     messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(contents)]
     tokenizer = tokenizer_in(folders["byte_level"])
     rows = [{"messages": messages}]
-    declared, found = (
-        documents(tmp_path, rows, tokenizer, template=template, untrained="drop")
-        for template in (GENERATIONS["chatml"], "chatml")
-    )
+
+    def kept(template: str) -> list[Document]:
+        try:
+            return documents(tmp_path, rows, tokenizer, template=template, untrained="drop")
+        except SetpointError as error:
+            assert "drop leaves out all" in str(error)
+            return []
+
+    declared, found = kept(GENERATIONS["chatml"]), kept("chatml")
     expected = theirs(folders["byte_level"], messages, GENERATIONS["chatml"])["input_ids"]
     for each in (*declared, *found):
         assert each.tokens is not None and each.tokens.tolist() == expected
@@ -352,6 +357,16 @@ def test_rows_without_a_target_can_be_dropped(tmp_path: Path) -> None:
     rows = [chat(("user", "a")), {"input_ids": [1], "labels": [-100]}, TURNS]
     (found,) = documents(tmp_path, rows, template="plain", untrained="drop")
     assert found.name.endswith("#000002")
+    with pytest.raises(SetpointError, match=r"0\.untrained: drop leaves out all of the 2 rows"):
+        documents(tmp_path, rows[:2], template="plain", untrained="drop")
+
+
+def test_a_template_that_is_no_jinja_is_found_by_check(tmp_path: Path) -> None:
+    file = tmp_path / "bad.jinja"
+    file.write_text("{% for m in messages %}\n{{ m.content }")
+    facts = Bytes().build().chat
+    with pytest.raises(SetpointError, match=r"^here: the chat template .*bad\.jinja, line 2: "):
+        fitting_template(str(file), "here", facts)
 
 
 NOT_THERE = {

@@ -41,18 +41,28 @@ class ConversationsSource:
                 tokens are missing; with the file, the row and the field.
         """
         template: ChatTemplate | None = None
+        rows = kept = 0
         for row, filled in self._rows():
+            rows += 1
             try:
                 found = read_row(row.values, filled)
                 if isinstance(found, TokenizedRow):
-                    yield from self._given(row.name, found)
-                    continue
-                if template is None:
-                    template = self.template(tokenizer)
-                encoder = cast(ChatTokenizer, tokenizer)
-                yield from self._encoded(row.name, found, template, encoder)
+                    documents = self._given(row.name, found)
+                else:
+                    if template is None:
+                        template = self.template(tokenizer)
+                    encoder = cast(ChatTokenizer, tokenizer)
+                    documents = self._encoded(row.name, found, template, encoder)
+                for document in documents:
+                    kept += 1
+                    yield document
             except RowError as error:
                 raise self._wrong(row, error) from error
+        if rows and not kept:
+            raise SetpointError(
+                f"{self.where}.untrained: drop leaves out all of the {rows:,} rows: nothing in "
+                f"them is trained on with loss_on = {self.config.loss_on}.\n{VALID_ROW}"
+            )
 
     def texts(self) -> Iterator[Document]:
         """What the messages say, which needs no tokenizer: for training one."""

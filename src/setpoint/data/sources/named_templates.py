@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from setpoint.config import SetpointError
+from setpoint.data.sources.chat_template import compile_template
 from setpoint.data.tokenizers.vocabulary import ChatFacts
 
 PLAIN = """\
@@ -124,7 +125,7 @@ def _find(wanted: str | None, where: str, facts: ChatFacts) -> Template:
         return Template(own[wanted], f"the chat template {wanted!r} of {facts.title}")
     try:
         with open(os.path.expanduser(wanted), encoding="utf-8") as file:
-            return Template(file.read(), f"the chat template {wanted}")
+            template = Template(file.read(), f"the chat template {wanted}")
     except FileNotFoundError:
         more = f"; of {facts.title}: {', '.join(own)}" if own else ""
         raise SetpointError(
@@ -136,6 +137,11 @@ def _find(wanted: str | None, where: str, facts: ChatFacts) -> Template:
         raise SetpointError(
             f"{where}: {wanted} cannot be read: {reason}.\nValid: {valid}."
         ) from None
+    try:
+        compile_template(*template)
+    except SetpointError as error:
+        raise SetpointError(f"{where}: {error}.\nValid: {valid}.") from None
+    return template
 
 
 def missing_tokens(source: str, tokens: Collection[str], variables: Collection[str]) -> list[str]:

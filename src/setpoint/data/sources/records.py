@@ -317,7 +317,8 @@ def _present(
         chosen = [name if name in have else name.partition(".")[0] for name in columns]
     for column in chosen:
         if column not in have:
-            raise SetpointError(missing_column(where, name, column, have))
+            field = f"{where.removesuffix('.paths')}.field"
+            raise SetpointError(missing_column(field, name, column, have))
     return list(dict.fromkeys(chosen))
 
 

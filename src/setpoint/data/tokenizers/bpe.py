@@ -14,6 +14,8 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Data
 from setpoint.data.corpus import Show, documents_of
 from setpoint.data.document import Document
+from setpoint.data.sources.config import Filter
+from setpoint.data.sources.limits import Limits
 from setpoint.data.sources.named_templates import NAMED, template_tokens
 from setpoint.data.split import split_documents, split_position
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
@@ -122,7 +124,9 @@ def _texts(config: Data, index: int) -> Iterator[Document]:
     section, where = config.sources[index], f"data.sources.{index}"
     source: Any = section.build(where=where)
     if hasattr(source, "texts"):
-        yield from source.texts()
+        # Limits on length count tokens of a tokenizer that is not there yet.
+        part = section.filter and Filter(shards=section.filter.shards, shard=section.filter.shard)
+        yield from Limits(part, where=where).apply(source.texts()) if part else source.texts()
     elif hasattr(source, "tokenized"):
         raise SetpointError(
             f"{where}: holds tokens, and a tokenizer is trained on text.\n"
