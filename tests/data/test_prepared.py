@@ -132,6 +132,14 @@ def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
     assert_all_same(expected, corpora(data, tokenizer, mixed))
 
 
+def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    empty = Text(name="empty", paths=(str(tmp_path / "empty.txt"),), weight=1.0)
+    full = Random(documents=60, length=200, weight=1.0)
+    with pytest.raises(SetpointError, match=r"^data\.sources\.1: 'empty' holds no text\.\nValid"):
+        corpora(data_of(tmp_path / "cache", [full, empty]), ByteTokenizer(), mixed=True)
+
+
 def test_any_number_of_processes_writes_the_same_bytes(tmp_path: Path) -> None:
     found: list[dict[str, bytes]] = []
     for workers in (1, 3):

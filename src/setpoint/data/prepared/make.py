@@ -339,6 +339,12 @@ def _side(
 
 def _empty(pieces: Path, count: int, request: Request, source: int | None) -> str:
     """Why a side is empty."""
+    indexes = (np.load(f"{piece_stem(pieces, n)}.index.npy", mmap_mode="r") for n in range(count))
+    if source is not None and not any((index["source"] == source).any() for index in indexes):
+        return (
+            f"{request.where}.{source}: '{request.names[source]}' holds no text.\n"
+            "Valid: a source with text, or a mixture without it."
+        )
     if source is not None:
         return (
             f"{request.where}.{source}: no document of '{request.names[source]}' is left to train "
