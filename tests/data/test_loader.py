@@ -143,3 +143,12 @@ def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
             feed.take()
     finally:
         feed.close()
+
+
+def test_a_loader_of_torch_that_ran_before_changes_nothing(feeds: Any) -> None:
+    """Its handler of ended processes stays, and would raise wherever the main process is."""
+    list(torch.utils.data.DataLoader([1, 2], num_workers=1))
+    feed = feeds(1)
+    feed.take()
+    handler = signal.getsignal(signal.SIGCHLD)
+    assert not getattr(handler, "__module__", "").startswith("torch")

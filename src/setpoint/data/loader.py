@@ -190,7 +190,9 @@ class Loader:
             ) from error
         # Torch's handler raises wherever the main process is; `next` finds a dead worker as well.
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
+            of_torch = getattr(before, "__module__", "").startswith("torch.utils.data")
+            kept = signal.SIG_DFL if before is None or of_torch else before
+            signal.signal(signal.SIGCHLD, kept)
 
     def _numbered(self, names: Iterator[Rows]) -> Iterator[tuple[int, Rows]]:
         for number, rows in enumerate(names):
