@@ -31,7 +31,7 @@ from setpoint.data.token_row import JoinedRow
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 SEEN = "verified.json"
 """What a machine has verified: modification time of each file then."""
 INPUTS = "inputs.txt"
