@@ -126,3 +126,12 @@ def test_owners_are_inherited() -> None:
         for base in Child.__mro__[:3]:
             base.__setpoint__.variants.pop("child", None)
     assert AdamW.__setpoint__.owner == f"{AdamW.__module__}:build_optimizer"
+
+
+def test_texts_that_say_the_same_are_one_runtime_argument() -> None:
+    part = resolve(Part())
+    with building():
+        first = part.build(scale=" ".join(["a", "text"]))
+        assert part.build(scale=" ".join(["a", "text"])) is first
+        with pytest.raises(SetpointError, match="different run-time arguments"):
+            part.build(scale="another")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from sys import intern
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -360,11 +359,6 @@ def read_sources(
         yield from documents_of(source, f"data.sources.{index}", tokenizer, limited)
 
 
-def built_source(section: SourceConfig, where: str) -> Any:
-    """The source of a section; while a job is built it is the same one each time."""
-    return section.build(where=intern(where))
-
-
 def documents_of(
     section: SourceConfig, where: str, tokenizer: Tokenizer, limited: list[str] | None = None
 ) -> Iterator[Document]:
@@ -391,7 +385,7 @@ def _checked_documents(
     section: SourceConfig, where: str, tokenizer: Tokenizer
 ) -> Iterator[Document]:
     """The documents of a source, which may be a user's class, each checked."""
-    source: object = built_source(section, where)
+    source: object = section.build(where=where)
     kind = type(source)
     method = "tokenized" if hasattr(source, "tokenized") else "documents"
     title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "

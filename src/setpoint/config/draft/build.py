@@ -54,7 +54,7 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
     known = built.get(id(config))
     if known is not None:
         _, before, result = known
-        if before.keys() != runtime.keys() or any(before[k] is not runtime[k] for k in before):
+        if before.keys() != runtime.keys() or not all(_same(before[k], runtime[k]) for k in before):
             raise SetpointError(
                 f"{type(config).__name__} stands in two places and is built with different "
                 f"run-time arguments; give each place a config of its own"
@@ -64,6 +64,11 @@ def build(config: Node, runtime: dict[str, Any]) -> Any:
     # The config is kept beside the result: its identity must not be given to another object.
     built[id(config)] = (config, runtime, result)
     return result
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two run-time arguments are one object, or texts that say the same."""
+    return one is other or (type(one) is type(other) is str and one == other)
 
 
 def owner_of(cls: type[Node]) -> Any:

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from setpoint.config import to_plain
-from setpoint.data.corpus import built_source
 from setpoint.data.prepared.store import FORMAT
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Request:
         """
         lines: list[str] = []
         for index, source in enumerate(self.sources):
-            built: object = built_source(source, f"{self.where}.{index}")
+            built: object = source.build(where=f"{self.where}.{index}")
             inputs = getattr(built, "inputs", None)
             if inputs is None:
                 return None
