@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,14 @@ def test_defaults_for_machines_have_their_type(cli: CommandLine) -> None:
     # Of a class between the family and its variants.
     (floor,) = [row for row in found if row["path"] == "schedule.floor"][:1]
     assert floor["variants"] == ["cosine", "linear", "polynomial", "rex", "wsd"]
-    assert "variants" not in rows["optimizer.lr"]
+    # Variants with a default of their own are not among those of the family.
+    lr = {tag: r["default"] for r in found if r["path"] == "optimizer.lr" for tag in _variants(r)}
+    assert lr["adamw"] == 0.0003 and lr["lion"] == 0.0001 and lr["muon"] == 0.02
+    assert "lion" not in rows["optimizer.lr"]["variants"]
+
+
+def _variants(row: dict[str, Any]) -> list[str]:
+    return [row["variant"]] if "variant" in row else row["variants"]
 
 
 def test_roles_are_those_of_the_values(cli: CommandLine) -> None:

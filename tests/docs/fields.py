@@ -88,8 +88,8 @@ def fields_table(wanted: str) -> str:
     merged: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
     for row in chosen(wanted)[1]:
         kind = row["type"]
-        if kind.startswith("a section") and "null" not in kind and "." not in row["path"]:
-            continue  # the page itself
+        if kind.startswith("a section (") and "null" not in kind:
+            continue  # its fields follow
         for pattern, word in SHORT:
             kind = re.sub(pattern, word, kind)
         if limits := row.get("range"):
@@ -97,18 +97,40 @@ def fields_table(wanted: str) -> str:
         default = next((word for word in ("required", "derived") if word in row), "")
         if "default" in row:
             default = _default(row["default"])
+        if row["role"] != "identity":
+            kind += f"; {row['role']}"
         of = [row["variant"]] if "variant" in row else row.get("variants", [])
         variants, defaults = merged.setdefault(
-            (row["path"], kind, row["role"], row["help"], "" if of else "all"), ([], [])
+            (row["path"], kind, row["help"], "" if of else "all"), ([], [])
         )
         variants.extend(of)
         defaults.extend([default] if default not in defaults else [])
-    lines = ["| field | type, range | default | role | meaning |", "|---|---|---|---|---|"]
-    for (path, kind, role, text, _), (variants, defaults) in merged.items():
-        name = f"`{path}`" + (f" ({', '.join(variants)})" if variants else "")
-        cells = (name, kind, "; ".join(defaults), role, text)
+    lines = [
+        "| field | type, range; role unless identity | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    for (path, kind, text, _), (variants, defaults) in merged.items():
+        cells = (f"`{path}`" + _which(path, variants), kind, "; ".join(defaults), text)
         lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _which(path: str, variants: list[str]) -> str:
+    """The variants that have a field, in as few words as it takes."""
+    family = _tags(path.rpartition(".")[0])
+    others = [each for each in family if each not in variants]
+    if not variants or (family and not others):
+        return ""
+    if len(others) < len(variants) < len(family):
+        return f" (all but {', '.join(others)})"
+    return f" ({', '.join(variants)})"
+
+
+@functools.cache
+def _tags(path: str) -> list[str]:
+    """The types that can stand at a path of a job."""
+    info = next((info for at, info in all_fields(Job) if at == path), None)
+    return [cls.__setpoint__.tag for cls in section_classes(info.type)] if info else []
 
 
 def _default(value: Any) -> str:

@@ -19,12 +19,9 @@ def field_rows(root: type[Config], section: str = "") -> Iterator[dict[str, Any]
         section: a section or field to stay within; empty for all.
     """
     wanted = section.replace("-", "_")
-    # Variants share the fields of their family.
-    fields = dict.fromkeys(all_fields(root))
-    variants: dict[type, list[str]] = {}
-    for path, info in fields:
+    for path, info in dict.fromkeys(all_fields(root)):  # variants share fields of their family
         if not wanted or path == wanted or path.startswith(f"{wanted}."):
-            yield _field(path, info, variants)
+            yield _field(path, info)
 
 
 def word_finder(word: str) -> Callable[[str], bool]:
@@ -52,7 +49,7 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
         if id(info) in seen:  # of a section in several places the first counts
             continue
         seen.add(id(info))
-        row = _field(path, info, {})
+        row = _field(path, info)
         places = (path, " ".join(info.also_called), row["help"])
         if not all(any(map(matches, places)) for matches in matchers):
             continue
@@ -67,18 +64,15 @@ def searched(root: type[Config], words: str) -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def _field(path: str, info: FieldInfo, variants: dict[type, list[str]]) -> dict[str, Any]:
-    """What is to be known of a field; `variants` keeps what was found for its class."""
+def _field(path: str, info: FieldInfo) -> dict[str, Any]:
+    """What is to be known of a field."""
     kind = info.type
     row: dict[str, Any] = {"path": path, "type": kind.describe()}
     owner = info.owner
     if owner.__setpoint__.tag is not None:
         row["variant"] = owner.__setpoint__.tag
-    else:
-        if owner not in variants:
-            variants[owner] = _some_variants(owner)
-        if variants[owner]:
-            row["variants"] = variants[owner]
+    elif some := _some_variants(info):
+        row["variants"] = some
     if info.derived:
         row["derived"] = True
     elif info.required:
@@ -95,11 +89,15 @@ def _field(path: str, info: FieldInfo, variants: dict[type, list[str]]) -> dict[
     return row
 
 
-def _some_variants(owner: type[Config]) -> list[str]:
-    """The variants that have the fields of a class, where others of the family have not."""
-    mine = list(owner.__setpoint__.variants)
+def _some_variants(info: FieldInfo) -> list[str]:
+    """The variants that have a field, where others of the family have none or their own."""
+    mine = [
+        tag
+        for tag, variant in info.owner.__setpoint__.variants.items()
+        if variant.__setpoint__.fields.get(info.name) is info
+    ]
     family = max(
-        len(base.__setpoint__.variants) for base in owner.__mro__ if issubclass(base, Config)
+        len(base.__setpoint__.variants) for base in info.owner.__mro__ if issubclass(base, Config)
     )
     return mine if len(mine) < family else []
 
