@@ -29,8 +29,7 @@ class Checkpoint(Config, role=RUNTIME):
     last: Literal["full", "weights", "none"] = field(
         default="full", also_called=("save_only_model", "save_last", "last_save_model_only")
     )
-    """Final checkpoint: full (training can be resumed from it), weights (the model's weights alone,
-    not resumable) or none."""
+    """Final checkpoint. full: training can resume from it; weights: the model's alone."""
     keep: int | None = field(
         default=2,
         ge=1,
@@ -43,8 +42,8 @@ class Checkpoint(Config, role=RUNTIME):
     )
     """Number of latest checkpoints to keep (save_total_limit); null keeps all."""
     keep_best: bool = field(default=True, also_called=("load_best_model_at_end", "save_best"))
-    """Keep the best checkpoint as well, under the name `best`: of those evaluated and saved, the
-    one with the best evaluation.best metric, by default the lowest validation loss."""
+    """Keep the best checkpoint as well, as `best`: of those evaluated and saved, by
+    evaluation.best, by default the lowest validation loss."""
     resume: Literal["auto", "never", "must", "restart"] = field(
         default="auto",
         also_called=(
@@ -54,10 +53,9 @@ class Checkpoint(Config, role=RUNTIME):
             "autoresume",
         ),
     )
-    """Resume mode. auto: resume from the latest valid checkpoint, if there is one; must: refuse to
-    start without one; never: refuse a run directory that has one; restart: as auto, but if the
-    checkpoints of a trained run are gone, start over and keep its metrics as metrics.1.jsonl, which
-    the other modes refuse."""
+    """Resume mode. auto: from the latest valid checkpoint, if any; must: refuse to start without
+    one; never: refuse a run directory with one; restart: as auto, but start over if a trained run's
+    checkpoints are gone, and keep its metrics as metrics.1.jsonl; the others refuse that."""
 
     @check
     def _check_last(self) -> Iterator[Problem]:

@@ -52,8 +52,8 @@ class Compile(Config, role=RUNTIME, owner="setpoint.compile.apply:compile_model"
     """Recompile limit: recompilations of a function before it runs eagerly."""
 
     fallback: Literal["report", "fail"] = "report"
-    """When compilation fails and a part runs eagerly. report: warn and record an event; fail: end
-    the run with an error."""
+    """When compilation fails. report: run that part eagerly, warn and record an event; fail: end
+    the run."""
 
     @check
     def _check_options(self) -> Iterator[Problem]:

@@ -31,12 +31,12 @@ class Loader(Config, role=RUNTIME):
     """Prefetch factor: micro-batches that each worker makes ahead."""
 
     pin_memory: bool = field(default=True, also_called=("dataloader_pin_memory",))
-    """Page-locked memory for batches that go to a GPU, so that copying them overlaps with
-    computing; on a CPU it changes nothing."""
+    """Page-locked memory for batches, so that copying them to a GPU overlaps with computing; no
+    effect on a CPU."""
 
     timeout: float | None = field(default=None, gt=0, lt=inf)
-    """Seconds to wait for a worker before it counts as hanging, which ends the run with what it
-    was reading; null: for ever."""
+    """Seconds after which a worker counts as hanging, which ends the run with what it was reading;
+    null: never."""
 
     @dead("prefetch")
     def _prefetch_is_dead(self) -> str | None:
@@ -87,7 +87,7 @@ class Packing(Config, role=IDENTITY):
     """Length buckets: documents of similar length share a step, of the `group_size` ones."""
 
     pad_to_multiple_of: int | None = field(default=None, ge=1, before=None)
-    """Pad the rows of a micro-batch to the longest one, rounded up to a multiple of this; null: to
+    """Pad rows to the longest of the micro-batch, rounded up to a multiple of this; null: to
     batch.sequence_length."""
 
     @derive("isolate")
@@ -123,8 +123,8 @@ class Prepare(Config, role=RUNTIME):
     """Cache folder of prepared data; null: setpoint/data in $XDG_CACHE_HOME or ~/.cache."""
 
     above: ByteSize | None = field(default=ByteSize(2**28))
-    """Size of the text from which a run prepares its data before it trains; null: never, and only
-    what `setpoint data prepare` has made is used."""
+    """Size of the text from which a run prepares its data before it trains; null: never, use only
+    what `setpoint data prepare` made."""
 
     workers: int | None = field(
         default=None,
@@ -158,12 +158,11 @@ class Phase(Config, role=IDENTITY):
     """Part of the run with weights of its own."""
 
     start: Length = field(also_called=("start_step",))
-    """Start of the phase: a number of steps or tokens from the start of the run ("2000 steps",
-    "1e9 tokens"); later than that of the phase before."""
+    """Start of the phase in steps or tokens from the start of the run ("1e9 tokens"), later than
+    the phase before."""
 
     weights: dict[str, float] = field(factory=dict, also_called=("dataset_weights",))
-    """Weight of each source by name, in place of `data.sources.*.weight`; a source that is not
-    named keeps its weight."""
+    """Weight of sources by name; one that is not named keeps its `data.sources.*.weight`."""
 
     lr_factor: float = field(default=1.0, ge=0, lt=inf, also_called=("lr_scale",))
     """Factor on the learning rate in this phase, on top of the schedule's."""
@@ -204,8 +203,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
             "eval_split_ratio",
         ),
     )
-    """Validation split: fraction of documents held out; of a single document, the end of its text.
-    0: none. A document's split depends on its name alone, so adding documents moves no other."""
+    """Validation split: fraction of documents held out; of a single document, the end. 0: none. It
+    depends on a document's name alone, so adding documents moves no other."""
 
     validation: tuple[SourceConfig, ...] = field(
         default=(),
@@ -222,8 +221,8 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
             "validation_dataset",
         ),
     )
-    """Validation data sources, used instead of a split of `sources`; all of their documents are
-    held out."""
+    """Validation data sources instead of a split of `sources`; all of their documents are held
+    out."""
 
     mixture: Mixture = field(factory=Mixture)
     """Mixture of the sources; counts where sources have a weight."""

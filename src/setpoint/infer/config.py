@@ -29,8 +29,7 @@ class Weights(Config):
     record."""
 
     checkpoint: int | Literal["best", "latest"] | None = None
-    """Checkpoint of a run: best, latest, or a step number; null: best if there is one, else
-    latest."""
+    """Checkpoint of a run, by name or step; null: best if there is one, else latest."""
 
     dtype: Literal["fp32", "bf16", "fp16"] = field(
         default="fp32", also_called=("torch_dtype", "load_dtype")
@@ -66,8 +65,8 @@ class Batch(Config):
     only."""
 
     sequence_length: int = derived(ge=1, also_called=("max_length", "seq_len", "block_size"))
-    """Sequence length of evaluation, in tokens. Unless given that of the run; of other weights the
-    model's maximum, but 2048 at most."""
+    """Sequence length of evaluation, in tokens. Unless given the run's; of other weights the
+    model's maximum, at most 2048."""
 
 
 HERE = "setpoint.infer.rules:"
@@ -110,8 +109,8 @@ class Inference(
     """The trained weights."""
 
     model: ModelConfig = field(factory=Transformer)
-    """Model architecture, from the record of the weights; only runtime fields, such as the
-    attention backend, may be given here."""
+    """Model architecture, from the record of the weights; only runtime fields, such as
+    attention_backend, may be given."""
 
     tokenizer: TokenizerConfig = field(factory=Bytes)
     """Tokenizer, from the record of the weights."""
@@ -155,8 +154,8 @@ class Inference(
     profiling: Profiling | None = field(
         default=None, role=RUNTIME, also_called=("profile", "enable_profiling", "profiler")
     )
-    """torch.profiler; null: none. A step is a forward pass here: a batch of evaluation, or one new
-    token of a batch of generation."""
+    """torch.profiler; null: none. A step is a forward pass: a batch of evaluation, or one new
+    token."""
 
     resilience: Resilience = field(factory=Resilience, role=RUNTIME)
     """Garbage collection and shutdown; a step is a forward pass here."""

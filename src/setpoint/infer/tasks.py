@@ -18,8 +18,8 @@ class Generation(Config):
     """Prompts to continue."""
 
     prompts_file: Path | None = None
-    """File of further prompts: `.jsonl` with a str under "prompt" in each line; in any other file
-    each line is a prompt."""
+    """File of further prompts: `.jsonl` with "prompt" in each line; any other, a prompt per
+    line."""
 
     samples: int = field(default=1, ge=1, also_called=("num_return_sequences", "num_samples", "n"))
     """Samples per prompt (num_return_sequences), each with its own random numbers."""
@@ -36,8 +36,8 @@ class Generation(Config):
     """Top-k sampling: sample from the k most probable tokens; null: from all."""
 
     top_p: float | None = field(default=None, gt=0, le=1, also_called=("nucleus",))
-    """Top-p (nucleus) sampling: sample from the smallest set of tokens whose probabilities sum to
-    at least this; null: from all."""
+    """Top-p (nucleus) sampling: from the smallest set of tokens whose probabilities sum to at least
+    this; null: from all."""
 
     min_p: float | None = field(default=None, gt=0, le=1)
     """Min-p sampling: sample from tokens with at least this share of the highest probability; null:
@@ -48,8 +48,7 @@ class Generation(Config):
     probable."""
 
     stop: tuple[str, ...] = field(default=(), also_called=("stop_strings", "until", "stop_text"))
-    """Stop strings: generation ends at the first of them, and the text is cut before it. An
-    end-of-text token always ends it."""
+    """Stop strings: the text ends before the first of them; an end-of-text token always ends it."""
 
     stop_tokens: tuple[int, ...] = field(
         default=(), also_called=("eos_token_id", "stop_token_ids", "terminators")
@@ -57,8 +56,8 @@ class Generation(Config):
     """Stop token ids: generation ends at the first of them."""
 
     cache: bool = field(default=True, role=RUNTIME, also_called=("use_cache", "kv_cache"))
-    """KV cache: keep keys and values, so that each new token runs one position instead of the whole
-    context. Models of other libraries always run the whole context."""
+    """KV cache: a new token runs one position instead of the whole context, which models of other
+    libraries always run."""
 
     @check
     def _check_prompts(self) -> Iterator[Problem]:

@@ -47,8 +47,8 @@ class Ignoring(LossConfig):
         before=None,
         also_called=("ignored_index", "ignore_label", "label_pad_token_id", "loss_ignore_index"),
     )
-    """Ignore index: token id that is never a target, such as padding; it is in no loss and no
-    metric. null: every token is a target."""
+    """Ignore index: token id that is in no loss or metric, such as padding; null: every token is a
+    target."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -66,9 +66,8 @@ class Weighing(Ignoring):
         before=None,
         also_called=("class_weights", "class_weight", "ce_weight"),
     )
-    """Token weights: weights of targets by token id, {"10": 0.5}; others have weight 1, and tokens
-    of weight 0 are left out of metrics as well. The loss is divided by the sum of the weights.
-    null: all 1."""
+    """Token weights: weights of targets by token id, {"10": 0.5}; others have 1. The loss is
+    divided by their sum; weight 0 leaves a token out of metrics as well. null: all 1."""
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -108,12 +107,11 @@ class CrossEntropy(
     """Cross-entropy of the next token, in nats."""
 
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
-    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the denominator of the softmax;
-    keeps logits from drifting (PaLM uses 1e-4). 0: off."""
+    """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
+    logits from drifting (PaLM: 1e-4). 0: off."""
 
     label_smoothing: float = field(default=0.0, ge=0, lt=1, before=0.0, also_called=SMOOTHING)
-    """Label smoothing: probability taken from the target and spread evenly over all tokens (Szegedy
-    et al., 2016). 0: off."""
+    """Label smoothing: probability spread evenly over all tokens (Szegedy et al., 2016). 0: off."""
 
 
 class ChunkedCrossEntropy(
@@ -173,8 +171,8 @@ class LigerCrossEntropy(
     from_hidden = True
 
     z_loss: float = field(default=0.0, ge=0, lt=inf, also_called=Z_LOSS)
-    """Z-loss coefficient: weight of log(Z)^2 per token, where Z is the denominator of the softmax;
-    keeps logits from drifting (PaLM uses 1e-4). 0: off."""
+    """Z-loss coefficient: weight of log(Z)^2 per token, Z being the softmax's denominator; keeps
+    logits from drifting (PaLM: 1e-4). 0: off."""
 
 
 class ImportedLoss(LossConfig, Foreign, type="import", owner="setpoint.loss.imported:ImportedLoss"):

@@ -61,8 +61,8 @@ class Operators(
     """Selective activation checkpointing: save results of expensive operators, recompute others."""
 
     save: tuple[Literal["matmul", "attention"], ...] = field(factory=lambda: SAVE)
-    """Operators whose results are saved: matrix products, attention. By default both; an attention
-    kernel whose result cannot be saved is recomputed."""
+    """Operators whose results are saved; an attention kernel whose result cannot be saved is
+    recomputed."""
 
     matmul_every: int = field(default=1, ge=1)
     """Save every n-th matrix product of a layer; 1: all, 2: every other one."""
@@ -132,6 +132,5 @@ class Memory(Config, role=RUNTIME):
     """Interval of torch.cuda.empty_cache(), which returns cached GPU memory to the driver."""
 
     keep_freed: bool = True
-    """Keep freed CPU memory in the process for reuse: fewer page faults in each step; false: the C
-    library returns it to the system (malloc trim and mmap thresholds of glibc; others: no
-    effect)."""
+    """Keep freed CPU memory in the process, for fewer page faults (malloc trim and mmap thresholds
+    of glibc; others: no effect); false: return it to the system."""

@@ -29,8 +29,8 @@ class MuP(Config):
     """muP base width: dim of the model that hyperparameters were tuned on."""
 
     base_head_dim: int | None = field(default=None, ge=1)
-    """muP base head dimension: attention is scaled by sqrt(base_head_dim) / head_dim; null: the
-    model's head_dim, which gives the usual 1 / sqrt(head_dim)."""
+    """muP base head dimension: attention is scaled by sqrt(base_head_dim) / head_dim; null:
+    head_dim, the usual scale."""
 
 
 RULES = (
@@ -82,8 +82,8 @@ class Transformer(
             "num_query_groups",
         ),
     )
-    """Number of key-value heads (grouped-query attention, GQA), each shared by heads / kv_heads
-    query heads. Unless given heads (multi-head attention); 1: multi-query attention (MQA)."""
+    """Number of key-value heads (grouped-query attention, GQA); 1: multi-query attention (MQA).
+    Unless given heads."""
 
     head_dim: int = derived(ge=2, also_called=("head_size", "kv_channels", "d_head"))
     """Head dimension, even. Unless given dim / heads; heads * head_dim may differ from dim."""
@@ -91,9 +91,9 @@ class Transformer(
     ffn_dim: int = derived(
         ge=1, also_called=("intermediate_size", "ffn_hidden_size", "d_ff", "ffn_hidden_dim")
     )
-    """Intermediate size (hidden width) of the feed-forward network (MLP). Unless given
-    ffn_multiplier * 4 * dim, or for gated activations ffn_multiplier * 8/3 * dim, so that three
-    matrices have as many parameters as two; rounded up to a multiple of ffn_multiple_of."""
+    """Intermediate size of the feed-forward network (MLP). Unless given ffn_multiplier * 4 * dim,
+    for gated activations ffn_multiplier * 8/3 * dim, which have three matrices instead of two;
+    rounded up to a multiple of ffn_multiple_of."""
 
     ffn_multiplier: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("ffn_dim_multiplier",)
@@ -101,8 +101,8 @@ class Transformer(
     """FFN multiplier: factor of a derived ffn_dim, before rounding."""
 
     ffn_multiple_of: int = field(default=64, ge=1, also_called=("multiple_of",))
-    """FFN rounding (multiple_of): a derived ffn_dim is rounded up to a multiple of this; multiples
-    of 64 suit tensor cores."""
+    """FFN rounding (multiple_of): a derived ffn_dim is rounded up to a multiple of this; 64 suits
+    tensor cores."""
 
     activation: Literal[
         "swiglu", "geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu", "relu_squared"
@@ -116,8 +116,8 @@ class Transformer(
             "relu_squared": ("relu2", "squared_relu"),
         },
     )
-    """Activation function of the feed-forward network. The glu ones are gated by a second
-    projection, as in SwiGLU (Shazeer, 2020)."""
+    """Activation function of the feed-forward network; the glu ones are gated by a second
+    projection (Shazeer, 2020)."""
 
     ffn_bias: bool = field(default=False, before=False, also_called=("mlp_bias",))
     """FFN bias (mlp_bias): bias in the projections of the feed-forward network."""
@@ -128,8 +128,8 @@ class Transformer(
         also_called=("position_embedding_type", "position_embedding"),
         values_also_called={"rotary": ("rope",), "learned": ("absolute", "learned_absolute")},
     )
-    """Position encoding. rotary: RoPE on queries and keys; learned: absolute position embeddings,
-    added to token embeddings; none: no encoding, order only by the causal mask (NoPE)."""
+    """Position encoding. rotary: RoPE on queries and keys; learned: absolute position embeddings;
+    none: order only by the causal mask (NoPE)."""
 
     rope_base: float = field(
         default=10_000.0,
@@ -142,8 +142,8 @@ class Transformer(
     rope_base_sliding: float | None = field(
         default=None, gt=1, before=None, also_called=("rope_local_base_freq", "rope_local_theta")
     )
-    """RoPE theta of sliding-window layers, to which rope_scaling does not apply then (Gemma 3's
-    rope_local_base_freq); null: rope_base, with rope_scaling."""
+    """RoPE theta of sliding-window layers, without rope_scaling (Gemma 3's rope_local_base_freq);
+    null: rope_base, with rope_scaling."""
 
     rope_scaling: RopeScaling | None = field(
         default=None, before=None, also_called=("rope_parameters", "rope_scaling_type")
@@ -205,8 +205,8 @@ class Transformer(
         role=RUNTIME,
         also_called=("attn_implementation", "sdpa_backend", "attn_backend", "attn_impl"),
     )
-    """Attention implementation (attn_implementation). auto: sdpa (scaled dot-product attention), or
-    eager where the model needs what sdpa does not support."""
+    """Attention implementation (attn_implementation). auto: sdpa, or eager where the model needs
+    what sdpa does not support."""
 
     mla: MLA | None = field(default=None, before=None, also_called=("multi_latent_attention",))
     """Multi-head latent attention (MLA, DeepSeek-V2) in place of grouped-query attention; null:
@@ -225,8 +225,8 @@ class Transformer(
     norm_placement: Literal["pre", "post", "both"] = field(
         default="pre", before="pre", also_called=("normalization_order",)
     )
-    """Norm placement. Pre-norm: on the inputs of attention and feed-forward; post-norm: on their
-    outputs, before the residual addition; or both (sandwich norm, Gemma)."""
+    """Norm placement on attention and feed-forward. pre: on inputs; post: on outputs, before the
+    residual addition; both: sandwich norm (Gemma)."""
 
     norm_eps: float = field(
         default=1e-5,
@@ -240,14 +240,14 @@ class Transformer(
         gt=0, lt=math.inf, also_called=("initializer_range", "init_method_std")
     )
     """Initializer range: standard deviation of initial weights. Unless given sqrt(2 / (5 * dim)),
-    the small init of Nguyen and Salazar, 2019: 0.056 for dim = 128, 0.01 for dim = 4096; with muP
-    computed from mup.base_dim."""
+    the small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP computed from
+    mup.base_dim."""
 
     residual_init: Literal["depth_scaled", "plain"] = field(
         default="depth_scaled", before="depth_scaled"
     )
-    """Depth-scaled initialization (GPT-2) of the output projections to the residual stream:
-    init_std / sqrt(2 * layers), or init_std as for all others."""
+    """Initialization of the projections to the residual stream. depth_scaled: init_std / sqrt(2 *
+    layers) (GPT-2); plain: init_std."""
 
     mup: MuP | None = field(default=None, before=None, also_called=("use_mup",))
     """Maximal update parametrization (muP); null: none."""
@@ -255,9 +255,8 @@ class Transformer(
     vocab_size: int | None = field(
         default=None, ge=1, before=None, also_called=("n_vocab", "vocabulary_size")
     )
-    """Vocabulary size: rows of the token embedding and number of logits, at least the tokenizer's
-    size. null: the tokenizer's size rounded up to vocab_multiple_of; the padding rows are never
-    predicted."""
+    """Vocabulary size: rows of the embedding and logits, at least the tokenizer's size. null: that
+    size rounded up to vocab_multiple_of; the padding rows are never predicted."""
 
     vocab_multiple_of: int = field(
         default=1,
@@ -265,8 +264,8 @@ class Transformer(
         before=1,
         also_called=("padded_vocab_multiple", "make_vocab_size_divisible_by", "padding_multiple"),
     )
-    """Vocabulary padding: the embedding's rows are rounded up to a multiple of this; multiples of
-    64 suit tensor cores."""
+    """Vocabulary padding: the embedding's rows are rounded up to a multiple of this; 64 suits
+    tensor cores."""
 
     embedding_scale: float = field(
         default=1.0, gt=0, lt=math.inf, before=1.0, also_called=("embedding_multiplier",)

@@ -37,8 +37,8 @@ class HuggingFaceModel(
     """Causal language model of the transformers library."""
 
     config: str = derived(also_called=("config_path", "config_name"))
-    """Hugging Face config.json: a directory, a Hub repository id, or a model_type of transformers,
-    such as llama, with its defaults. Unless given, the one beside the pretrained weights."""
+    """Hugging Face config.json: a directory, a Hub id, or a model_type of transformers (llama) with
+    its defaults. Unless given, the one beside the pretrained weights."""
 
     overrides: Free = field(factory=Free, also_called=("foundation", "config_overrides"))
     """Overrides of config.json, by its own keys, such as num_hidden_layers."""

@@ -17,8 +17,8 @@ class ModelConfig(Config, rules=RULES):
     max_sequence_length: int = derived(
         ge=1, also_called=("max_position_embeddings", "n_positions", "n_ctx")
     )
-    """Maximum sequence length (context length) in tokens; generation drops earlier tokens. Unless
-    given, a training job sets it to batch.sequence_length."""
+    """Maximum sequence length (context length) in tokens; generation drops earlier ones. Unless
+    given batch.sequence_length."""
 
     pretrained: str | None = field(
         default=None,
@@ -32,5 +32,5 @@ class ModelConfig(Config, rules=RULES):
             "initial_load_path",
         ),
     )
-    """Pretrained weights to start from: directory of a run, of a checkpoint or of a Hugging Face
-    model, or a Hub repository id; null: random initialization."""
+    """Pretrained weights to start from: a directory (run, checkpoint, Hugging Face model) or Hub
+    id; null: random initialization."""

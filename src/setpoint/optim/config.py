@@ -77,8 +77,8 @@ class AdamW(
     implementation: Implementation = field(
         default="auto", role=RUNTIME, also_called=("fused", "foreach")
     )
-    """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors at
-    once; loop: tensor by tensor (for-loop); auto: fused where the device supports it."""
+    """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors; loop:
+    tensor by tensor; auto: fused where supported."""
 
 
 class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SGD.from_config"):
@@ -86,7 +86,7 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SG
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
     """L2 weight decay (not decoupled): weight_decay * weight is added to the gradient, as in
-    PyTorch's SGD. Parameters of the kinds in no_decay have none."""
+    PyTorch's SGD."""
 
     momentum: float = field(default=0.9, ge=0, lt=1)
     """Momentum: decay rate of the momentum buffer, a running sum of gradients; 0: plain SGD."""
@@ -100,8 +100,8 @@ class SGD(OptimizerConfig, type="sgd", owner="setpoint.optim.torch_optimizers:SG
     implementation: Implementation = field(
         default="auto", role=RUNTIME, also_called=("fused", "foreach")
     )
-    """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors at
-    once; loop: tensor by tensor (for-loop); auto: fused where the device supports it."""
+    """PyTorch's implementation. fused: one kernel; foreach: each operation over all tensors; loop:
+    tensor by tensor; auto: fused where supported."""
 
     @property
     def keeps_state(self) -> bool:
@@ -183,9 +183,8 @@ class Muon(OptimizerConfig, type="muon", owner="setpoint.optim.muon:Muon.from_co
     adjust_lr: Literal["original", "match_rms_adamw"] = field(
         default="original", also_called=("muon_adjust_lr_fn", "adjust_lr_fn")
     )
-    """Learning rate adjustment of a matrix with A outputs and B inputs. original: times sqrt(max(1,
-    A / B)). match_rms_adamw: times 0.2 * sqrt(max(A, B)), so that AdamW's lr and weight decay can
-    be used."""
+    """Learning rate factor of a matrix with A outputs and B inputs. original: sqrt(max(1, A / B));
+    match_rms_adamw: 0.2 * sqrt(max(A, B)), for AdamW's lr and weight decay."""
 
     adamw_lr: float | None = field(default=None, gt=0, lt=inf, also_called=("muon_adam_lr",))
     """Peak learning rate of the parameters trained by AdamW; null: lr."""
@@ -245,13 +244,13 @@ class ScheduleFreeAdamW(
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf)
     """Decoupled weight decay at the point y where gradients are computed: lr * weight_decay * y is
-    subtracted at each step. Parameters of the kinds in no_decay have none."""
+    subtracted at each step."""
 
     betas: tuple[float, float] = field(
         default=(0.9, 0.999), item_gt=0, item_lt=1, also_called=BETAS
     )
-    """Betas (beta1, beta2): weight of the average x in the point y where gradients are computed
-    (interpolation), and decay rate of the running mean of the squared gradient."""
+    """Betas (beta1, beta2): weight of the average x in the point y where gradients are computed,
+    and decay rate of the mean squared gradient."""
 
     eps: float = field(default=1e-8, gt=0, lt=inf, also_called=EPS)
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
@@ -283,8 +282,8 @@ class AnyPrecisionAdamW(
     """Adam epsilon: added to the denominator, the root of the mean squared gradient."""
 
     rounding: Literal["nearest", "stochastic"] = "stochastic"
-    """Rounding of bf16 weights and optimizer state: nearest, or stochastic, up or down at random so
-    that small changes are kept on average. fp32 values are not rounded."""
+    """Rounding of bf16 weights and optimizer state; stochastic: up or down at random, so that small
+    changes are kept on average."""
 
 
 class Adafactor(
@@ -299,16 +298,14 @@ class Adafactor(
         tags=("learning_rate",),
         also_called=("learning_rate", "base_lr", "max_lr", "peak_lr"),
     )
-    """Peak learning rate; relative: a step changes a weight tensor by min(lr, 1 / sqrt(step)) times
+    """Peak relative learning rate: a step changes a weight tensor by min(lr, 1 / sqrt(step)) times
     its root mean square (RMS), at least eps2."""
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
-    """Decoupled weight decay: weights are multiplied by 1 - lr * weight_decay at each step.
-    Parameters of the kinds in no_decay have none."""
+    """Decoupled weight decay: weights are multiplied by 1 - lr * weight_decay at each step."""
 
     beta2_decay: float = field(default=-0.8, lt=0, ge=-1, also_called=("decay_rate",))
-    """Decay exponent of beta2 (decay_rate): beta2 = 1 - step ^ beta2_decay, so that the running
-    mean of the squared gradient gets longer."""
+    """Decay exponent of beta2 (decay_rate): beta2 = 1 - step ^ beta2_decay."""
 
     eps1: float | None = field(default=None, gt=0, lt=inf)
     """Epsilon 1: minimum of the mean squared gradient; null: machine epsilon of the dtype
@@ -331,8 +328,7 @@ class ImportedOptimizer(
     by_parameter: ClassVar[bool] = False
 
     weight_decay: float = field(default=0.0, ge=0, lt=inf)
-    """Weight decay, passed to the target, which defines it: decoupled or added to the gradient.
-    Parameters of the kinds in no_decay have none."""
+    """Weight decay, passed to the target, which defines it: decoupled or added to the gradient."""
 
     def _mistakes(self) -> Iterator[Problem]:
         from setpoint.config import parameters_of, takes_parameter

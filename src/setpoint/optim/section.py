@@ -20,8 +20,8 @@ class Group(Config):
     """Parameter group with its own settings."""
 
     pattern: str = field(also_called=("regex", "params_rule"))
-    """Regular expression searched in the full name of each parameter; the first group that matches
-    takes it. `^` and `$` anchor it."""
+    """Regular expression searched in full parameter names; the first group that matches takes a
+    parameter."""
 
     lr_multiplier: float = field(default=1.0, ge=0, lt=inf, also_called=("lr_mult", "lr_scale"))
     """Learning rate multiplier of the group."""
@@ -86,14 +86,14 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     """Peak learning rate; the schedule multiplies it by its factor at each step."""
 
     weight_decay: float = field(default=0.1, ge=0, lt=inf, also_called=("wd", "l2"))
-    """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step. Parameters of
-    the kinds in no_decay have none."""
+    """Decoupled weight decay: lr * weight_decay * weight is subtracted at each step, but for the
+    kinds in no_decay."""
 
     no_decay: tuple[Kind, ...] = field(
         factory=lambda: ("norm", "bias", "vector"), before=["norm", "bias", "vector"]
     )
     """Parameter kinds without weight decay. norm includes a norm's bias; matrix, vector and tensor
-    (3 or more dimensions, as of a convolution) are parameters of no other kind."""
+    (3 or more dimensions) are of no other kind."""
 
     no_decay_patterns: tuple[str, ...] = field(
         default=(), before=[], also_called=("no_decay_params", "no_decay_modules")
@@ -103,14 +103,13 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
     groups: tuple[Group, ...] = field(
         default=(), before=[], also_called=("param_groups", "parameter_groups")
     )
-    """Parameter groups with their own settings, selected by patterns on parameter names; all others
-    have the settings of this section."""
+    """Parameter groups with their own settings, by patterns on parameter names."""
 
     frozen: tuple[str, ...] = field(
         default=(), before=[], also_called=("freeze", "frozen_parameters", "freeze_params")
     )
-    """Frozen parameters: regular expressions searched in parameter names. Those that match keep
-    their weights, and have no gradients, master weights or optimizer state."""
+    """Frozen parameters: regular expressions searched in parameter names. Those that match have no
+    gradients, master weights or optimizer state."""
 
     clip_norm: float | None = derived(
         gt=0,
@@ -125,14 +124,14 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
             "gradient_clip",
         ),
     )
-    """Gradient clipping by global norm (max_grad_norm): gradients are scaled down to this norm;
-    null: off. The norm is logged in any case. Unless given 1, or null if clip_value is given."""
+    """Gradient clipping by global norm (max_grad_norm); null: off, the norm is logged all the same.
+    Unless given 1, or null if clip_value is given."""
 
     clip_value: float | None = field(
         default=None, gt=0, lt=inf, before=None, also_called=("clip_grad_value", "max_grad_value")
     )
-    """Gradient clipping by value: each element is clamped to [-clip_value, clip_value]; excludes
-    clip_norm; null: off."""
+    """Gradient clipping of each element to [-clip_value, clip_value]; excludes clip_norm; null:
+    off."""
 
     @property
     def keeps_state(self) -> bool:

@@ -16,8 +16,8 @@ class Parallel(Config, role=RUNTIME, rules=RULES):
     """Device and number of ranks."""
 
     world_size: int = field(default=1, ge=1, also_called=("num_processes", "num_gpus", "n_gpus"))
-    """World size: number of ranks, set by the launcher's WORLD_SIZE or --world-size. check takes
-    any number; training runs on 1 in this version."""
+    """World size: number of ranks, set by WORLD_SIZE or --world-size. check takes any number;
+    training runs on 1 in this version."""
 
     device: Literal["auto", "cpu", "cuda"] = field(
         default="auto",

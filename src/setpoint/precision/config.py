@@ -48,8 +48,8 @@ class Float8(Config):
     recipe: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] = field(
         default="tensorwise", also_called=("float8_recipe", "recipe_name")
     )
-    """Scaling recipe: one scale per tensor (tensorwise), per row (rowwise), or per row with weight
-    gradients in bf16 (rowwise_with_gw_hp)."""
+    """Scaling recipe: a scale per tensor or per row; rowwise_with_gw_hp: weight gradients in
+    bf16."""
 
     skip: tuple[str, ...] = field(factory=lambda: SKIP, also_called=("filter_fqns",))
     """Regular expressions searched in the names of linear layers, which stay in bf16."""
@@ -82,8 +82,8 @@ class Precision(Config):
         also_called=("bf16", "fp16", "dtype", "torch_dtype", "mixed_precision_param"),
         values_also_called=NAMES_16,
     )
-    """Compute dtype of matrix products (autocast). bf16 is about twice as fast as fp32 where the
-    hardware supports it; fp16 needs a GPU and loss scaling."""
+    """Compute dtype of matrix products (autocast). bf16 is about twice as fast as fp32 where
+    supported; fp16 needs a GPU."""
 
     reduce: Stored | None = field(
         default=None,
@@ -97,8 +97,8 @@ class Precision(Config):
     master: Literal["fp32"] | None = field(
         default=None, before=None, also_called=("master_weights", "master_dtype")
     )
-    """Master weights dtype: a copy of bf16 weights that the optimizer steps on, and that the
-    model's weights are rounded from; null: none, the optimizer steps on the model's weights."""
+    """Master weights dtype: a copy of bf16 weights that the optimizer steps on and the model's are
+    rounded from; null: none."""
 
     optimizer_state: Stored | None = field(
         default=None,

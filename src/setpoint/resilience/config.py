@@ -18,12 +18,11 @@ class GarbageCollection(Config, role=RUNTIME):
     """Garbage collection interval; there is one collection at the start as well."""
 
     generation: int = field(default=1, ge=0, le=2)
-    """Garbage collection generation (gc.collect): 0 youngest objects; 1 those that survived one
-    collection as well; 2 all objects made since the start."""
+    """Garbage collection generation (gc.collect). 0: youngest objects; 1: also survivors of one
+    collection; 2: all made since the start."""
 
     automatic: bool = field(default=False, also_called=("disable_automatic",))
-    """Keep automatic garbage collection on as well (gc.enable). The state before the run is
-    restored at its end."""
+    """Keep automatic garbage collection on as well (gc.enable)."""
 
     @check
     def _check_every(self) -> Iterator[Problem]:
@@ -73,12 +72,12 @@ class TrainingResilience(Resilience, role=RUNTIME):
         lt=inf,
         also_called=("preemption_timeout", "signal_grace_period", "kill_wait"),
     )
-    """Grace period in seconds: after Ctrl-C or SIGTERM the current step is finished and a
-    checkpoint is saved; when the period is over the process exits without one. Set it below the
-    kill timeout of your scheduler. A save in progress is not interrupted."""
+    """Grace period in seconds, in which Ctrl-C and SIGTERM finish the step and save a checkpoint;
+    then the process exits without one, but finishes a save in progress. Keep it below the kill
+    timeout of your scheduler."""
 
     non_finite: NonFinite = field(
         factory=FailNonFinite, also_called=("skip_nan_steps", "nan_policy", "terminate_on_nan")
     )
-    """Non-finite loss or gradient norm: fail, skip or rollback. In fp16 gradients that overflow are
-    skipped in any case, while the scale of the loss falls."""
+    """Non-finite loss or gradient norm: what to do. In fp16, steps that overflow are skipped in any
+    case, and the loss scale falls."""

@@ -50,9 +50,8 @@ class Tracking(Config, role=RUNTIME):
     flops: Literal["palm", "palm_causal", "all_parameters"] = field(
         default="palm", also_called=("mfu_formula", "flops_formula")
     )
-    """FLOPs per token for model FLOPs utilization (MFU). palm: 6 N + 12 L H Q S, N being the
-    parameters of matrix products; palm_causal: with half the attention term; all_parameters: N
-    being all parameters."""
+    """FLOPs per token for MFU. palm: 6 N + 12 L H Q S, N being the parameters of matrix products;
+    palm_causal: half the attention term; all_parameters: N being all parameters."""
 
     peak_flops: float | None = field(
         default=None, gt=0, lt=inf, also_called=("gpu_peak_flops", "flops_promised")

@@ -26,8 +26,7 @@ class Batch(Config):
             "batch_size",
         ),
     )
-    """Global batch size: sequences per optimizer step over all ranks, micro_size * accumulation *
-    ranks; 8 if no size is given."""
+    """Global batch size: sequences per optimizer step over all ranks; 8 if no size is given."""
 
     micro_size: int = derived(
         ge=1,
@@ -59,8 +58,8 @@ class Batch(Config):
             "gradient_accumulation",
         ),
     )
-    """Gradient accumulation steps: forward and backward passes per optimizer step on each rank; 1
-    unless it follows from the others."""
+    """Gradient accumulation: forward and backward passes per optimizer step on each rank; 1 unless
+    it follows from the sizes."""
 
     sequence_length: int = field(
         default=256,

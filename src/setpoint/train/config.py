@@ -103,8 +103,8 @@ class Job(
             "max_duration",
         ),
     )
-    """Training duration (max steps, epochs, tokens or time): a count with a unit, or a list of
-    which the first to be reached ends training. May be raised on resume."""
+    """Training duration (max steps, epochs, tokens or time); of a list the first to be reached
+    counts. May be raised on resume."""
 
     deterministic: bool = field(
         default=False,

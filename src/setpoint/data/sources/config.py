@@ -34,8 +34,7 @@ class Filter(Config, role=IDENTITY):
     """Limits on the documents of a source."""
 
     shortest: int = field(default=0, ge=0, also_called=("min_length", "min_len"))
-    """Shortest document in bytes of text, or in tokens where the source has tokens; shorter ones
-    are left out."""
+    """Shortest document in bytes of text, or in tokens where the source has tokens."""
 
     longest: int | None = field(default=None, ge=1, also_called=("max_doc_length", "max_chars"))
     """Longest document, in the same units; null: no limit."""
@@ -48,7 +47,7 @@ class Filter(Config, role=IDENTITY):
     shards: int | None = field(
         default=None, ge=2, also_called=("num_shards", "dataset_shard_num", "shard_count")
     )
-    """Number of parts that the documents are divided into by a hash of their names; null: one."""
+    """Parts that documents are divided into by a hash of their names; null: one."""
 
     shard: int = field(
         default=0, ge=0, also_called=("shard_index", "shards_idx", "dataset_shard_idx")
@@ -81,8 +80,8 @@ class SourceConfig(Config, role=IDENTITY):
     weight: float | None = field(
         default=None, ge=0, lt=inf, before=None, also_called=("sampling_ratio", "proportion")
     )
-    """Mixture weight: share of the training sequences relative to the other sources; null for all:
-    no mixture, each document once per epoch. 0: none, until a phase gives it some."""
+    """Mixture weight: share of training sequences relative to other sources. 0: none until a phase
+    gives it some; null for all: no mixture, each document once per epoch."""
 
     epochs: float | None = field(default=None, gt=0, lt=inf, before=None)
     """Epoch limit in a mixture: passes over the source after which the others share its place;
@@ -172,8 +171,8 @@ class Text(
     unset: a file is a document."""
 
     format: Format | None = field(default=None, before=None, also_called=("ds_type", "file_type"))
-    """File format; null: by each file's suffix, .jsonl, .ndjson, .csv, .tsv, .parquet, .arrow,
-    .feather, and text for any other. A .gz, .bz2, .xz or .zst after it is decompressed."""
+    """File format; null: by each file's suffix, text if unknown. A .gz, .bz2, .xz or .zst after it
+    is decompressed."""
 
     # The last one: from here on `field` is this.
     field: str = field(
@@ -181,8 +180,7 @@ class Text(
         before="text",
         also_called=("text_field", "text_column", "content_field", "hf_dataset_text_field"),
     )
-    """Field that holds the text, in files of records: a column, or a key, dotted for what is
-    nested: "meta.text"."""
+    """Field that holds the text in records, dotted for what is nested: "meta.text"."""
 
     @check
     def _check_paths(self) -> Iterator[Problem]:
@@ -214,19 +212,19 @@ class Conversations(
     """Source name: prefix of its documents' names, unique among the sources."""
 
     paths: tuple[str, ...] = field()
-    """Files, folders, globs and URLs of JSON Lines, CSV, Parquet or Arrow, as in text. A row has
-    `messages` (role, content, tool_calls), `conversations` (from, value), `prompt` and
-    `completion`, `instruction` and `output`, or `input_ids` and `labels`."""
+    """Files, folders, globs and URLs of JSON Lines, CSV, Parquet or Arrow. A row has `messages`,
+    `conversations`, `prompt` and `completion`, `instruction` and `output`, or `input_ids` and
+    `labels`."""
 
     template: str | None = field(
         default=None, also_called=("chat_template", "prompt_template", "chat_template_path")
     )
-    """Chat template: plain, alpaca, chatml or llama3, another of the tokenizer's by its name, or a
-    Jinja file; null: the tokenizer's own."""
+    """Chat template: plain, alpaca, chatml, llama3, one of the tokenizer's by name, or a Jinja
+    file; null: the tokenizer's own."""
 
     loss_on: Literal["answers", "last_answer", "all"] = "answers"
-    """Tokens that are trained on. answers: those of the assistant's messages with their end of
-    turn; last_answer: the last of these; all: every token."""
+    """Tokens trained on. answers: the assistant's messages with their end of turn; last_answer: the
+    last of these; all: every token."""
 
     untrained: Literal["error", "drop"] = "error"
     """Rows in which no token is trained on. drop: they are left out."""
@@ -274,7 +272,7 @@ class HubDataset(
     """Reference to the access token of the hub: "env:HF_TOKEN"; null: that of `hf auth login`."""
 
     streaming: bool = field(default=False, role=RUNTIME, also_called=("hf_streaming", "stream"))
-    """Read the files as they are needed instead of downloading them first. The documents are the
+    """Read files as they are needed instead of downloading them first. The documents are the
     same."""
 
     # The last one: from here on `field` is this.
@@ -307,12 +305,12 @@ class Tokens(
     """Source name: prefix of its documents' names, unique among the sources."""
 
     paths: tuple[str, ...] = field(also_called=("token_files", "bin_files", "shard_dir"))
-    """Files (.npy, .bin), folders and globs, relative to the working directory, which are mapped
-    into memory; or folders that `setpoint data prepare` wrote."""
+    """Files (.npy, .bin), folders and globs, mapped into memory; or folders that `setpoint data
+    prepare` wrote."""
 
     token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
-    """Token dtype of .bin files without header or .idx, such as nanoGPT's uint16; null: as the
-    files say."""
+    """Token dtype of .bin files without header or .idx (nanoGPT: uint16); null: as the files
+    say."""
 
     separator: int | None = field(
         default=None, ge=0, also_called=("eod_id", "eos_token_id", "bos_token_id")
@@ -337,15 +335,14 @@ class Random(SourceConfig, type="random", owner="setpoint.data.sources.random:Ra
     """Document length in bytes."""
 
     pattern: Literal["markov", "uniform"] = "markov"
-    """Byte distribution. markov: each byte depends on the one before (first-order Markov chain);
-    uniform: independent bytes, which no model can predict."""
+    """Byte distribution. markov: each byte depends on the one before; uniform: independent bytes,
+    which no model can predict."""
 
     alphabet: int = field(default=64, ge=2, le=256)
     """Alphabet size: number of distinct byte values, starting at the space (32)."""
 
     seed: int = field(default=0, ge=0)
-    """Seed of the text, separate from the job's seed, so that jobs with different seeds can train
-    on the same text."""
+    """Seed of the text, apart from the job's."""
 
     def most_tokens(self) -> int:
         """See `SourceConfig.most_tokens`."""

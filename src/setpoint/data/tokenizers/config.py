@@ -39,8 +39,8 @@ class HuggingFace(
     id. Its content is part of the data's digest."""
 
     separator: str | None = field(default=None, also_called=("eod_token", "eot_token"))
-    """Document separator token, put before, between and after documents; null: the tokenizer's
-    end-of-text token, or else its beginning-of-text token."""
+    """Document separator token, before, between and after documents; null: the tokenizer's
+    end-of-text token, else its beginning-of-text token."""
 
     @check
     def _check_path(self) -> Iterator[Problem]:

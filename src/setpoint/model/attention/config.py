@@ -31,8 +31,7 @@ class MLA(Config):
     """q_lora_rank: rank of the low-rank query projection; null: queries are projected directly."""
 
     kv_rank: int = field(ge=1, also_called=("kv_lora_rank",))
-    """kv_lora_rank: rank of the shared low-rank projection of keys and values, the part that a KV
-    cache keeps."""
+    """kv_lora_rank: rank of the projection of keys and values, the part that a KV cache keeps."""
 
     rope_head_dim: int = field(ge=2, also_called=("qk_rope_head_dim",))
     """qk_rope_head_dim: head dimensions with RoPE, even; all heads share these dimensions of the

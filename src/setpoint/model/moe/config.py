@@ -36,14 +36,14 @@ class SigmoidTopK(
     """
 
     bias_rate: float = field(default=0.001, ge=0, lt=inf, also_called=("bias_update_speed",))
-    """Bias update speed (gamma of auxiliary-loss-free load balancing, DeepSeek-V3): change of each
+    """Bias update speed (gamma of auxiliary-loss-free balancing, DeepSeek-V3): change of an
     expert's bias per step; 0: no bias."""
 
     bias_schedule: Literal["constant", "cosine_decay", "linear_warmup"] = field(
         default="constant", also_called=("moe_bias_schedule",)
     )
-    """Schedule of bias_rate. constant; cosine_decay: to zero at the end of training; linear_warmup:
-    from zero, over the first tenth."""
+    """Schedule of bias_rate. cosine_decay: to zero at the end of training; linear_warmup: from
+    zero, over the first tenth."""
 
     @dead("bias_schedule")
     def _bias_schedule_is_dead(self) -> str | None:
@@ -66,8 +66,8 @@ class MoE(Config):
     """Intermediate size of each expert (moe_intermediate_size); null: the model's ffn_dim."""
 
     every: int = field(default=1, ge=1, also_called=("moe_frequency", "decoder_sparse_step"))
-    """MoE layer frequency (decoder_sparse_step): layer i, counted from 0, is a MoE layer if i + 1
-    is a multiple of this."""
+    """MoE layer frequency (decoder_sparse_step): layer i, from 0, is MoE if i + 1 is a multiple of
+    this."""
 
     first_dense: int = field(default=0, ge=0, also_called=("first_k_dense_replace",))
     """Number of dense layers at the start (first_k_dense_replace), whatever `every` says."""
@@ -75,8 +75,8 @@ class MoE(Config):
     shared_experts: int = field(
         default=0, ge=0, also_called=("moe_shared_experts", "n_shared_experts")
     )
-    """Shared experts, which process every token beside its routed experts, with weight 1; built as
-    one network of shared_experts times the width."""
+    """Shared experts, which process every token with weight 1; built as one network of
+    shared_experts times the width."""
 
     router: RouterConfig = field(factory=SoftmaxTopK, also_called=("moe_router",))
     """Router: chooses the experts of each token."""
@@ -98,7 +98,7 @@ class MoE(Config):
         also_called=("moe_aux_loss_weight", "router_aux_loss_coef", "aux_loss_alpha"),
     )
     """Load-balancing loss coefficient (router_aux_loss_coef, Switch Transformer): weight of experts
-    * sum(f * P) of each layer, where f is an expert's share of assignments and P its mean score."""
+    * sum(f * P) of each layer, f being an expert's share of assignments, P its mean score."""
 
     sequence_balance_loss: float = field(
         default=0.0, ge=0, lt=inf, also_called=("moe_sequence_aux_loss_weight",)
@@ -118,17 +118,17 @@ class MoE(Config):
     capacity_factor: float | None = field(
         default=None, gt=0, lt=inf, also_called=("moe_capacity_factor", "expert_capacity_factor")
     )
-    """Expert capacity factor: in training an expert processes its first ceil(tokens * top_k /
-    experts * capacity_factor) tokens and drops the others; null: dropless."""
+    """Expert capacity factor: in training an expert drops all but its first ceil(tokens * top_k /
+    experts * capacity_factor) tokens; null: dropless."""
 
     gradient_scale: bool = field(default=False, also_called=("moe_gradient_scale",))
     """Scale each expert's gradient by mean load / its load; outputs and the router's gradient are
     unchanged."""
 
     load_sequences: int | None = derived(ge=1, before=None)
-    """Number of sequences over which expert load is counted for balance_loss, capacity_factor and
+    """Sequences over which expert load is counted for balance_loss, capacity_factor and
     gradient_scale; batch.micro_size must be a multiple of it. Unless given batch.micro_size if one
-    of these is used; null: a whole micro-batch."""
+    of these is used; null: a micro-batch."""
 
     packed: bool = field(default=True, also_called=("moe_packed_experts",))
     """Store each projection of all experts as one tensor instead of one module per expert."""
@@ -136,8 +136,8 @@ class MoE(Config):
     implementation: Literal["auto", "grouped", "loop"] = field(
         default="auto", role=RUNTIME, also_called=("moe_implementation", "experts_implementation")
     )
-    """Expert implementation. grouped: one grouped matrix product, of packed experts; loop: expert
-    by expert; auto: grouped (the faster) where PyTorch supports the device and dtype."""
+    """Expert implementation. grouped: one matrix product of packed experts, faster; loop: expert by
+    expert; auto: grouped where PyTorch supports device and dtype."""
 
     @property
     def counts_load(self) -> bool:

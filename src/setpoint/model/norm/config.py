@@ -13,8 +13,8 @@ class RMSNorm(NormConfig, type="rms_norm", owner="setpoint.model.norm.norms:RMSN
     """Root-mean-square norm (Zhang and Sennrich, 2019): x / rms(x) * weight."""
 
     zero_centered: bool = field(default=False, before=False)
-    """Zero-centered weight (Gemma): the parameter is weight - 1, so that weight decay pulls the
-    weight towards 1."""
+    """Zero-centered weight (Gemma): the parameter is weight - 1, so weight decay pulls towards
+    1."""
 
 
 class LayerNorm(NormConfig, type="layer_norm", owner="setpoint.model.norm.norms:LayerNorm"):

@@ -99,9 +99,8 @@ class Spanning(ScheduleConfig):
     horizon: Duration | None = derived(
         before=None, also_called=HORIZON, formerly=_in_steps("horizon_steps")
     )
-    """Horizon: the end that shares (percent) refer to, in a unit of its own: 1000 steps, 1e9
-    tokens, 3 epochs, 30 min, or a list of which the nearest counts. Unless given, a training job
-    sets it to its duration; null if no length is a share."""
+    """Horizon: end that shares (percent) refer to. Unless given, the job's duration; null if no
+    length is a share."""
 
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
@@ -130,14 +129,12 @@ class Warmed(Spanning):
     warmup: Length = field(
         default=Length(0), also_called=WARMUP, formerly=_in_steps("warmup_steps")
     )
-    """Length of the linear warm-up: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs, 5 min),
-    or a share of the horizon (5 %). Its last step has the full learning rate."""
+    """Length of the linear warm-up; its last step has the full learning rate."""
 
     warmup_from: float = field(
         default=0.0, ge=0, le=1, before=0.0, also_called=("lr_start", "warmup_start_factor")
     )
-    """Warm-up start factor, as a fraction of the peak learning rate; the first step is one
-    increment above it."""
+    """Warm-up start factor on the peak learning rate; the first step is one increment above it."""
 
     @property
     def rises_over(self) -> Length:
@@ -159,8 +156,8 @@ class Moving(ScheduleConfig):
     """Schedules that are curves over the whole run."""
 
     by: By = field(default="step", before="step", also_called=("interval",))
-    """Unit of progress. step: by steps; tokens: by trained tokens, of full batches; epoch: by
-    steps, but constant within an epoch."""
+    """Unit of progress. tokens: without padding, over those of a full batch; epoch: steps, but
+    constant within an epoch."""
 
     @property
     def moved_by(self) -> By:
@@ -198,16 +195,13 @@ class Decaying(Moving, Warmed):
     """Schedules that decay to a floor at a known end."""
 
     warmup: Length = derived(also_called=WARMUP, formerly=_in_steps("warmup_steps"))
-    """Length of the linear warm-up: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs, 5 min),
-    or a share of the horizon (5 %). Its last step has the full learning rate. Unless given a
-    twentieth of the horizon, rounded down to whole steps where it is in steps."""
+    """Length of the linear warm-up; its last step has the full learning rate. Unless given a
+    twentieth of the horizon, in steps rounded down."""
 
     horizon: Duration = derived(  # pyright: ignore[reportIncompatibleVariableOverride]
         also_called=HORIZON, formerly=_in_steps("horizon_steps")
     )
-    """Horizon: end of the decay (max_steps), in a unit of its own: 1000 steps, 1e9 tokens, 3
-    epochs, 30 min, or a list of which the nearest counts. Unless given, a training job sets it to
-    its duration."""
+    """Horizon: end of the decay (max_steps). Unless given, the job's duration."""
 
     floor: float = field(default=0.1, ge=0, le=1, also_called=FLOOR)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
@@ -276,8 +270,7 @@ class Polynomial(Decaying, type="polynomial", owner="setpoint.optim.schedule.bui
     """Power of the polynomial; 1 is linear."""
 
     hard_floor: bool = False
-    """Decay towards 0 and clamp at the floor, instead of decaying exactly to the floor at the
-    horizon."""
+    """Decay towards 0 and clamp at the floor, instead of reaching the floor at the horizon."""
 
     @check
     def _check_hard_floor(self) -> Iterator[Problem]:
@@ -301,16 +294,16 @@ class Wsd(Decaying, type="wsd", owner="setpoint.optim.schedule.build:build_sched
         also_called=("wsd_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"),
         formerly=_in_steps("decay_steps"),
     )
-    """Decay length (cooldown) before the horizon: a count with a unit, or a share of the horizon.
-    Unless given a tenth of the horizon; in steps at least 1."""
+    """Decay length (cooldown) before the horizon. Unless given a tenth of it, in steps at least
+    1."""
 
     decay: Literal["linear", "cosine", "sqrt", "one_minus_sqrt"] = field(
         default="linear",
         also_called=("wsd_decay_type", "decay_type", "lr_wsd_decay_style"),
         values_also_called={"one_minus_sqrt": ("1-sqrt", "minus_sqrt")},
     )
-    """Decay function of t, the finished share of the decay; sqrt: sqrt(1 - t), slow at first;
-    one_minus_sqrt: 1 - sqrt(t), fast at first (Haegele et al., 2024)."""
+    """Decay function of t, the finished share. sqrt: sqrt(1 - t), slow at first; one_minus_sqrt: 1
+    - sqrt(t), fast at first (Haegele et al., 2024)."""
 
     @derive("decay_length")
     def _derive_decay_length(self) -> Length:
@@ -350,13 +343,11 @@ class InverseSqrt(
     warmup: Length = field(
         default=Length(1000), also_called=WARMUP, formerly=_in_steps("warmup_steps")
     )
-    """Length of the linear warm-up: a count with a unit (100 steps, 1e6 tokens, 0.1 epochs, 5 min),
-    or a share of the horizon (5 %). Its last step has the full learning rate."""
+    """Length of the linear warm-up; its last step has the full learning rate."""
 
     timescale: Length = derived(formerly=_in_steps("timescale"))
     """Timescale of the decay: n after the warm-up the factor is sqrt(timescale / (timescale + n)).
-    A count with a unit, or a share of the horizon; unless given warmup, or 10,000 steps if there is
-    none."""
+    Unless given warmup, or 10,000 steps without one."""
 
     floor: float = field(default=0.0, ge=0, le=1, also_called=FLOOR)
     """Minimum learning rate as a fraction of the peak (min_lr / lr)."""
@@ -392,12 +383,10 @@ class Phase(Config):
     length: Length | None = field(
         default=None, also_called=("percentage",), formerly=_steps_or_share
     )
-    """Phase length: a count with a unit (100 steps, 0.5 epochs), a share of the horizon (25 %), or
-    0 for a jump; null: the rest of the horizon."""
+    """Phase length. 0: a jump; null: the rest of the horizon."""
 
     curve: Literal["linear", "cosine", "polynomial", "exponential"] = "linear"
-    """Curve of the phase: linear, cosine (half a period), polynomial, or exponential (constant
-    ratio per step)."""
+    """Curve of the phase; cosine is half a period, exponential a constant ratio per step."""
 
     power: float = field(default=2.0, gt=0, lt=inf)
     """Power of a polynomial phase."""
@@ -426,9 +415,8 @@ class Piecewise(
     """Phases in order; after the last one the factor stays at its target."""
 
     horizon: Duration | None = derived(also_called=HORIZON, formerly=_in_steps("horizon_steps"))
-    """Horizon: the end that shares refer to and that a phase without length ends at, in a unit of
-    its own: 1000 steps, 1e9 tokens, 3 epochs, 30 min, or a list of which the nearest counts. Unless
-    given, a training job sets it to its duration; null if every phase has its own length."""
+    """Horizon: end that shares and a phase without length refer to. Unless given, the job's
+    duration; null if every phase has its own length."""
 
     @property
     def needs_horizon(self) -> bool:
@@ -523,15 +511,14 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.build:Plate
     minimized."""
 
     evaluated_on: str | None = derived(formerly=lambda value: {"judged_on": value})
-    """Evaluation interval and data of the metric: in the fingerprint, as they move the learning
-    rate. Set by the training job from its section evaluation, and never given."""
+    """Evaluation interval and data of the metric, which affect the learning rate. Set by the
+    training job, never given."""
 
     factor: float = field(default=0.5, gt=0, lt=1, also_called=("gamma",))
     """Reduction factor: multiplies the learning rate when the metric has stopped improving."""
 
     patience: int = field(default=2, ge=0)
-    """Patience: number of evaluations without improvement that are tolerated; the next one lowers
-    the learning rate."""
+    """Patience: evaluations without improvement; one more lowers the learning rate."""
 
     threshold: float = field(default=1e-4, ge=0, lt=1)
     """Threshold: minimum relative change to the best value that counts as an improvement."""

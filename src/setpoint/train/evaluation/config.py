@@ -66,8 +66,7 @@ class Best(Config, role=RUNTIME):
     """Metric of that validation set."""
 
     direction: Literal["min", "max"] = derived(also_called=("greater_is_better", "metric_mode"))
-    """min or max: whether a lower or a higher metric is better. Unless given max for accuracy, min
-    for others."""
+    """Whether a lower or higher metric is better. Unless given max for accuracy, min for others."""
 
     @property
     def usual_direction(self) -> Literal["min", "max"]:
