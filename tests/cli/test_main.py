@@ -186,7 +186,8 @@ def test_errors_and_long_texts_on_a_terminal(cli: CommandLine, executable: str) 
     words = [executable, "list", "fields", "optimizer"]
     _, text = _on_a_terminal(words, cli.folder, NO_COLOR="1", COLUMNS="60")
     facts = ("; identity", "; runtime")  # a line that is not wrapped
-    help_texts = [line for line in text.splitlines() if not any(end in line for end in facts)]
+    indented = [line for line in text.splitlines() if line.startswith(" ")]
+    help_texts = [line for line in indented if not any(end in line for end in facts)]
     assert max(len(line) for line in help_texts) <= 60
     _, text = _on_a_terminal([executable, "list", "presets"], cli.folder, NO_COLOR="1")
     assert text.startswith("deepseek-tiny  ")
