@@ -91,7 +91,9 @@ def test_the_end_of_a_single_document_is_held_out(text: str, share: float) -> No
 
 
 def test_a_document_that_is_too_short_to_be_cut() -> None:
-    with pytest.raises(SetpointError, match=r"0\.05 of the only document, 'a' of 1 bytes, leaves"):
+    with pytest.raises(
+        SetpointError, match=r"0\.05 of 'a', the only document of its source, which has 1 b"
+    ):
         split_documents(docs(["a"]), 0.05)
 
 

@@ -61,7 +61,8 @@ def run(arguments: Arguments) -> int:
         return 0
     for each in found:
         print(
-            f"{each.folder}: {each.documents:,} documents, {each.tokens:,} tokens of "
+            f"{each.folder}: {each.documents:,} document{'s' * (each.documents != 1)}, "
+            f"{each.tokens:,} tokens of "
             f"{', '.join(each.sources)}"
         )
     return 0

@@ -78,7 +78,8 @@ def run(arguments: Arguments) -> int:
         return 0
     print(
         f"{output}: {trained.vocab_size:,} tokens of {trained.bytes_per_token:.2f} bytes, from "
-        f"{trained.documents:,} documents with {trained.bytes:,} bytes"
+        f"{trained.documents:,} document{'s' * (trained.documents != 1)} with "
+        f"{trained.bytes:,} bytes"
     )
     if trained.vocab_size < size:
         print(f"no pair of tokens occurs twice any more, so there are fewer than {size:,}")

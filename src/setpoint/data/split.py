@@ -158,8 +158,9 @@ def _cut_tokens(document: Document, held_out: float) -> Split:
 def _require_sides(document: Document, held_out: float, at: int, size: int, unit: str) -> None:
     if not 0 < at < size:
         raise SetpointError(
-            f"data.held_out: {held_out:g} of the only document, '{document.name}' of {size} "
-            f"{unit}, leaves one side empty.\nValid: more text, or data.held_out = 0."
+            f"data.held_out: {held_out:g} of '{document.name}', the only document of its source, "
+            f"which has {size} {unit}, leaves one side empty.\n"
+            "Valid: more text, or data.held_out = 0."
         )
 
 

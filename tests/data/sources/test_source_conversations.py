@@ -373,6 +373,7 @@ NOT_THERE = {
     "chatml": "the chat template 'chatml' writes <|im_start|>, <|im_end|>, and the tokenizer "
     "'bytes' has <|endoftext|>",
     "chatlm": "'chatlm' is the name of no chat template, and no file",
+    "{% if 1 %}role,content{% endif %} messages": "never writes `messages`, so it is no chat",
     "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}": "writes bos_token",
     "{% for m in messages %}": "mine.jinja, line 1: ",
 }
@@ -386,7 +387,7 @@ def test_a_template_that_does_not_fit(tmp_path: Path, template: str) -> None:
 
 
 def test_a_template_has_no_way_out(tmp_path: Path) -> None:
-    escape = "{% set a = ''.__class__.__mro__[1].__subclasses__() %}{{ a }}"
+    escape = "{% set a = ''.__class__.__mro__[1].__subclasses__() %}{{ a }}{{ messages }}"
     with pytest.raises(SetpointError, match=r"raises: access to attribute '__(class|mro)__'"):
         documents(tmp_path, [TURNS], template=escape)
 

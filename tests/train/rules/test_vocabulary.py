@@ -5,7 +5,11 @@ import pytest
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, verify
+from setpoint.data.config import Data, Prepare
+from setpoint.data.prepared.use import prepare_all
+from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
 from setpoint.train.rules.vocabulary import known_vocabulary
 
@@ -59,3 +63,27 @@ def test_too_few_rows_for_a_tokenizer_in_files(tmp_path: Path) -> None:
 )
 def test_a_vocabulary_that_is_hardly_used(flag: str, codes: list[str]) -> None:
     assert [caution.code for caution in cautions_of(job(flag))] == codes
+
+
+def tokens_problems(folder: Path, *flags: str) -> list[str]:
+    source = f"data.sources=[{{type=tokens, paths=[{folder}]}}]"
+    found = verify(job(source, "model.vocab_size=null", *flags), ("files",)).problems
+    return [f"{each.path}: {each.message}" for each in found]
+
+
+def test_prepared_data_has_to_be_of_the_tokenizer_and_whole(tmp_path: Path) -> None:
+    data = Data(sources=(Random(documents=90),), prepare=Prepare(folder=f"{tmp_path}/cache"))
+    folder = Path(prepare_all(data, ByteTokenizer())[0].folder)
+    assert not tokens_problems(folder)
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER)
+    other = (f"tokenizer={{type=huggingface, path={tmp_path}}}", "tokenizer.separator=<end>")
+    (said,) = tokens_problems(folder, *other)
+    assert said.startswith("data.sources.0.paths: ") and "with the tokenizer bytes, and the" in said
+    (said,) = tokens_problems(folder, "data.sources.0.separator=257")
+    assert said == "data.sources.0.separator: is no token of the tokenizer, which has 257"
+    shard = folder / "train-00000.tokens.npy"
+    shard.write_bytes(shard.read_bytes()[:-10])
+    (said,) = tokens_problems(folder)
+    assert "train-00000.tokens.npy has " in said
+    (folder / "manifest.json").write_text('{"kind": "setpoint prepared data"')
+    assert "manifest.json cannot be read" in tokens_problems(folder)[0]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from setpoint.config import to_plain
@@ -118,12 +117,16 @@ def size_of(inputs: Sequence[str]) -> int:
     return sum(int(found[1]) for found in states if found)
 
 
-def changes(before: Iterable[str], now: Iterable[str]) -> Iterator[str]:
-    """Inputs that are new, gone or changed, by their names."""
+def changed_names(
+    before: Iterable[str], now: Iterable[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Names of inputs that are gone, new and changed."""
     old, new = _states(before), _states(now)
-    yield from (f"{name} is new" for name in new if name not in old)
-    yield from (f"{name} is gone" for name in old if name not in new)
-    yield from (f"{name} changed" for name in new if old.get(name, new[name]) != new[name])
+    return (
+        [name for name in old if name not in new],
+        [name for name in new if name not in old],
+        [name for name in new if old.get(name, new[name]) != new[name]],
+    )
 
 
 def _states(lines: Iterable[str]) -> dict[str, str]:
@@ -132,6 +135,8 @@ def _states(lines: Iterable[str]) -> dict[str, str]:
 
 
 def brief_changes(before: Iterable[str], now: Iterable[str]) -> str:
-    """The first few of `changes`."""
-    found = list(islice(changes(before, now), 4))
+    """The first few inputs that are new, gone or changed."""
+    gone, new, changed = changed_names(before, now)
+    found = [f"{name} is new" for name in new] + [f"{name} is gone" for name in gone]
+    found += [f"{name} changed" for name in changed]
     return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")

@@ -191,6 +191,17 @@ def write_seen(folder: Path, manifest: Manifest, times: dict[str, int]) -> None:
         staged.unlink(missing_ok=True)
 
 
+def read_inputs(folder: Path) -> list[str]:
+    """The state that the files of the sources had when a store was prepared; empty where unknown.
+
+    As `setpoint.data.sources.files.inputs_of` has it.
+    """
+    try:
+        return (folder / INPUTS).read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
 def _own_hash(manifest: Manifest) -> str:
     return hashlib.sha256(manifest.text().encode()).hexdigest()
 

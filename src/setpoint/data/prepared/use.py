@@ -20,10 +20,10 @@ from setpoint.data.prepared.key import Key, Request, brief_changes, key_of, size
 from setpoint.data.prepared.make import prepare
 from setpoint.data.prepared.names import is_prepared
 from setpoint.data.prepared.store import (
-    INPUTS,
     DamagedData,
     Manifest,
     open_side,
+    read_inputs,
     read_manifest,
     verify,
 )
@@ -245,11 +245,7 @@ def find_stale(root: Path, key: Key, inputs: Sequence[str]) -> str:
     """Name prepared data of the same request whose files were others; empty where there is none."""
     for folder in sorted(root.glob(f"{key.request}-*")):
         if folder.name != key.folder and is_prepared(folder):
-            try:
-                before = (folder / INPUTS).read_text(errors="surrogateescape").splitlines()
-            except OSError:
-                before = []
-            changed = brief_changes(before, inputs)
+            changed = brief_changes(read_inputs(folder), inputs)
             return f"the prepared data in {folder} is stale and not used: {changed}"
     return ""
 

@@ -77,6 +77,7 @@ ALPACA = """\
 NAMED: Mapping[str, str] = {"plain": PLAIN, "alpaca": ALPACA, "chatml": CHATML, "llama3": LLAMA3}
 
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_CODE = re.compile(r"\{[{%](.*?)[%}]\}", re.DOTALL)
 _CONTROL = re.compile(r"<[|\uff5c][^\s<>|\uff5c'\"]{1,40}[|\uff5c]>")
 
 
@@ -98,6 +99,13 @@ def fitting_template(wanted: str | None, where: str, facts: ChatFacts) -> Templa
         SetpointError: there is no template, or a token of it is missing.
     """
     template = _find(wanted, where, facts)
+    code = _CODE.findall(_COMMENT.sub("", template.source))
+    if not any(re.search(r"\bmessages\b", each) for each in code):
+        raise SetpointError(
+            f"{where}: {template.title} never writes `messages`, so it is no chat template.\n"
+            "Valid: a Jinja template with a loop over messages, each with role and content: "
+            "{% for message in messages %}...{% endfor %}."
+        )
     missing = missing_tokens(template.source, facts.tokens, facts.variables)
     if missing:
         have = [each for each in facts.controls if _CONTROL.fullmatch(each)][:8]

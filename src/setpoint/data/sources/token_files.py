@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.prepared.names import MANIFEST, is_prepared
+from setpoint.data.prepared.names import MANIFEST, is_prepared, read_facts
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import HERE, File, Found, find_files, problems_of
 from setpoint.data.sources.remote import is_remote
@@ -219,4 +219,29 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
                     f"{HERE}.paths: cannot read {file}: {reason}.\n"
                     "Valid: a file this user may read."
                 )
+    for folder in prepared_folders(config):
+        reason = _damage_of(folder)
+        if reason:
+            errors.setdefault(
+                f"{HERE}.paths",
+                SetpointError(
+                    f"{HERE}.paths: the prepared data in {folder} is damaged: {reason}.\n"
+                    "Valid: a folder as `setpoint data prepare` left it; prepare it again."
+                ),
+            )
     yield from problems_of(errors)
+
+
+def _damage_of(folder: Path) -> str:
+    """What is wrong with prepared data, as far as the sizes of its files say it."""
+    facts = read_facts(folder)
+    if facts is None:
+        return f"{MANIFEST} cannot be read"
+    for name, size in facts.sizes.items():
+        try:
+            have = (folder / name).stat().st_size
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        if have != size:
+            return f"{name} has {have:,} bytes, and had {size:,}"
+    return ""

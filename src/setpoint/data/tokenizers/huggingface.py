@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -66,8 +65,7 @@ class HuggingFaceTokenizer:
         self.separator = vocabulary.ids[separator]
         self.chat = vocabulary.chat(separator)
         self.opening = self._opening()
-        digest = hashlib.sha256(vocabulary.text.encode()).hexdigest()
-        self.name = f"huggingface {digest} {self.separator}"
+        self.name = vocabulary.name(config.separator)
         self._pieces = _pieces(vocabulary, self.separator)
         lengths = [len(piece) for piece in self._pieces]
         self.token_bytes: npt.NDArray[np.int64] = np.array(lengths, dtype=np.int64)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from setpoint.config import Problem, SetpointError
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace, TokenizerConfig
@@ -37,6 +39,8 @@ class ChatFacts(NamedTuple):
     variables: Mapping[str, str]
     templates: Mapping[str, str]
 
+
+T = TypeVar("T")
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _END = "<|endoftext|>"
@@ -135,6 +139,15 @@ class Vocabulary:
             f"{SETTINGS}, so say which token separates documents.\nValid: {self._choices()}."
         )
 
+    def name(self, wanted: str | None) -> str:
+        """What prepared data remembers: a hash of the tokenizer, and the id of the separator.
+
+        Arguments:
+            wanted: see `separator`.
+        """
+        digest = hashlib.sha256(self.text.encode()).hexdigest()
+        return f"huggingface {digest} {self.ids[self.separator(wanted)]}"
+
     def chat(self, separator: str) -> ChatFacts:
         """What the files know of conversations.
 
@@ -181,28 +194,31 @@ def vocabulary_size(tokenizer: TokenizerConfig) -> int | None:
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
-    if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
-        try:
-            return read_vocabulary(tokenizer.path).size
-        except SetpointError:
-            return None
-    return None
+    return _of_files(tokenizer, lambda vocabulary, _: vocabulary.size)
+
+
+def tokenizer_name(tokenizer: TokenizerConfig) -> str | None:
+    """The `name` of the tokenizer, without building it; None where `vocabulary_size` has none."""
+    if isinstance(tokenizer, Bytes):
+        return "bytes"
+    return _of_files(tokenizer, lambda vocabulary, section: vocabulary.name(section.separator))
 
 
 def chat_facts(tokenizer: TokenizerConfig) -> ChatFacts | None:
-    """What a tokenizer knows of conversations, without building it.
-
-    Returns:
-        None where `vocabulary_size` has none.
-    """
+    """What a tokenizer knows of conversations; None where `vocabulary_size` has none."""
     if isinstance(tokenizer, Bytes):
         return BYTES_CHAT
+    return _of_files(
+        tokenizer,
+        lambda vocabulary, section: vocabulary.chat(vocabulary.separator(section.separator)),
+    )
+
+
+def _of_files(tokenizer: TokenizerConfig, ask: Callable[[Vocabulary, HuggingFace], T]) -> T | None:
+    """What the files of a tokenizer say, where they are on this machine."""
     if isinstance(tokenizer, HuggingFace) and os.path.exists(os.path.expanduser(tokenizer.path)):
-        try:
-            vocabulary = read_vocabulary(tokenizer.path)
-            return vocabulary.chat(vocabulary.separator(tokenizer.separator))
-        except SetpointError:
-            return None
+        with suppress(SetpointError):
+            return ask(read_vocabulary(tokenizer.path), tokenizer)
     return None
 
 

@@ -6,19 +6,22 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from setpoint.config import (
     SetpointError,
     within,
 )
+from setpoint.data.prepared.key import changed_names
+from setpoint.data.prepared.store import read_inputs
 from setpoint.data.sequences import DataIdentity
 from setpoint.track.atomic import write_text
 from setpoint.track.environment import environment
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
-from setpoint.train.record.accepted import Accepted, describe_data
+from setpoint.train.record.accepted import CHANGES, Accepted, describe_data
 
 ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.
@@ -128,8 +131,21 @@ def describe(data: DataIdentity) -> dict[str, Any]:
     if data.prepared is not None:
         facts["prepared"] = data.prepared
     if len(data.files) > LISTED:
-        return {**facts, "documents": len(data.files), "files": []}
+        return {**facts, "documents": len(data.files), "files": [], "inputs": _inputs(data)}
     return {**facts, "files": [list(file) for file in data.files]}
+
+
+def _inputs(data: DataIdentity) -> list[str]:
+    """The files that too many documents are from: each with what changes when its content does."""
+    if data.prepared is not None:
+        found = read_inputs(Path(data.prepared))
+    else:
+        digests: dict[str, Any] = {}
+        for name, _, digest in data.files:
+            file = name.partition("#")[0]
+            digests.setdefault(file, hashlib.sha256()).update(f"{name} {digest}\n".encode())
+        found = [f"{file}\t{digest.hexdigest()}" for file, digest in digests.items()]
+    return found if len(found) <= LISTED else []
 
 
 def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[str, Any]]:
@@ -145,7 +161,10 @@ def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[st
         if entry is None or entry["digest"] == data.digest:
             continue
         if "documents" in entry or len(data.files) > LISTED:
-            found.append({"side": side, "gone": [], "new": [], "changed": []})
+            same_kind = (entry.get("prepared") is None) == (data.prepared is None)
+            before, now = entry.get("inputs") or [], _inputs(data)
+            names = changed_names(before, now) if before and now and same_kind else ([], [], [])
+            found.append({"side": side, **dict(zip(CHANGES, names, strict=True))})
             continue
         before = {name: digest for name, _, digest in entry["files"]}
         now = {name: digest for name, _, digest in data.files}

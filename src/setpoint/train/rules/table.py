@@ -5,10 +5,12 @@ The class of the job is declared with this table and stands above it, so a job i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from setpoint.config import Rule
-from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.loss.config import tokens_named
 from setpoint.model.config import Transformer, names_attention_backend
@@ -59,11 +61,15 @@ def has_rows(job: Any) -> bool:
     return isinstance(model, Transformer) and (model.vocab_size or model.vocab_multiple_of) != 1
 
 
-def has_conversations(job: Any) -> bool:
-    """Whether a source of the data holds conversations."""
-    sets = job.evaluation.datasets if job.evaluation is not None else ()
-    sources = [*job.data.sources, *job.data.validation, *(s for each in sets for s in each.sources)]
-    return any(isinstance(source, Conversations) for source in sources)
+def has_source(kind: type[SourceConfig]) -> Callable[[Any], bool]:
+    """A test of whether any data of a job is from a kind of source."""
+
+    def has(job: Any) -> bool:
+        sets = job.evaluation.datasets if job.evaluation is not None else ()
+        sources = chain(job.data.sources, job.data.validation, *(each.sources for each in sets))
+        return any(isinstance(source, kind) for source in sources)
+
+    return has
 
 
 def may_be_large(job: Any) -> bool:
@@ -114,7 +120,10 @@ RULES = (
          needs="files", cautions=ROWS, when=lambda job: not has_bytes(job)),
     Rule(f"{HERE}vocabulary:template_problems", ("data", "evaluation", "tokenizer"),
          "Whether chat templates are there, and write tokens that the tokenizer has",
-         needs="files", when=has_conversations),
+         needs="files", when=has_source(Conversations)),
+    Rule(f"{HERE}vocabulary:token_problems", ("data", "evaluation", "tokenizer"),
+         "Whether prepared data and its separator are of the tokenizer",
+         needs="files", when=has_source(Tokens)),
     Rule(f"{HERE}precision:idle_state", ("precision", "optimizer"),
          "Whether the dtype of the optimizer state is another than null would give",
          dead=("precision.optimizer_state",),

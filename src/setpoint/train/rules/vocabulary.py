@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from setpoint.config import Caution, Problem, SetpointError
-from setpoint.data.sources.config import Conversations
+from setpoint.data.sources.config import Conversations, SourceConfig, Tokens
 from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import Transformer
 from setpoint.model.vocabulary import embedding_rows, misfit
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 FACTOR = 4
+S = TypeVar("S", bound=SourceConfig)
 
 
 def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
@@ -64,7 +65,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
     from setpoint.data.sources.named_templates import fitting_template
     from setpoint.data.tokenizers.vocabulary import chat_facts
 
-    given = list(conversations_of(job))
+    given = list(sources_of(job, Conversations))
     # The files of a tokenizer have megabytes, so they are read only where that is of use.
     facts = chat_facts(job.tokenizer) if given else None
     for path, source in given:
@@ -77,15 +78,48 @@ def template_problems(job: Job) -> Iterator[Problem]:
             yield Problem(f"{path}.template", message, hint=f"Valid: {valid}", also=("tokenizer",))
 
 
-def conversations_of(job: Job) -> Iterator[tuple[str, Conversations]]:
-    """The sources of conversations, with their paths."""
+def token_problems(job: Job) -> Iterator[Problem]:
+    """Find tokens of another tokenizer, as far as it is known without reading them."""
+    from setpoint.data.prepared.names import read_facts
+    from setpoint.data.sources.token_files import prepared_folders
+    from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
+
+    size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
+    for path, source in sources_of(job, Tokens):
+        if size is not None and source.separator is not None and source.separator >= size:
+            yield Problem(
+                f"{path}.separator",
+                f"is no token of the tokenizer, which has {size:,}",
+                valid=("null", f"0 to {size - 1}"),
+                also=("tokenizer",),
+            )
+        for folder in prepared_folders(source):
+            facts = read_facts(folder)
+            if name is not None and facts is not None and facts.tokenizer != name:
+                yield Problem(
+                    f"{path}.paths",
+                    f"{folder} was prepared with the tokenizer {_brief(facts.tokenizer)}, and the "
+                    f"job's is {_brief(name)}",
+                    hint="Use that tokenizer, or prepare the data with this one.",
+                    also=("tokenizer",),
+                )
+
+
+def _brief(name: str) -> str:
+    """The name of a tokenizer with the start of its hash."""
+    kind, *more = name.split()
+    return " ".join([kind, *(each[:12] for each in more)])
+
+
+def sources_of(job: Job, kind: type[S]) -> Iterator[tuple[str, S]]:
+    """The sources of a kind, with their paths."""
     sections = [("data.sources", job.data.sources), ("data.validation", job.data.validation)]
     if job.evaluation is not None:
         for number, each in enumerate(job.evaluation.datasets):
             sections.append((f"evaluation.datasets.{number}.sources", each.sources))
     for path, sources in sections:
         for number, source in enumerate(sources):
-            if isinstance(source, Conversations):
+            if isinstance(source, kind):
                 yield f"{path}.{number}", source
 
 

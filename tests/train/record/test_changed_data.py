@@ -1,0 +1,124 @@
+"""A file that changed since the checkpoint is an error that names it, until it is accepted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from setpoint.config import SetpointError
+from setpoint.data.config import Data, Prepare
+from setpoint.data.prepared.use import prepare_all
+from setpoint.data.sources.config import Text
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.train.config import Job
+from setpoint.train.record import environment
+from setpoint.train.run import train
+
+from ..small import events, small_job
+
+Kind = Callable[[Path, list[str]], str]
+
+TEXTS = [f"{number} one two three four five " * 4 for number in range(24)]
+
+
+def text(folder: Path, texts: list[str]) -> str:
+    for number, each in enumerate(texts):
+        (folder / f"{number:02}.txt").write_text(each)
+    return f"{{type=text, paths=['{folder}/*.txt']}}"
+
+
+def jsonl(folder: Path, texts: list[str]) -> str:
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
+    return f"{{type=text, paths=[{folder}/a.jsonl]}}"
+
+
+def csv(folder: Path, texts: list[str]) -> str:
+    (folder / "a.csv").write_text("\n".join(["text", *texts]) + "\n")
+    return f"{{type=text, paths=[{folder}/a.csv]}}"
+
+
+def parquet(folder: Path, texts: list[str]) -> str:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": texts}), folder / "a.parquet")
+    return f"{{type=text, paths=[{folder}/a.parquet]}}"
+
+
+def tokens(folder: Path, texts: list[str]) -> str:
+    ids = [number for each in texts for number in (*each.encode(), 256)]
+    np.save(folder / "a.npy", np.array(ids, np.uint16))
+    return f"{{type=tokens, paths=[{folder}/a.npy]}}"
+
+
+def prepared(folder: Path, texts: list[str]) -> str:
+    jsonl(folder, texts)
+    cache = Prepare(folder=str(folder / "cache"))
+    data = Data(sources=(Text(paths=(f"{folder}/a.jsonl",)),), prepare=cache)
+    shutil.rmtree(folder / "shards", ignore_errors=True)
+    shutil.copytree(prepare_all(data, ByteTokenizer())[0].folder, folder / "shards")
+    return f"{{type=tokens, paths=[{folder}/shards]}}"
+
+
+def huggingface(folder: Path, texts: list[str]) -> str:
+    jsonl(folder, texts)
+    return f"{{type=huggingface, path={folder}, data_files=[a.jsonl]}}"
+
+
+def conversations(folder: Path, texts: list[str]) -> str:
+    rows = [{"prompt": "Count.", "completion": each} for each in texts]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"{{type=conversations, paths=[{folder}/a.jsonl], template=plain}}"
+
+
+KINDS = {
+    text: "text/07.txt",
+    jsonl: "text/a.jsonl#000007",
+    csv: "text/a.csv#000007",
+    parquet: "text/a.parquet#000007",
+    tokens: "tokens/a.npy#000007",
+    prepared: "tokens/text/a.jsonl#000007",
+    huggingface: "huggingface/train#000007",
+    conversations: "conversations/a.jsonl#000007",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_is_named_and_can_be_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hub")
+    refused_and_accepted(tmp_path, kind, KINDS[kind])
+
+
+@pytest.mark.parametrize("above", [0, 2**28], ids=["from the cache", "in memory"])
+def test_of_too_many_documents_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: int
+) -> None:
+    monkeypatch.setattr(environment, "LISTED", 3)
+    cache = (f"data.prepare.folder={tmp_path}/cache", f"data.prepare.above={above}")
+    refused_and_accepted(tmp_path, jsonl, "text/a.jsonl", *cache)
+
+
+def refused_and_accepted(tmp_path: Path, kind: Kind, name: str, *flags: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    def job(texts: list[str], steps: int) -> Job:
+        source = kind(folder, texts)
+        more = ("schedule=constant", "evaluation=null", "data.held_out=0.3", *flags)
+        return small_job(tmp_path, f"data.sources=[{source}]", f"duration={steps} steps", *more)
+
+    run = train(job(TEXTS, 1)).directory
+    again = job([*TEXTS[:7], "7 other words " * 4, *TEXTS[8:]], 2)
+    with pytest.raises(SetpointError) as refused:
+        train(again, run)
+    assert f"{name} (changed)" in str(refused.value)
+    assert train(again, run, ["data.sources"]).ended.step == 2
+    (side,) = events(run, "resume")[-1]["data"]
+    assert side["changed"] == [name]
