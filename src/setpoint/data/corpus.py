@@ -81,6 +81,31 @@ class Corpus:
         documents = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
         return self.source[documents].astype(np.int64, copy=False)
 
+    def sources_along(
+        self, positions: npt.NDArray[np.int64], length: int
+    ) -> npt.NDArray[np.int64] | None:
+        """`sources_at` the tokens from each of B positions on.
+
+        Returns:
+            (B, length); None if each row is from one source.
+        """
+        if len(self.sources) == 1:
+            return None
+        # A search for each token would take longer than to cut it: one for each row, and the
+        # documents between.
+        first = np.maximum(np.searchsorted(self.starts, positions, "right") - 1, 0)
+        counts = np.searchsorted(self.starts, positions + length) - first
+        before = np.cumsum(counts) - counts
+        documents = np.arange(counts.sum()) + np.repeat(first - before, counts)
+        sources = self.source[documents]
+        if (sources == np.repeat(self.source[first], counts)).all():
+            return None
+        rows = np.repeat(np.arange(len(positions)), counts)
+        begins = np.maximum(self.starts[documents] - positions[rows], 0) + rows * length
+        begins[before] = np.arange(len(positions)) * length
+        spans = np.diff(begins, append=len(positions) * length)
+        return np.repeat(sources.astype(np.int64), spans).reshape(-1, length)
+
     @property
     def vocab_size(self) -> int:
         """Number of token ids, V."""

@@ -12,7 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.data.loader import Loader
 from setpoint.data.sampler import Sampler
 from setpoint.data.sequences import Rows, Sequences
-from setpoint.shapes.batch import Batch, Count, StepBatch, total_count
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, BySource, Count, StepBatch, total_count
 
 
 class Feed:
@@ -86,15 +86,21 @@ class Feed:
         """
         batches = tuple(self._next() for _ in range(self.accumulation))
         counts = tuple(self.count(batch) for batch in batches)
-        return StepBatch(batches, counts, total_count(counts), self._by_source(batches))
+        return StepBatch(batches, counts, total_count(counts), self._by_source(batches, counts))
 
-    def _by_source(self, batches: Sequence[Batch]) -> tuple[int, ...]:
-        rows = [batch.source.numpy() for batch in batches if batch.source is not None]
-        if not rows:
-            return ()
-        return tuple(
-            np.bincount(np.concatenate(rows), minlength=len(self.sequences.sources)).tolist()
-        )
+    def _by_source(self, batches: Sequence[Batch], counts: Sequence[Count]) -> BySource:
+        number = len(self.sequences.sources)
+        if number == 1:
+            return BySource()
+        sequences, targets = np.zeros(number, np.int64), np.zeros(number, np.int64)
+        for batch, count in zip(batches, counts, strict=True):
+            if batch.source is None:
+                return BySource()
+            valid = batch.targets != IGNORE_INDEX if count.valid is None else count.valid
+            source = batch.source.unsqueeze(1) if batch.sources is None else batch.sources
+            sequences += np.bincount(batch.source.numpy(), minlength=number)
+            targets += np.bincount(source.expand_as(valid)[valid].numpy(), minlength=number)
+        return BySource(tuple(sequences.tolist()), tuple(targets.tolist()))
 
     def _next(self) -> Batch:
         if not self.workers:

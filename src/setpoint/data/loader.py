@@ -30,6 +30,7 @@ SIGNALS = tuple(
 LOOK = 1.0
 """Seconds between two looks at whether the main process is alive."""
 INT32 = np.iinfo(np.int32)
+HELD = (*TENSORS, "source", "sources")
 
 
 class Failed(NamedTuple):
@@ -46,7 +47,7 @@ class Sent:
         self.batch = batch
 
     def __reduce__(self) -> tuple[Callable[..., Sent], tuple[Any, ...]]:
-        tensors = {name: getattr(self.batch, name) for name in (*TENSORS, "source")}
+        tensors = {name: getattr(self.batch, name) for name in HELD}
         arrays = {name: _narrow(each.numpy()) for name, each in tensors.items() if each is not None}
         numbers = (self.batch.tokens, self.batch.target_tokens, self.batch.target_bytes)
         return _received, (arrays, numbers)

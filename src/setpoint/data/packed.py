@@ -80,13 +80,18 @@ class PackedSequences:
         # Where each piece begins among the places of all rows, and its number in its row.
         places = total[:-1] - np.repeat(total[rows.ends] - used, pieces) + row * width
         numbers = np.arange(len(row)) - np.repeat(rows.ends - pieces, pieces)
+        of_pieces = corpus.sources_at(rows.starts + 1)
+        source, sources = of_pieces[np.append(0, rows.ends[:-1])], None
+        if (of_pieces != source[row]).any():
+            sources = np.repeat(source, width)
         skipped = [np.arange(n, (number + 1) * width) for number, n in
                    enumerate((np.arange(count) * width + used).tolist())]  # fmt: skip
-        for place, number, start, length in zip(
+        for place, number, start, length, of in zip(
             places.tolist(),
             numbers.tolist(),
             rows.starts.tolist(),
             rows.lengths.tolist(),
+            of_pieces.tolist(),
             strict=True,
         ):
             end, found = place + length, corpus.tokens[start : start + length + 1]
@@ -95,6 +100,8 @@ class PackedSequences:
             if positions is not None and documents is not None:
                 positions[place:end] = self.places[:length]
                 documents[place:end] = number
+            if sources is not None:
+                sources[place:end] = of
             if corpus.trained is not None:
                 trained = corpus.trained[start + 1 : start + length + 1]
                 skipped.append(place + np.flatnonzero(~trained.astype(np.bool_)))
@@ -102,7 +109,6 @@ class PackedSequences:
         left_out = np.concatenate(skipped)
         size = int(corpus.token_bytes[targets].sum() - corpus.token_bytes[targets[left_out]].sum())
         targets[left_out] = IGNORE_INDEX
-        firsts = np.append(0, rows.ends[:-1])
         shape = (count, width)
         return Batch(
             inputs=torch.from_numpy(inputs.reshape(shape)),
@@ -112,7 +118,8 @@ class PackedSequences:
             target_bytes=size,
             positions=None if positions is None else torch.from_numpy(positions.reshape(shape)),
             documents=None if documents is None else torch.from_numpy(documents.reshape(shape)),
-            source=torch.from_numpy(corpus.sources_at(rows.starts[firsts] + 1)),
+            source=torch.from_numpy(source),
+            sources=None if sources is None else torch.from_numpy(sources.reshape(shape)),
         )
 
     def _width(self, longest: int) -> int:

@@ -142,6 +142,7 @@ def cut(
     if isolated:
         used = np.minimum(len(corpus.tokens) - starts, sequence_length)
         places, documents = isolate(_begins(corpus, starts, sequence_length), used)
+    sources = corpus.sources_along(starts + 1, sequence_length)
     return Batch(
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),
@@ -151,6 +152,7 @@ def cut(
         positions=places,
         documents=documents,
         source=torch.from_numpy(corpus.sources_at(starts + 1)),
+        sources=None if sources is None else torch.from_numpy(sources),
     )
 
 

@@ -87,10 +87,13 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
                     found = self._loss_and_grad(
                         projection, F.linear(states, matrix), targets, weights
                     )
-                    totals.append(LossOutput(found.total, found.nats))
+                    each = found.each if self.per_token else None
+                    totals.append(LossOutput(found.total, found.nats, each))
                     gradients.add(part, found, states, matrix)
                     del found  # before the next chunk begins
-        return LossOutput(*(torch.stack(values).sum() for values in zip(*totals, strict=True)))
+        sums, nats, singles = zip(*totals, strict=True)
+        each = torch.cat(singles) if self.per_token else None
+        return LossOutput(torch.stack(sums).sum(), torch.stack(nats).sum(), each)
 
     def _loss_and_grad(
         self,
@@ -164,18 +167,18 @@ class _ChunkedSums(torch.autograd.Function):
         loss: ChunkedCrossEntropyLoss,
         projection: Projection,
         tokens: _Tokens,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         of_hidden, of_matrix, *_ = ctx.needs_input_grad
         gradients = _Gradients(hidden if of_hidden else None, matrix if of_matrix else None)
-        total, nats = loss.run(hidden, projection, tokens, gradients)
+        total, nats, each = loss.run(hidden, projection, tokens, gradients)
         ctx.gradients, ctx.format = gradients, matrix.dtype
-        ctx.mark_non_differentiable(nats)
-        return total, nats
+        ctx.mark_non_differentiable(nats, *(() if each is None else (each,)))
+        return total, nats, each
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, above: Tensor, _: Tensor | None
+        ctx: Any, above: Tensor, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         found = ctx.gradients
         if found is None:
@@ -194,11 +197,13 @@ class CrossEntropyGrad(NamedTuple):
 
     Arguments:
         nats: the sum of the cross-entropy alone.
+        each: (T,) its terms.
         weights: (T, 1) what each row of it is to be multiplied by, 0 where a token does not count.
     """
 
     total: Tensor
     nats: Tensor
+    each: Tensor
     grad: Tensor
     weights: Tensor
 
@@ -228,7 +233,7 @@ def cross_entropy_grad(
     log_p = logits.log_softmax(dim=-1)
     log_p_chosen = log_p.gather(-1, chosen).squeeze(-1)
     each = -log_p_chosen
-    nats = each.where(valid, 0.0).sum()
+    of_tokens = each.where(valid, 0.0)
     chosen_logits = logits.gather(-1, chosen).squeeze(-1)
     log_z = chosen_logits - log_p_chosen
     if label_smoothing:
@@ -245,4 +250,4 @@ def cross_entropy_grad(
         grad -= label_smoothing / grad.shape[-1]
     # Not scatter_add_, which has no deterministic form on every device.
     grad.scatter_(-1, chosen, grad.gather(-1, chosen) - (1 - label_smoothing))
-    return CrossEntropyGrad(total, nats, grad, rows.unsqueeze(-1))
+    return CrossEntropyGrad(total, of_tokens.sum(), of_tokens, grad, rows.unsqueeze(-1))

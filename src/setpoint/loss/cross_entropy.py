@@ -29,6 +29,7 @@ class CrossEntropyLoss:
         self.weigh = Weigher(config.ignore_index, config.token_weights)
         self.z_loss = config.z_loss
         self.label_smoothing = config.label_smoothing
+        self.per_token = False
 
     def __call__(
         self, logits: Tensor, targets: Tensor, weights: Tensor | None = None
@@ -57,14 +58,14 @@ class CrossEntropyLoss:
         if logits.dtype != torch.float64:
             logits = logits.float()
         if weights is None and not self.z_loss and not self.label_smoothing:
-            total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
-            return LossOutput(total, total.detach())
+            return summed(logits, targets, self.per_token)
         valid = targets != IGNORE_INDEX
         # log Z is needed by itself, so the cross-entropy is made from it: one pass, not two.
         log_z = logits.logsumexp(dim=-1)
         chosen = logits.gather(-1, targets.where(valid, 0).unsqueeze(-1)).squeeze(-1)
         each = log_z - chosen
-        nats = each.where(valid, 0.0).sum()
+        of_tokens = each.where(valid, 0.0)
+        nats = of_tokens.sum()
         total = nats if weights is None else _weighted_sum(each, valid, weights)
         if self.label_smoothing:
             # (1 - s) (log Z - x_target) + s (log Z - mean(x)) = CE + s (x_target - mean(x))
@@ -72,7 +73,20 @@ class CrossEntropyLoss:
             total = total + self.label_smoothing * _weighted_sum(pull, valid, weights)
         if self.z_loss:
             total = total + self.z_loss * _weighted_sum(log_z.square(), valid, weights)
-        return LossOutput(total, nats.detach())
+        return LossOutput(total, nats.detach(), of_tokens.detach() if self.per_token else None)
+
+
+def summed(logits: Tensor, targets: Tensor, per_token: bool) -> LossOutput:
+    """The plain cross-entropy of (T, V) logits, which nothing weighs."""
+    if not per_token:
+        total = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum")
+        return LossOutput(total, total.detach())
+    # The two steps of F.cross_entropy, bit for bit; single tokens are read between them.
+    log_p = logits.log_softmax(dim=-1)
+    total = F.nll_loss(log_p, targets, ignore_index=IGNORE_INDEX, reduction="sum")
+    valid = targets != IGNORE_INDEX
+    chosen = log_p.detach().gather(-1, targets.where(valid, 0).unsqueeze(-1)).squeeze(-1)
+    return LossOutput(total, total.detach(), (-chosen).where(valid, 0.0))
 
 
 def _weighted_sum(each: Tensor, valid: Tensor, weights: Tensor | None) -> Tensor:

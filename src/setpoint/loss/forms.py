@@ -35,6 +35,13 @@ class Weighs(Protocol):
     weigh: Weigher
 
 
+@runtime_checkable
+class PerToken(Protocol):
+    """A loss whose output has `each` where `per_token` is true."""
+
+    per_token: bool
+
+
 class LossOutput(NamedTuple):
     """Sums over the valid tokens of a micro-batch; divide by those of the whole batch.
 
@@ -43,7 +50,10 @@ class LossOutput(NamedTuple):
             the tokens' weights.
         nats: fp32 scalar without gradient: the cross-entropy alone, each token with weight one,
             for metrics; divide by the number of tokens.
+        each: (B * S,) fp32 without gradient: the terms of `nats`, 0 where a target does not count;
+            None: not asked for.
     """
 
     total: Tensor
     nats: Tensor
+    each: Tensor | None = None

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from setpoint.config import SetpointError, call_component
+from setpoint.loss.cross_entropy import summed
 from setpoint.loss.forms import LossOutput
 from setpoint.shapes.batch import IGNORE_INDEX
 
@@ -28,6 +28,7 @@ class ImportedLoss:
         self.loss: Callable[[Tensor, Tensor], Tensor] = call_component(
             config, (), handed, tuple(handed)
         )
+        self.per_token = False
         self._title = f"loss.target = {config.target}"
         self._prove_sum()
 
@@ -43,8 +44,8 @@ class ImportedLoss:
             flat = flat.float()
         total = self.loss(flat, wanted)
         with torch.no_grad():
-            nats = F.cross_entropy(flat, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
-        return LossOutput(total, nats)
+            plain = summed(flat, wanted, self.per_token)
+        return LossOutput(total, plain.nats, plain.each)
 
     def _prove_sum(self) -> None:
         """Try it on a token alone, on the same token twice, and beside one that does not count."""

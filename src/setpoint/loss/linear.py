@@ -48,6 +48,7 @@ class LinearCrossEntropyLoss:
         if why := missing():
             raise SetpointError(f"loss.type = linear_cross_entropy: {why}")
         self.weigh = Weigher(config.ignore_index, config.token_weights)
+        self.per_token = False
         self.options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=config.chunk_size)
 
     def from_hidden(
@@ -82,7 +83,7 @@ class LinearCrossEntropyLoss:
         matrix = projection.weight[: projection.vocab_size].to(format)
         # A sum comes in the format of the states, in which thousands of tokens do not add up: in
         # bf16 it is 5 % off for 4096 tokens. Single losses are rounded each for itself.
-        single = weights is not None or format.itemsize < 4
+        single = weights is not None or format.itemsize < 4 or self.per_token
         with torch.autocast(device, enabled=False):
             loss = F.linear_cross_entropy(
                 states,
@@ -96,4 +97,5 @@ class LinearCrossEntropyLoss:
             return LossOutput(loss, loss.detach())
         each = loss.float() if format.itemsize < 4 else loss
         total = each.sum() if weights is None else (each * weights.flatten()).sum()
-        return LossOutput(total, each.detach().sum())
+        plain = each.detach()
+        return LossOutput(total, plain.sum(), plain if self.per_token else None)

@@ -30,6 +30,8 @@ class Batch:
         documents: (B, S) integers; a token sees those of its own document only. None: all.
         source: (B,) int64, which of the sources of the data each row is from; stays on the host.
             None: it is not known.
+        sources: (B, S) int64, which of them each target is from; stays on the host. None: all of
+            a row are from that of the row.
     """
 
     inputs: torch.Tensor
@@ -41,6 +43,7 @@ class Batch:
     positions: torch.Tensor | None = None
     documents: torch.Tensor | None = None
     source: torch.Tensor | None = None
+    sources: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Move the tensors, which the model and its loss read."""
@@ -82,19 +85,36 @@ class Count(NamedTuple):
     valid: torch.Tensor | None = None
 
 
+class BySource(NamedTuple):
+    """What of a step is from each of several sources; empty where there is one.
+
+    Arguments:
+        sequences: how many of the batch.
+        targets: that count.
+        nats: sums of the cross-entropy over these; empty where the loss gives no single tokens.
+    """
+
+    sequences: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+    nats: tuple[float, ...] = ()
+
+
+ONE_SOURCE: Final = BySource()
+
+
 class StepBatch(NamedTuple):
     """The micro-batches of one step of this rank.
 
     Arguments:
         counts: what counts of each micro-batch.
         whole: what counts of all of them.
-        by_source: how many sequences are from each source; empty where that is not known.
+        by_source: what is counted of each source.
     """
 
     batches: Sequence[Batch]
     counts: Sequence[Count]
     whole: Count
-    by_source: tuple[int, ...] = ()
+    by_source: BySource = ONE_SOURCE
 
 
 def total_count(counts: Sequence[Count]) -> Count:

@@ -119,7 +119,7 @@ SOURCES = """data.sources=[{type: random, name: a, documents: 30, length: 200, a
     {type: random, name: b, documents: 10, length: 200, alphabet: 8}]"""
 
 
-def test_rows_count_the_sequences_of_each_source(tmp_path: Path) -> None:
+def test_rows_have_figures_of_each_source(tmp_path: Path) -> None:
     """Also after a resume between two rows; an epoch has those of all documents."""
     flags = ("duration=1 epochs", "tracking.every=5 steps", "checkpoint.every=3 steps",
              "checkpoint.keep=null", SOURCES)  # fmt: skip
@@ -128,6 +128,13 @@ def test_rows_count_the_sequences_of_each_source(tmp_path: Path) -> None:
     found = [row for row in rows(ended.directory) if row["kind"] == "train"]
     spans = [b["step"] - a["step"] for a, b in zip([{"step": 0}, *found], found, strict=False)]
     assert [row["sequences_a"] + row["sequences_b"] for row in found] == [4 * n for n in spans]
+    for row, steps in zip(found, spans, strict=True):
+        targets, nats = (
+            [row[f"target_tokens_{name}"] for name in "ab"],
+            [row[f"target_tokens_{name}"] * row[f"cross_entropy_{name}"] for name in "ab"],
+        )
+        assert sum(targets) == 4 * 16 * steps
+        assert sum(nats) / sum(targets) == pytest.approx(row["mean_loss"], rel=1e-6)
     a, b = (sum(row[f"sequences_{name}"] for row in found) for name in "ab")
     assert 2.5 < a / b < 3.5 and len(ended.parts.train) <= a + b
     for step in ended.parts.train, ended.parts.held_out:

@@ -17,7 +17,7 @@ from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import world_of
-from setpoint.shapes.batch import Count, StepBatch
+from setpoint.shapes.batch import BySource, Count, StepBatch
 from setpoint.shapes.outcome import Outcome
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.routing import balance_experts
@@ -77,8 +77,11 @@ def one_rank(rank: int, store: str) -> None:
     world = world_of(resolve(Parallel(device="cpu")))
     assert (world.rank, world.size, world.is_main) == (rank, WORLD, rank == 0)
     assert world.any(rank == 1) and not world.any(False)
-    batch = StepBatch((), (), Count(2**40 + rank, 3, 0.5), (rank, 3))
-    assert count_over_ranks(batch, world) == (Count(2**41 + 1, 6, 1.0), (1, 6))
+    batch = StepBatch((), (), Count(2**40 + rank, 3, 0.5), BySource((rank, 3), (5, 2**40)))
+    assert count_over_ranks(batch, world) == (
+        Count(2**41 + 1, 6, 1.0),
+        BySource((1, 6), (10, 2**41)),
+    )
     dist.destroy_process_group()
 
 

@@ -174,7 +174,7 @@ def build_components(
     groups = groups_of(job.optimizer, model, weights.named_parameters())
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
-    objective = Objective(model, job.loss.build())
+    objective = Objective(model, job.loss.build(), len(train.sources))
     if job.data.packing.isolate and not objective.has_head:
         raise SetpointError(
             f"data.packing.isolate: true needs a model that takes documents, and a "

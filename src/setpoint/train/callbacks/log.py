@@ -102,12 +102,17 @@ class LogCallback(Callback):
         seconds = loop.stepping - self.stepping
         return (loop.waited - self.waited) / seconds if seconds > 0 else None
 
-    def _by_source(self, loop: Loop) -> dict[str, int]:
-        """The sequences of each source since the last row, where there are several."""
-        names, counts = loop.parts.train.sources, self.mean.by_source
-        if len(names) == 1 or len(names) != len(counts):
-            return {}
-        return {f"sequences_{name}": n for name, n in zip(names, counts, strict=True)}
+    def _by_source(self, loop: Loop) -> dict[str, Any]:
+        """What came of each source since the last row, where there are several."""
+        names, (sequences, targets, nats) = loop.parts.train.sources, self.mean.by_source
+        means = [a / b if b else None for a, b in zip(nats, targets, strict=False)]
+        figures = {"sequences": sequences, "target_tokens": targets, "cross_entropy": means}
+        return {
+            f"{figure}_{name}": value
+            for figure, values in figures.items()
+            if len(values) == len(names)
+            for name, value in zip(names, values, strict=True)
+        }
 
     def row(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 from setpoint.optim.clip import clip_gradients
 from setpoint.precision.autocast import compute_in
 from setpoint.train.step.errors import stepping
-from setpoint.train.step.objective import add_routing
+from setpoint.train.step.objective import add_routing, sum_by_source
 from setpoint.train.step.routing import balance_experts
 from setpoint.train.step.verdict import Verdict
 
@@ -31,10 +31,12 @@ class Sums(NamedTuple):
     Arguments:
         losses: (2,) fp32, this rank's shares of the loss and of the cross-entropy.
         routing: how the tokens of this rank chose experts; None for models without.
+        by_source: (sources,) fp64, sums of this rank's cross-entropy; None: not known.
     """
 
     losses: Tensor
     routing: Routing | None
+    by_source: Tensor | None = None
 
 
 class Rates(NamedTuple):
@@ -74,6 +76,7 @@ class Finished:
         stop: whether any rank was asked to stop.
         seconds: the mean of what the ranks reported.
         routing: how the tokens of all ranks chose experts; None unless the step was taken.
+        by_source: sums of the cross-entropy over the global batch; empty where not known.
     """
 
     verdict: Verdict
@@ -83,6 +86,7 @@ class Finished:
     stop: bool = False
     seconds: float = 0.0
     routing: Routing | None = None
+    by_source: tuple[float, ...] = ()
 
 
 class Engine(Protocol):
@@ -123,23 +127,30 @@ class PlainEngine:
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
         self.parameters = parts.weights.parameters()
+        self.sources = len(parts.train.sources)
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
         """See `Engine.forward_backward`."""
         losses, routing = torch.zeros(2, device=self.parts.device), None
+        by_source: Tensor | None = None
         for batch, count in zip(step.batches, step.counts, strict=True):
-            share, chosen = self._backward(batch, count, whole)
+            share, chosen, each = self._backward(batch, count, whole)
             losses += share
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / whole.tokens)
-        return Sums(losses, routing)
+            if each is not None and batch.source is not None:
+                found = sum_by_source(each, batch, self.sources)
+                by_source = found if by_source is None else by_source + found
+        return Sums(losses, routing, by_source)
 
-    def _backward(self, batch: Batch, count: Count, whole: Count) -> tuple[Tensor, Routing | None]:
+    def _backward(
+        self, batch: Batch, count: Count, whole: Count
+    ) -> tuple[Tensor, Routing | None, Tensor | None]:
         """Forward and backward of one micro-batch; gradients add up.
 
         Returns:
-            (2,) this micro-batch's share of the loss and of the cross-entropy alone, and how its
-            tokens chose experts.
+            (2,) this micro-batch's share of the loss and of the cross-entropy alone, how its
+            tokens chose experts, and the cross-entropy of each token where it is asked for.
         """
         parts, formats = self.parts, self.job.precision
         computing = compute_in(formats.compute, formats.params, parts.device)
@@ -153,7 +164,8 @@ class PlainEngine:
         share = total / whole.weight
         with self.span("backward"):
             parts.scaler.scale(share).backward()
-        return torch.stack((share.detach(), output.nats / whole.targets)), routing
+        losses = torch.stack((share.detach(), output.nats / whole.targets))
+        return losses, routing, output.each
 
     def finish(self, sums: Sums, rates: Rates, report: Report = NOTHING) -> Finished:
         """See `Engine.finish`."""
@@ -163,9 +175,15 @@ class PlainEngine:
         parts.weights.grads_to_master()
         scaler.unscale_(optimizer)
         grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value)
-        found = self._agree(sums.losses, grad_norm, scaler.overflows(optimizer), report)
+        found = self._agree(sums, grad_norm, scaler.overflows(optimizer), report)
         answer = Finished(
-            Verdict.TAKEN, found.loss, found.nats, found.norm, found.stop, found.seconds
+            Verdict.TAKEN,
+            found.loss,
+            found.nats,
+            found.norm,
+            found.stop,
+            found.seconds,
+            by_source=tuple(found.by_source),
         )
         if not math.isfinite(found.loss) or (found.is_broken and not scaler.is_enabled()):
             scaler.pass_over()
@@ -183,24 +201,28 @@ class PlainEngine:
             routing = balance_experts(parts.model, routing, rates.done, parts.world)
         return replace(answer, routing=routing)
 
-    def _agree(
-        self, losses: Tensor, norm: Tensor, overflows: list[Tensor], report: Report
-    ) -> _Agreed:
+    def _agree(self, sums: Sums, norm: Tensor, overflows: list[Tensor], report: Report) -> _Agreed:
         """Bring the numbers of a step to the host, those of all ranks where there are several."""
-        world = self.parts.world
+        world, losses, by_source = self.parts.world, sums.losses, sums.by_source
+        sources = 0 if by_source is None else len(by_source)
         if world.size == 1:
-            loss, nats, own, *found = _to_host(losses, norm, *overflows)
-            return _Agreed(loss, nats, own, not math.isfinite(own), any(found), *report)
+            numbers = losses if by_source is None else torch.cat((losses, by_source))
+            loss, nats, *found = _to_host(numbers, norm, *overflows)
+            own, over = found[sources], found[sources + 1 :]
+            broken = not math.isfinite(own)
+            return _Agreed(loss, nats, own, broken, any(over), *report, found[:sources])
         told = torch.tensor(report, dtype=torch.float64, device=losses.device)
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
-        shared = torch.cat((losses.double(), told, broken.reshape(1), over.reshape(1)))
+        each = () if by_source is None else (by_source,)
+        shared = torch.cat((*each, losses.double(), told, broken.reshape(1), over.reshape(1)))
         world.sum(shared)
-        for each in overflows:  # by which the scale of the loss follows
-            each.copy_(shared[-1] > 0)
-        loss, nats, stop, seconds, broken, over, own = _to_host(shared, norm)
+        for flag in overflows:  # by which the scale of the loss follows
+            flag.copy_(shared[-1] > 0)
+        found = _to_host(shared, norm)
+        loss, nats, stop, seconds, broken, over, own = found[sources:]
         mean = seconds / world.size
-        return _Agreed(loss, nats, own, broken > 0, over > 0, stop > 0, mean)
+        return _Agreed(loss, nats, own, broken > 0, over > 0, stop > 0, mean, found[:sources])
 
 
 class _Agreed(NamedTuple):
@@ -213,6 +235,7 @@ class _Agreed(NamedTuple):
     overflows: bool
     stop: bool
     seconds: float
+    by_source: list[float]
 
 
 def _to_host(first: Tensor, *scalars: Tensor) -> list[float]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.seeds import seed_step
 from setpoint.resilience.signals import Abandoned, Stopped
+from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.train.step.engine import Engine, Finished, PlainEngine, Rates, Report
 from setpoint.train.step.objective import count_over_ranks
 from setpoint.train.step.position import Position, is_over, share_done
@@ -37,7 +38,7 @@ class StepResult:
         grad_norm: global norm of the gradients before clipping.
         routing: how they chose experts, on all ranks; None for models without, and where it was
             skipped.
-        by_source: how many sequences of the global batch are from each source.
+        by_source: what of the global batch is from each source.
         verdict: what became of it.
     """
 
@@ -47,7 +48,7 @@ class StepResult:
     lr: float
     tokens: int
     routing: Routing | None = None
-    by_source: tuple[int, ...] = ()
+    by_source: BySource = ONE_SOURCE
     verdict: Verdict = Verdict.TAKEN
 
 
@@ -307,7 +308,7 @@ class Loop:
             lr,
             whole.tokens,
             ended.routing,
-            by_source,
+            by_source._replace(nats=ended.by_source),
             self.decide(ended),
         )
 

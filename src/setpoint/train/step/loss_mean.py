@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from setpoint.shapes.batch import ONE_SOURCE, BySource
+
+_N = TypeVar("_N", int, float)
 
 
 class LossMean:
-    """Adds up losses, and the sequences of each source.
+    """Adds up losses, and what is known of each source.
 
     A checkpoint keeps the sums, so that a resumed run writes the same rows.
     """
 
     def __init__(self) -> None:
         self.sum, self.steps = 0.0, 0
-        self.by_source: list[int] = []
+        self.by_source = BySource()
 
-    def add(self, loss: float, by_source: Sequence[int] = ()) -> None:
+    def add(self, loss: float, by_source: BySource = ONE_SOURCE) -> None:
         """Take one more step."""
         self.sum += loss
         self.steps += 1
-        if len(self.by_source) != len(by_source):  # also where a resume accepted other sources
-            self.by_source = [0] * len(by_source)
-        self.by_source = [a + b for a, b in zip(self.by_source, by_source, strict=True)]
+        before = self.by_source
+        if self.steps == 1 or len(before.sequences) != len(by_source.sequences):
+            self.by_source = by_source  # also where a resume accepted other sources
+            return
+        self.by_source = BySource(
+            _sums(before.sequences, by_source.sequences),
+            _sums(before.targets, by_source.targets),
+            _sums(before.nats, by_source.nats),
+        )
 
     def take(self) -> float:
         """Return the mean, NaN where no step had a finite loss, and begin anew."""
         mean = self.sum / self.steps if self.steps else math.nan
-        self.sum, self.steps, self.by_source = 0.0, 0, []
+        self.sum, self.steps, self.by_source = 0.0, 0, BySource()
         return mean
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        several = {"by_source": self.by_source} if len(self.by_source) > 1 else {}
+        names = (("by_source", "sequences"), ("targets", "targets"), ("nats", "nats"))
+        of_sources = {key: list(getattr(self.by_source, name)) for key, name in names}
+        several = {key: numbers for key, numbers in of_sources.items() if numbers}
         return {"sum": self.sum, "updates": self.steps, **several}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a sum; checkpoints of older versions have none."""
         self.sum, self.steps = float(state.get("sum", 0.0)), int(state.get("updates", 0))
-        self.by_source = list(state.get("by_source", []))
+        keys = ("by_source", "targets", "nats")
+        self.by_source = BySource(*(tuple(state.get(key, ())) for key in keys))
+
+
+def _sums(before: tuple[_N, ...], more: tuple[_N, ...]) -> tuple[_N, ...]:
+    """Source by source; nothing where one has none, as states of older versions."""
+    return tuple(a + b for a, b in zip(before, more, strict=False))

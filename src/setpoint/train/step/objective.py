@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from setpoint.config import SetpointError
 from setpoint.loss.accuracy import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
-from setpoint.loss.forms import FromHidden, Weighs
-from setpoint.shapes.batch import IGNORE_INDEX, Count
+from setpoint.loss.forms import FromHidden, PerToken, Weighs
+from setpoint.shapes.batch import IGNORE_INDEX, BySource, Count
 from setpoint.shapes.outcome import Outcome, Routing, supports_head
 
 if TYPE_CHECKING:
@@ -42,13 +42,16 @@ class Objective:
             batch's positions and documents.
         loss: is called with (logits, targets, weights), or is a `FromHidden`. Without weights in
             the data the last one is left out; unless it is a `Weighs`, it takes none.
+        sources: of the training data; with several the loss gives single tokens if it can.
 
     Raises:
         SetpointError: the loss needs hidden states and the model does not give them.
     """
 
-    def __init__(self, model: nn.Module, loss: Any) -> None:
+    def __init__(self, model: nn.Module, loss: Any, sources: int = 1) -> None:
         self.model, self.loss = model, loss
+        if isinstance(loss, PerToken):
+            loss.per_token = sources > 1
         self.has_head = supports_head(model)
         self.from_hidden = isinstance(loss, FromHidden)
         self.weigh = loss.weigh if isinstance(loss, Weighs) else None
@@ -146,19 +149,38 @@ class Objective:
         return Count(batch.tokens, count, float(weight), valid)
 
 
-def count_over_ranks(step: StepBatch, world: World) -> tuple[Count, tuple[int, ...]]:
+def count_over_ranks(step: StepBatch, world: World) -> tuple[Count, BySource]:
     """Add up what all ranks count, in one collective.
 
     Returns:
-        what counts of the step on all ranks, and how many sequences are from each source.
+        what counts of the step on all ranks, and of each source.
     """
     if world.size == 1:
         return step.whole, step.by_source
-    numbers = [*step.whole[:3], *step.by_source]
+    numbers = [*step.whole[:3], *step.by_source.sequences, *step.by_source.targets]
     sums = torch.tensor(numbers, dtype=torch.float64, device=world.device)
     world.sum(sums)
-    tokens, targets, weight, *by_source = sums.tolist()
-    return Count(int(tokens), int(targets), weight), tuple(map(int, by_source))
+    tokens, targets, weight, *counts = sums.tolist()
+    whole, sources = [int(each) for each in counts], len(counts) // 2
+    by_source = BySource(tuple(whole[:sources]), tuple(whole[sources:]))
+    return Count(int(tokens), int(targets), weight), by_source
+
+
+def sum_by_source(each: Tensor, batch: Batch, sources: int) -> Tensor:
+    """(sources,) fp64 sums over the targets of each; nothing waits for the device.
+
+    Added in one order, whatever the device, which an `index_add_` on a GPU would not be.
+
+    Arguments:
+        each: (B * S,), 0 where a target does not count.
+        batch: its sources are on the host.
+    """
+    source = batch.source if batch.sources is None else batch.sources.flatten()
+    assert source is not None
+    values = each.double().view(len(source), -1).sum(dim=1)
+    order = source.argsort(stable=True).to(each.device, non_blocking=True)
+    lengths = source.bincount(minlength=sources).to(each.device, non_blocking=True)
+    return torch.segment_reduce(values[order], "sum", lengths=lengths)
 
 
 def add_routing(before: Routing | None, routing: Routing, share: float) -> Routing:

@@ -1,0 +1,130 @@
+"""The cross-entropy and the targets of each source, in a step."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.batch import Batch, BySource
+from setpoint.train.build.components import build_components
+from setpoint.train.config import Job
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..small import small_job
+
+LETTERS = ("abcd", "wxyz")
+"""Of the two sources, so that a target says which it is from."""
+SEPARATOR = 256
+
+
+def job_of(folder: Path, *flags: str, weights: bool = False) -> Job:
+    """Lines of two files, each a document of its own."""
+    draw = random.Random(0)
+    sources: list[str] = []
+    for name, letters, weight in zip("ab", LETTERS, (3, 1), strict=True):
+        lines = ["".join(draw.choices(letters, k=draw.randint(3, 14))) for _ in range(200)]
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+        weighed = f", weight: {weight}" if weights else ""
+        sources.append(
+            f"{{type: text, name: {name}, paths: ['{folder}/{name}.txt'], "
+            f'separator: "\\n"{weighed}}}'
+        )
+    given = f"data.sources=[{', '.join(sources)}]"
+    return small_job(folder, given, "evaluation=null", "data.held_out=0", "model.dropout=0", *flags)
+
+
+def sources_of(batch: Batch) -> torch.Tensor:
+    """The source of each target by its letter; a separator ends the document of its input."""
+    letters = batch.targets.where((batch.targets != SEPARATOR) & (batch.targets >= 0), batch.inputs)
+    return (letters >= ord("w")).long()
+
+
+CASES = {
+    "rows of several sources": ((), False),
+    "mixture": (("loss=chunked_cross_entropy", "loss.chunk_size=7"), True),
+    "packed": (("data.packing.method=first_fit_decreasing",), False),
+    "packed mixture": (("data.packing.method=next_fit", "loss=linear_cross_entropy"), True),
+    "weights": (("loss.z_loss=0.1", "loss.token_weights={98: 0.5, 120: 0}"), False),
+    "smoothing": (
+        ("loss=chunked_cross_entropy", "loss.label_smoothing=0.2", "loss.ignore_index=97"),
+        False,
+    ),
+    "imported": (("loss=import", "loss.target=torch.nn.CrossEntropyLoss"), False),
+    "by a worker": (("data.loader.workers=1",), False),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sums_of_each_source(tmp_path: Path, name: str) -> None:
+    """As the model in fp64 gives them, over two micro-batches."""
+    flags, weights = CASES[name]
+    if "linear" in "".join(flags) and not hasattr(F, "linear_cross_entropy"):
+        pytest.skip("needs torch 2.13")
+    job = job_of(tmp_path, *flags, weights=weights)
+    parts = build_components(job)
+    model, loop = deepcopy(parts.model).double(), Loop(job, parts, [], StopRequest(), Position())
+    taken, take = [], parts.feed.take
+    parts.feed.take = lambda: taken.append(take()) or taken[-1]
+    result = loop.step()
+    parts.feed.close()
+    nats, targets, mixed = torch.zeros(2, dtype=torch.float64), torch.zeros(2), False
+    for batch, count in zip(taken[0].batches, taken[0].counts, strict=True):
+        where = {
+            key: value
+            for key in ("positions", "documents")
+            if (value := getattr(batch, key)) is not None
+        }
+        logits = model(batch.inputs, **where)
+        each = F.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none")
+        valid = batch.targets >= 0 if count.valid is None else count.valid
+        for number in range(2):
+            own = (sources_of(batch) == number) & valid
+            nats[number] += each[own].sum()
+            targets[number] += own.sum()
+        mixed = mixed or batch.sources is not None
+    assert mixed == (not weights)
+    assert list(result.by_source.targets) == targets.tolist() and min(targets) > 0
+    assert sum(result.by_source.sequences) == job.batch.global_size
+    torch.testing.assert_close(
+        torch.tensor(result.by_source.nats).double(), nats, rtol=2e-6, atol=0
+    )
+    mean = sum(result.by_source.nats) / sum(result.by_source.targets)
+    assert mean == pytest.approx(result.nats, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["cross_entropy", "chunked_cross_entropy"])
+def test_they_change_no_number(tmp_path: Path, kind: str) -> None:
+    job = job_of(tmp_path, f"loss={kind}")
+    found: list[tuple[float, float, float]] = []
+    for several in (True, False):
+        parts = build_components(job)
+        assert parts.objective.loss.per_token
+        parts.objective.loss.per_token = several
+        loop = Loop(job, parts, [], StopRequest(), Position())
+        results = [loop.step() for _ in range(3)]
+        assert all(bool(result.by_source.nats) == several for result in results)
+        found += [tuple((each.loss, each.nats, each.grad_norm) for each in results)]
+    assert found[0] == found[1]
+
+
+def test_one_source_has_none(tmp_path: Path) -> None:
+    job = small_job(tmp_path)
+    parts = build_components(job)
+    assert not parts.objective.loss.per_token
+    result = Loop(job, parts, [], StopRequest(), Position()).step()
+    assert result.by_source == BySource()
+
+
+def test_two_ranks_sum_as_one() -> None:
+    program = "tests.train.step.by_source_ranks"
+    ended = subprocess.run([sys.executable, "-m", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
