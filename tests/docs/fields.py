@@ -155,10 +155,10 @@ def variants_table(wanted: str) -> str:
 
 def rules_table(_: str) -> str:
     """A table of the rules of a training job: the sections each looks at, and what it needs."""
-    lines = ["| sections | check | needs |", "|---|---|---|"]
+    lines = ["| sections | whether | needs |", "|---|---|---|"]
     for rule in RULES:
         sections = ", ".join(f"`{name}`" for name in rule.sections) or "all"
-        what = rule.what[:1].lower() + rule.what[1:]
+        what = rule.what.removeprefix("Whether ")
         if rule.dead:
             what += f"; else `{rule.dead[0]}` has no effect"
         lines.append(f"| {sections} | {what} | {', '.join(rule.needs)} |")
@@ -170,10 +170,18 @@ def conflicts_table(_: str) -> str:
     merged: dict[tuple[str, str], list[str]] = {}
     for each in sorted(CONFLICTS, key=lambda each: each.setting):
         others = " and ".join(map(_setting, each.others))
-        merged.setdefault((others, _sentence(each.why)), []).append(_setting(each.setting))
+        merged.setdefault((others, _sentence(each.why)), []).append(each.setting)
     lines = ["| setting | does not go with | why |", "|---|---|---|"]
-    lines += [f"| {'; '.join(own)} | {others} | {why} |" for (others, why), own in merged.items()]
+    lines += [f"| {_settings(own)} | {others} | {why} |" for (others, why), own in merged.items()]
     return "\n".join(lines) + "\n"
+
+
+def _settings(terms: list[str]) -> str:
+    """Settings of a row; those of the same value share its words."""
+    paths: dict[str, list[str]] = {}
+    for path, _, words in (term.partition(" ") for term in terms):
+        paths.setdefault(words, []).append(f"`{path}`")
+    return "; ".join(f"{', '.join(each)} {words}" for words, each in paths.items())
 
 
 def _setting(term: str) -> str:
