@@ -4,9 +4,10 @@
 
 The others pack as TRL does, with `Dataset.map` over batches of 1,000 documents in Arrow: next-fit,
 which gives the tokens new offsets, and best-fit decreasing, which gathers them. Setpoint plans
-rows by the lengths of documents, 100,000 at a time; its second time also makes every batch of an
-epoch. All run in this process and on one thread; each in its turn, and the least of 3 times counts.
-Leaves with status 1 if Setpoint fills rows worse than the other, or takes longer to plan them.
+rows by the lengths of documents, 100,000 at a time. Each is timed until the rows are known, and
+until all batches of an epoch are made: inputs, targets, positions and documents, padded. All run in
+this process and on one thread, by turns, and the least of 3 times counts.
+Leaves with status 1 if Setpoint fills rows worse than the other, or takes longer for either.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from datasets import Dataset, disable_progress_bars
 
 from setpoint.cli.style import table
@@ -29,12 +32,14 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.packed import PackedSampler, PackedSequences, build_packed
+from setpoint.memory.heap import keep_freed
+from setpoint.shapes.batch import IGNORE_INDEX
 
 ROUNDS = 3
 BATCH = 16  # rows of a batch that is made
 VOCABULARY = 32_000
 SIDES = {"next_fit": "datasets, next-fit", "first_fit_decreasing": "datasets, best-fit decreasing"}
-HEADINGS = ("side", "rows", "filled", "seconds", "Setpoint's / it")
+HEADINGS = ("side", "rows", "filled", "seconds", "with batches", "million tokens/s")
 
 
 def corpus_of(lengths: np.ndarray[Any, Any]) -> Corpus:
@@ -45,7 +50,7 @@ def corpus_of(lengths: np.ndarray[Any, Any]) -> Corpus:
     return Corpus(
         side="train",
         tokens=tokens,
-        token_bytes=np.ones(VOCABULARY, np.int64),
+        token_bytes=(np.arange(VOCABULARY) > 0).astype(np.int64),
         separator=0,
         byte_count=len(tokens),
         files=tuple(FileRecord(str(n), 0, "") for n in range(len(lengths))),
@@ -89,28 +94,53 @@ def best_fit_decreasing(lengths: list[int], size: int) -> list[list[int]]:
 PLAIN = {"next_fit": next_fit, "first_fit_decreasing": best_fit_decreasing}
 
 
-def packed_by_datasets(dataset: Dataset, method: str, size: int) -> tuple[int, int]:
-    """Pack with `Dataset.map`.
-
-    Returns:
-        how many rows, and how many tokens they hold.
-    """
+def packed_by_datasets(dataset: Dataset, method: str, size: int) -> Dataset:
+    """Pack with `Dataset.map`: the tokens of each row, and the lengths of its documents."""
 
     def pack(batch: pa.Table) -> pa.Table:
         column = batch["input_ids"].combine_chunks()
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)
         rows = PLAIN[method](lengths.tolist(), size)
         chosen = column.take(pa.array([number for row in rows for number in row]))
-        parts = np.cumsum([0, *(len(row) for row in rows)])
-        offsets = chosen.offsets.to_numpy()[parts]
-        packed = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), chosen.values)
-        return pa.table({"input_ids": packed})
+        parts = pa.array(np.cumsum([0, *(len(row) for row in rows)]), pa.int32())
+        offsets = chosen.offsets.take(parts)
+        packed = pa.ListArray.from_arrays(offsets, chosen.values)
+        documents = pa.ListArray.from_arrays(parts, chosen.value_lengths())
+        return pa.table({"input_ids": packed, "seq_lengths": documents})
 
-    found = dataset.with_format("arrow").map(
+    return dataset.with_format("arrow").map(
         pack, batched=True, batch_size=1000, load_from_cache_file=False
     )
-    column = found.data.column("input_ids")
-    return len(found), sum(len(chunk.flatten()) for chunk in column.chunks)
+
+
+def batches_of_datasets(dataset: Dataset, method: str, size: int) -> int:
+    """Pack with `Dataset.map`, and make each batch from what it wrote."""
+    packed = packed_by_datasets(dataset, method, size)
+    return sum(collated(table, size) for table in packed.iter(BATCH))
+
+
+def collated(table: pa.Table, size: int) -> int:
+    """Make the tensors of a batch, as a collator of packed rows does.
+
+    Returns:
+        the tokens that it holds.
+    """
+    count = len(table)
+    inputs = np.zeros((count, size), np.int64)
+    targets = np.full((count, size), IGNORE_INDEX, np.int64)
+    positions, documents = (np.full((count, size), -1, np.int64) for _ in range(2))
+    tokens, lengths = (table[name].combine_chunks() for name in ("input_ids", "seq_lengths"))
+    for row in range(count):
+        read = tokens[row].values.to_numpy()
+        parts = lengths[row].values.to_numpy()
+        used, ends = len(read), np.cumsum(parts)
+        inputs[row, :used] = read
+        targets[row, : used - 1] = read[1:]
+        targets[row, ends - 1] = 0
+        positions[row, :used] = np.arange(used) - np.repeat(ends - parts, parts)
+        documents[row, :used] = np.repeat(np.arange(len(parts)), parts)
+    made = [torch.from_numpy(each) for each in (inputs, targets, positions, documents)]
+    return int((made[3] >= 0).sum())
 
 
 def packed_by_setpoint(
@@ -124,7 +154,7 @@ def packed_by_setpoint(
     return sequences, sampler
 
 
-def all_batches(corpus: Corpus, method: str, size: int) -> int:
+def batches_of_setpoint(corpus: Corpus, method: str, size: int) -> int:
     """Plan all rows of an epoch, and make each batch."""
     sequences, sampler = packed_by_setpoint(corpus, method, size)
     tokens = 0
@@ -133,14 +163,15 @@ def all_batches(corpus: Corpus, method: str, size: int) -> int:
     return tokens
 
 
-def least_seconds(run: Callable[[], Any]) -> float:
-    """The least time of some calls."""
-    times: list[float] = []
+def least_seconds(*runs: Callable[[], object]) -> list[float]:
+    """The least time of some calls of each, by turns."""
+    times: list[list[float]] = [[] for _ in runs]
     for _ in range(ROUNDS):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for run, found in zip(runs, times, strict=True):
+            start = time.perf_counter()
+            run()
+            found.append(time.perf_counter() - start)
+    return [min(found) for found in times]
 
 
 def main() -> int:
@@ -158,31 +189,44 @@ def main() -> int:
     lengths = np.minimum(drawn, size)
     corpus = corpus_of(lengths)
     disable_progress_bars()
+    total = int(lengths.sum())
     rows: list[tuple[str, ...]] = []
     passed = True
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, keep_freed(True):  # as training does
         flat = pa.array(corpus.tokens[:-1].astype(np.int32))
         offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
         made = pa.table({"input_ids": pa.ListArray.from_arrays(offsets, flat)})
         Dataset(made).save_to_disk(folder)
         dataset = Dataset.load_from_disk(folder)
         for method, other in SIDES.items():
-            count, tokens = packed_by_datasets(dataset, method, size)
-            assert tokens == lengths.sum()
-            theirs = least_seconds(lambda m=method: packed_by_datasets(dataset, m, size))
+            packed = packed_by_datasets(dataset, method, size)
             sequences, _ = packed_by_setpoint(corpus, method, size)
-            plan = least_seconds(lambda m=method: packed_by_setpoint(corpus, m, size))
-            whole = least_seconds(lambda m=method: all_batches(corpus, m, size))
-            full = float(lengths.sum()) / size
-            rows += [
-                (f"Setpoint, {method}", str(len(sequences)), f"{full / len(sequences):.2%}",
-                 f"{plan:.2f}", ""),
-                ("  with all batches", "", "", f"{whole:.2f}", ""),
-                (other, str(count), f"{full / count:.2%}", f"{theirs:.2f}",
-                 f"{plan / theirs:.2f}, with batches {whole / theirs:.2f}"),
-            ]  # fmt: skip
-            passed = passed and len(sequences) <= count and plan <= theirs
-    print(f"{given.documents:,} documents, {int(lengths.sum()):,} tokens, rows of {size}\n")
+            assert batches_of_datasets(dataset, method, size) == total
+            assert batches_of_setpoint(corpus, method, size) >= total  # and those of a next epoch
+            given_to = [(packed_by_setpoint, corpus), (packed_by_datasets, dataset),
+                        (batches_of_setpoint, corpus), (batches_of_datasets, dataset)]  # fmt: skip
+            ours, theirs, our_batches, their_batches = least_seconds(
+                *(partial(run, data, method, size) for run, data in given_to)
+            )
+            for name, count, plan, batches in (
+                (f"Setpoint, {method}", len(sequences), ours, our_batches),
+                (other, len(packed), theirs, their_batches),
+            ):
+                rows.append((name, str(count), f"{total / size / count:.2%}", f"{plan:.2f}",
+                             f"{batches:.2f}", f"{total / batches / 1e6:.0f}"))  # fmt: skip
+            rows.append(
+                (
+                    "  ratio",
+                    "",
+                    "",
+                    f"{ours / theirs:.2f}",
+                    f"{our_batches / their_batches:.2f}",
+                    "",
+                )
+            )
+            passed = passed and len(sequences) <= len(packed)
+            passed = passed and ours <= theirs and our_batches <= their_batches
+    print(f"{given.documents:,} documents, {total:,} tokens, rows of {size}\n")
     print(table(rows, HEADINGS))
     return 0 if passed else 1
 

@@ -14,6 +14,7 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of
 from setpoint.data.sampler import refuse_other_stream
 from setpoint.data.sequences import DataIdentity
+from setpoint.data.token_row import slices
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
 DESCRIBED = 4  # documents that a message names
@@ -68,58 +69,57 @@ class PackedSequences:
     def rows(self, rows: PackedRows) -> Batch:
         """Some of them as a batch."""
         corpus, count = self.corpus, len(rows)
+        begins = np.append(0, rows.ends[:-1])
         total = np.append(0, np.cumsum(rows.lengths))
-        used = np.diff(total[rows.ends], prepend=0)
+        used = total[rows.ends] - total[begins]
         width = self._width(int(used.max()))
-        inputs = np.full(count * width, corpus.separator, np.int64)
-        targets = np.full(count * width, corpus.separator, np.int64)
-        positions = np.full(count * width, -1, np.int64) if self.isolated else None
-        documents = np.full(count * width, -1, np.int64) if self.isolated else None
-        pieces = np.diff(rows.ends, prepend=0)
-        row = np.repeat(np.arange(count), pieces)
-        # Where each piece begins among the places of all rows, and its number in its row.
-        places = total[:-1] - np.repeat(total[rows.ends] - used, pieces) + row * width
-        numbers = np.arange(len(row)) - np.repeat(rows.ends - pieces, pieces)
-        of_pieces = corpus.sources_at(rows.starts + 1)
-        source, sources = of_pieces[np.append(0, rows.ends[:-1])], None
-        if (of_pieces != source[row]).any():
-            sources = np.repeat(source, width)
-        skipped = [np.arange(n, (number + 1) * width) for number, n in
-                   enumerate((np.arange(count) * width + used).tolist())]  # fmt: skip
-        for place, number, start, length, of in zip(
-            places.tolist(),
-            numbers.tolist(),
-            rows.starts.tolist(),
-            rows.lengths.tolist(),
-            of_pieces.tolist(),
-            strict=True,
-        ):
-            end, found = place + length, corpus.tokens[start : start + length + 1]
-            inputs[place:end] = found[:-1]
-            targets[place:end] = found[1:]
-            if positions is not None and documents is not None:
+        # Of each piece its row, its number in that, and where it lies among the places of all rows.
+        row = np.repeat(np.arange(count), rows.ends - begins)
+        numbers = np.arange(len(row)) - begins[row]
+        places = total[:-1] - total[begins][row] + row * width
+        size, lengths, starts = count * width, rows.lengths, rows.starts
+        # Tokens as they are stored, and int64 all at once: faster than piece by piece.
+        read, wanted = (np.full(size, corpus.separator, corpus.tokens.dtype) for _ in range(2))
+        positions, documents = (np.full(size, -1, np.int64) for _ in range(2))
+        found = slices(corpus.tokens, starts, starts + lengths + 1)
+        pieces = zip(places.tolist(), lengths.tolist(), numbers.tolist(), found, strict=True)
+        for place, length, number, tokens in pieces:
+            end = place + length
+            read[place:end] = tokens[:-1]
+            wanted[place:end] = tokens[1:]
+            if self.isolated:
                 positions[place:end] = self.places[:length]
                 documents[place:end] = number
-            if sources is not None:
-                sources[place:end] = of
-            if corpus.trained is not None:
-                trained = corpus.trained[start + 1 : start + length + 1]
-                skipped.append(place + np.flatnonzero(~trained.astype(np.bool_)))
-        # A separator has no bytes, so padding needs no care until here.
-        left_out = np.concatenate(skipped)
-        size = int(corpus.token_bytes[targets].sum() - corpus.token_bytes[targets[left_out]].sum())
-        targets[left_out] = IGNORE_INDEX
-        shape = (count, width)
+        inputs, targets = (each.astype(np.int64).reshape(count, width) for each in (read, wanted))
+        sizes, target_tokens = corpus.token_bytes.take(targets), int(total[-1])
+        for each, end in zip(targets, used.tolist(), strict=True):
+            each[end:] = IGNORE_INDEX  # its bytes are those of a separator: none
+        if corpus.trained is not None:
+            trained = np.zeros(size, np.bool_)
+            marks = slices(corpus.trained, starts + 1, starts + lengths + 1)
+            for place, mark in zip(places.tolist(), marks, strict=True):
+                trained[place : place + len(mark)] = mark
+            trained = trained.reshape(count, width)
+            target_tokens = int(np.count_nonzero(trained))
+            sizes *= trained
+            targets[~trained] = IGNORE_INDEX
+        of_pieces = corpus.sources_at(starts + 1)
+        source, sources = of_pieces[begins], None
+        if (of_pieces != source[row]).any():
+            sources = np.repeat(source, width)
+            pieces = zip(places.tolist(), lengths.tolist(), of_pieces.tolist(), strict=True)
+            for place, length, number in pieces:
+                sources[place : place + length] = number
         return Batch(
-            inputs=torch.from_numpy(inputs.reshape(shape)),
-            targets=torch.from_numpy(targets.reshape(shape)),
+            inputs=torch.from_numpy(inputs),
+            targets=torch.from_numpy(targets),
             tokens=int(total[-1]),
-            target_tokens=targets.size - len(left_out),
-            target_bytes=size,
-            positions=None if positions is None else torch.from_numpy(positions.reshape(shape)),
-            documents=None if documents is None else torch.from_numpy(documents.reshape(shape)),
+            target_tokens=target_tokens,
+            target_bytes=int(sizes.sum()),
+            positions=torch.from_numpy(positions).view(count, width) if self.isolated else None,
+            documents=torch.from_numpy(documents).view(count, width) if self.isolated else None,
             source=torch.from_numpy(source),
-            sources=None if sources is None else torch.from_numpy(sources.reshape(shape)),
+            sources=None if sources is None else torch.from_numpy(sources).view(count, width),
         )
 
     def _width(self, longest: int) -> int:
