@@ -80,6 +80,10 @@ def run(arguments: Arguments) -> int:
         folder = run_directory_given(arguments.source)
         if folder is not None:  # whose name need not be that of today's fingerprint
             report.facts["run directory"] = folder
+            from setpoint.train.record.outlook import data_position
+
+            if place := data_position(folder):
+                report.facts["data position"] = place
     values = {
         "dropped": list(dropped_values(config)),
         "overridden": _overridden(config) if arguments.has(WITH.name) else [],

@@ -6,7 +6,7 @@ import os
 from typing import Any, cast
 
 from setpoint.cli.command import RANKED, SOURCE_HELP, Arguments, Command, Option
-from setpoint.cli.source import open_source
+from setpoint.cli.source import open_source, run_directory_given
 from setpoint.config import Config, SetpointError, leaves, to_minimal, to_plain, within
 
 FORMATS = ("toml", "yaml", "json", "python")
@@ -110,10 +110,24 @@ def run(arguments: Arguments) -> int:
         from setpoint.config import write_toml as write_toml
 
         text = write_toml(data, comments)
+    if path is None and chosen in ("toml", "yaml"):
+        text = _position(source) + text
     if schema is not None and chosen in SCHEMA_LINES:
         text = SCHEMA_LINES[chosen].format(schema) + text
     print(text, end="")
     return 0
+
+
+def _position(source: str | None) -> str:
+    """A comment that says how far a run has come; empty for other sources."""
+    folder = run_directory_given(source)
+    if folder is None:
+        return ""
+    from setpoint.train.record.outlook import data_position, standing
+
+    place = data_position(folder)
+    line = f"# this run {standing(folder)}" + (f"; data: {place}" if place else "")
+    return " ".join(line.split()) + "\n"
 
 
 def _path_and_source(arguments: Arguments) -> tuple[str | None, str | None]:

@@ -22,6 +22,9 @@ def place_in_words(state: Mapping[str, Any]) -> str:
             for name, each in sources.items()
         ]
         return f"after {total:,} sequences: {', '.join(said)}"
+    if "group" in state and "row" in state:
+        group, row = state["group"] + 1, state["row"]
+        return f"epoch {state['epoch'] + 1}, after {row:,} rows of group {group:,}"
     if "epoch" in state and "index" in state:
         return f"epoch {state['epoch'] + 1}, after {state['index']:,} sequences"
     return ""

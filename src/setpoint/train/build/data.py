@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
 from setpoint.data.packed import PackedSequences, build_packed
+from setpoint.data.place import place_in_words
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
 from setpoint.data.windows import training_windows
@@ -75,6 +77,25 @@ def phases_of(job: Job) -> list[Phase]:
         first = steps_before(phase.start, job.batch) * job.batch.global_size
         phases.append(Phase(first, shares_of(own, temperature)))
     return phases
+
+
+def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
+    """Where a run is in its data, in words: the phase, the rows and epochs, of each source.
+
+    Arguments:
+        state: that of its feed.
+    """
+    place, sections, mixture = place_in_words(state), job.data.all_phases, state.get("mixture")
+    if not sections or not isinstance(mixture, dict):
+        return place
+    sources: dict[str, Any] = mixture
+    firsts = [phase.first for phase in phases_of(job)]
+    number = bisect_right(firsts, sum(each["taken"] for each in sources.values()))
+    since = "its sources' own weights"
+    if number > 1:
+        section = sections[number - 2]
+        since = f"{'annealing ' * (section is job.data.anneal)}from {section.start} on"
+    return f"phase {number} of {len(firsts)} ({since}), {place}"
 
 
 def _require_rows(job: Job, limits: Sequence[int | None]) -> None:

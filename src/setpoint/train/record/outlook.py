@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
 
-from setpoint.checkpoint.layout import directory_name, list_checkpoints
+from setpoint.checkpoint.layout import STATE, directory_name, list_checkpoints
 from setpoint.checkpoint.manifest import read_manifest
 from setpoint.config import SetpointError
 from setpoint.track.jsonl import read_jsonl
@@ -65,6 +66,18 @@ def standing(folder: str) -> str:
         return f"{FINISHED} at step {rows[-1].get('step')}"
     step, _ = newest_whole(Path(folder, "checkpoints"))
     return "has no checkpoint yet" if step is None else f"is at step {step}"
+
+
+def data_position(folder: str) -> str | None:
+    """Where in the data the newest whole checkpoint is, in words; None where none says so."""
+    _, directory = newest_whole(Path(folder, "checkpoints"))
+    if directory is None:
+        return None
+    try:
+        found = json.loads((directory / STATE).read_bytes()).get("data")
+    except (OSError, ValueError, AttributeError):  # damaged, which training finds and says
+        return None
+    return found if isinstance(found, str) and found else None
 
 
 def lengthened_from(folder: str, now: object) -> str | None:

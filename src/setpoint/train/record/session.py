@@ -21,6 +21,7 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.track.tracker import Trackers
 from setpoint.train.build.companions import companions_in
 from setpoint.train.build.components import Components, data_line
+from setpoint.train.build.data import where_in_data
 from setpoint.train.build.utilization import utilization_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import best_metric_of
@@ -129,6 +130,8 @@ def resume(run: Run) -> Start:
     start = Start(position, resumed_at, identity, best, mean, states, ended, over)
     if not over:
         run.progress.note(data_line(job, parts))
+        if position.step:
+            run.progress.note(f"data position: {where_in_data(job, parts.feed.state_dict())}")
     write_start(run, start)
     run.trackers.open(job.tracking.trackers, run.directory, position.step, run.progress.note)
     if not over and best.changed:

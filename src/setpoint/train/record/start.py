@@ -15,7 +15,7 @@ from setpoint.config import (
     record_files,
     within,
 )
-from setpoint.data.place import place_in_words
+from setpoint.train.build.data import where_in_data
 from setpoint.train.build.parameter_groups import rows_of
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.record.accepted import Accepted, describe_accepted, describe_idle
@@ -51,7 +51,7 @@ def write_start(run: Run, start: Start) -> None:
     run.events.write(
         "resume",
         step=start.resumed_at or 0,
-        data_position=place_in_words(run.parts.feed.state_dict()),
+        data_position=where_in_data(run.job, run.parts.feed.state_dict()),
         **facts,
         accepted=[difference.to_json() for difference in kept],
         **({"data": list(accepted.data)} if accepted.data else {}),

@@ -13,11 +13,11 @@ from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.optimizer_state import capture_optimizer, restore_optimizer
 from setpoint.checkpoint.weights import load_weights
 from setpoint.config import SetpointError
-from setpoint.data.place import place_in_words
 from setpoint.optim.build import title_of
 from setpoint.precision.build import convert_state
 from setpoint.track.tracker import Trackers
 from setpoint.train.build.components import Components
+from setpoint.train.build.data import where_in_data
 from setpoint.train.config import Job
 from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.step.averaging import TRAINING, evaluation_point, go_on_from
@@ -95,6 +95,7 @@ class Values:
 class Data:
     """Where in the training data the run is."""
 
+    job: Job
     parts: Components
     other_data: bool
     trained: bool = True
@@ -102,7 +103,7 @@ class Data:
     def capture(self, into: Snapshot, within: ExitStack) -> None:
         """See `Stateful.capture`."""
         place = self.parts.feed.state_dict()
-        into.state["loader"], into.state["data"] = place, place_in_words(place)
+        into.state["loader"], into.state["data"] = place, where_in_data(self.job, place)
 
     def restore(self, saved: Checkpoint) -> None:
         """See `Stateful.restore`."""
@@ -200,7 +201,7 @@ def states_of(
     """
     return {
         # First: it refuses other data before anything has been changed.
-        "data": Data(parts, other_data),
+        "data": Data(job, parts, other_data),
         "model": Model(parts),
         "training": Training(job, parts),
         "schedule": Values("schedule", parts.schedule),
