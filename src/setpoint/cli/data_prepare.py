@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.cli.command import COMMON, JSON, SOURCE_HELP, Arguments, Command, Option
 from setpoint.cli.source import open_source
 from setpoint.config import ConfigError, verify
+
+if TYPE_CHECKING:
+    from setpoint.data.prepared.use import Prepared
+    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.train.config import Job
 
 OUTPUT, WORKERS = "--output", "--workers"
 FIELDS = {OUTPUT: "folder", WORKERS: "workers"}
@@ -33,13 +38,32 @@ COMMAND = Command(
 )  # fmt: skip
 
 
-def run(arguments: Arguments) -> int:
-    """Prepare everything, and say where it lies."""
+class PreparedJob(NamedTuple):
+    """The data of a job in the cache: what is trained on, what is validated on, and each set.
+
+    Arguments:
+        names: of each of `found`, in its order.
+    """
+
+    job: Job
+    tokenizer: Tokenizer
+    names: list[str]
+    found: list[Prepared]
+
+
+def prepare_job(arguments: Arguments) -> PreparedJob:
+    """Resolve a job, and prepare all of its data.
+
+    Raises:
+        SetpointError: the configuration is wrong where the data is concerned, or the data cannot
+            be read.
+        RunError: prepared data cannot be written.
+    """
     for option, field in FIELDS.items():
         value = arguments.value(option)
         if value is not None:
             arguments.overrides.append(f"--data.prepare.{field}={value}")
-    job: Any = open_source(arguments.positional[0], arguments).resolve()
+    job: Job = open_source(arguments.positional[0], arguments).resolve()
     problems = [each for each in verify(job, {"files"}).problems if "sources" in each.path
                 or each.path.startswith(("data.", "tokenizer."))]  # fmt: skip
     if problems:
@@ -52,8 +76,17 @@ def run(arguments: Arguments) -> int:
         (each.name, each.sources, f"evaluation.datasets.{index}.sources")
         for index, each in enumerate(datasets)
     ]
+    tokenizer = job.tokenizer.build()
     with make_work_progress() as progress:
-        found = prepare_all(job.data, job.tokenizer.build(), texts, show=progress.work)
+        found = prepare_all(job.data, tokenizer, texts, show=progress.work)
+    names = ["train", *["validation"] * bool(job.data.validation)]
+    names += [f"evaluation/{each.name}" for each in datasets]
+    return PreparedJob(job, tokenizer, names, found)
+
+
+def run(arguments: Arguments) -> int:
+    """Prepare everything, and say where it lies."""
+    found = prepare_job(arguments).found
     if arguments.has(JSON.name):
         import json
 
@@ -62,7 +95,6 @@ def run(arguments: Arguments) -> int:
     for each in found:
         print(
             f"{each.folder}: {each.documents:,} document{'s' * (each.documents != 1)}, "
-            f"{each.tokens:,} tokens of "
-            f"{', '.join(each.sources)}"
+            f"{each.tokens:,} tokens of {', '.join(each.sources)}"
         )
     return 0

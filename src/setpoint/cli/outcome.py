@@ -37,13 +37,14 @@ COMMANDS = {
     "data inspect": "print rows of the training data as text, with tokens and masks",
     "data stats": "print lengths, tokens, shares and duplicates of the data",
     "data prepare": "tokenize the data of a configuration into shards that are mapped",
+    "data push": "push prepared data to a data set of the Hugging Face hub",
     "tokenizer train": "train a BPE tokenizer on the texts of a configuration",
     "completion": "print the completion script for a shell",
 }
 LONG = frozenset(
     (
         *("train", "sweep", "migrate", "import", "infer", "generate", "evaluate", "export"),
-        *("compare", "data prepare", "data inspect", "data stats", "tokenizer train"),
+        *("compare", "data prepare", "data push", "data inspect", "data stats", "tokenizer train"),
     )
 )
 """The commands that do more than put a configuration together and print something."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from setpoint.config import SetpointError
+
+Kind = Literal["model", "dataset"]
 
 # What begins with a dot is a path.
 _ID: Final = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
@@ -25,50 +27,79 @@ def split_hub_id(name: str) -> tuple[str, str | None] | None:
     return match[1], match[2]
 
 
-def fetch_files(name: str, patterns: Sequence[str], *, instead: str) -> Path:
+def fetch_files(
+    name: str, patterns: Sequence[str], *, instead: str, kind: Kind = "model", cached: bool = False
+) -> Path:
     """The directory in the cache that holds files of a repository, downloaded where need be.
 
     Arguments:
         name: `organization/name` or `organization/name@revision`.
         patterns: of the files; those that the repository does not have are left out.
+        cached: whether to look into the cache only.
 
     Raises:
-        SetpointError: if the package is missing, the hub cannot be reached, or has no such model.
+        SetpointError: if the package is missing, the hub cannot be reached, or has no such
+            repository.
     """
     parts = split_hub_id(name)
     assert parts is not None, "whoever asks has seen that it is an id"
     repository, revision = parts
+    here = f"{name} is no directory here, and" if kind == "model" else f"the data set {name}"
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise SetpointError(
-            f"{name} is no directory here, and to look for it on the hub the package "
-            f"{error.name!r} is needed: install 'setpoint[huggingface]'"
+            f"{here} to look for it on the hub the package {error.name!r} is needed: install "
+            "'setpoint[huggingface]'"
+            if kind == "model"
+            else f"{here} is on the hub, which needs the package {error.name!r}: install "
+            "'setpoint[data]'"
         ) from None
     try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=[*patterns]))
+        found = snapshot_download(
+            repository,
+            repo_type=kind,
+            revision=revision,
+            allow_patterns=[*patterns],
+            local_files_only=cached,
+        )
+        return Path(found)
     except (OSError, ValueError) as error:
         # All errors of the library's own are of these kinds.
         raise SetpointError(
-            f"{name} is no directory here, and cannot be fetched from the hub: {_reason(error)}. "
-            f"{instead}"
+            f"{here} cannot be fetched from the hub: {reason_of(error, kind)}. {instead}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
-    kind = type(error).__name__
+def reason_of(error: BaseException, kind: str) -> str:
+    """Why the hub did not do what it was asked for.
+
+    Arguments:
+        kind: of the repository.
+    """
     reasons = {
-        "RepositoryNotFoundError": "the hub has no such model, or it is private and you are not "
+        "RepositoryNotFoundError": f"the hub has no such {kind}, or it is private and you are not "
         "logged in (`hf auth login`)",
         "GatedRepoError": "its license must be accepted on the hub first, with the account that "
         "`hf auth login` names",
-        "RevisionNotFoundError": "the model is there, and the revision is not",
-        "LocalEntryNotFoundError": "the hub cannot be reached, and the model is not in its cache",
-        "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the model is not in the hub's cache",
+        "RevisionNotFoundError": f"the {kind} is there, and the revision is not",
+        "LocalEntryNotFoundError": f"the hub cannot be reached, and the {kind} is not in its cache",
+        "IncompleteSnapshotError": f"the hub cannot be reached, and only a part of the {kind} is "
+        "in its cache",
+        "OfflineModeIsEnabled": f"HF_HUB_OFFLINE is set, and the {kind} is not in the hub's cache",
         "HFValidationError": "it is no id that the hub could have",
     }
-    reason = next((reasons[c.__name__] for c in type(error).__mro__ if c.__name__ in reasons), "")
+    if isinstance(error, RuntimeError) and error.__cause__ is not None:
+        error = error.__cause__  # of one file of several
+    kinds = [each.__name__ for each in type(error).__mro__]
+    reason = next((reasons[each] for each in kinds if each in reasons), "")
     if reason:
         return reason
     text = str(error).strip().partition("\n")[0]
-    return f"the hub cannot be reached ({kind}{f': {text}' if text else ''})"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return f"the hub refused it ({text or status})"
+    name = type(error).__name__
+    if isinstance(error, OSError) or "TransportError" in kinds:
+        return f"the hub cannot be reached ({name}{f': {text}' if text else ''})"
+    return f"{text or 'no reason is given'} ({name})"

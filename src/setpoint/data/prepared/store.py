@@ -321,6 +321,12 @@ class StoredRecords(Sequence[FileRecord]):
                 yield start, int(row["tokens"]), self._record(number, row)
             first = end
 
+    def parts(self) -> list[tuple[npt.NDArray[Any], Path]]:
+        """The index of each shard, and the file of its names."""
+        names = (shard_name(self.side.name, number) for number in range(self.side.shards))
+        paths = [self.folder / f"{name}.names" for name in names]
+        return list(zip(self._index()[0], paths, strict=True))
+
     def _index(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.int64]]:
         if self._ends is None:
             names = (shard_name(self.side.name, number) for number in range(self.side.shards))

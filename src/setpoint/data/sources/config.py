@@ -305,8 +305,8 @@ class Tokens(
     """Source name: prefix of its documents' names, unique among the sources."""
 
     paths: tuple[str, ...] = field(also_called=("token_files", "bin_files", "shard_dir"))
-    """Files (.npy, .bin), folders and globs, mapped into memory; or folders that `setpoint data
-    prepare` wrote."""
+    """Files (.npy, .bin), folders and globs, mapped into memory; folders that `setpoint data
+    prepare` wrote; or hf://datasets/owner/name/..., which is downloaded first."""
 
     token_dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None
     """Token dtype of .bin files without header or .idx (nanoGPT: uint16); null: as the files

@@ -6,7 +6,7 @@ import glob
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Found:
 
 
 def find_files(
-    paths: Sequence[str],
+    paths: Sequence[str] | Mapping[int, str],
     *,
     name: str,
     field: str,
@@ -64,6 +64,7 @@ def find_files(
     that is matched twice counts once.
 
     Arguments:
+        paths: with their numbers where they are not all of the field's.
         name: the source's, which the names begin with.
         field: dotted path of `paths`, for messages.
         wanted: which files of a folder are taken; None: all but hidden ones.
@@ -76,7 +77,7 @@ def find_files(
             "Valid: at least one path or glob, such as 'notes.txt' or 'corpus/**/*.md'."
         )
     found: dict[str, File] = {}
-    for index, pattern in enumerate(paths):
+    for index, pattern in paths.items() if isinstance(paths, Mapping) else enumerate(paths):
         where = f"{field}.{index}"
         try:
             expanded = _expand(pattern, where, wanted, remote)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from setpoint.config import Problem, SetpointError
 from setpoint.data.prepared.names import MANIFEST, is_prepared, read_facts
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import HERE, File, Found, find_files, problems_of
 from setpoint.data.sources.remote import is_remote
+from setpoint.hub.fetch import fetch_files, split_hub_id
 
 SUFFIXES = (".npy", ".bin")
 WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
@@ -25,6 +28,10 @@ MAGIC = {20240520: "uint16", 20240801: "uint32"}
 HEADER = 256 * 4
 INDEX_MAGIC = b"MMIDIDX\x00\x00"
 # Megatron's codes; 6 and 7 are floating point.
+_HUB = re.compile(
+    r"hf://datasets/(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w.%-]+))?"
+    r"(/(?P<inside>.*?))?/*"
+)
 INDEX_TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
@@ -43,22 +50,25 @@ class Layout:
     documents: array[int] | None = None
 
 
-def token_files(config: Tokens, field: str) -> Found:
-    """The files of a source.
+def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
+    """The files of a source but for those of prepared data.
 
     Arguments:
         field: dotted path of `paths`, for messages.
+        fetch: whether files of the hub are downloaded, where they are not in its cache; where not,
+            they are left out.
     """
-    folders = [_is_folder(path) for path in config.paths]
-    if all(folders) and folders:
+    paths = [_here(path, f"{field}.{at}", fetch) for at, path in enumerate(config.paths)]
+    wanted = {at: path for at, path in enumerate(paths) if path and not _is_folder(path)}
+    if not wanted:
         return Found({}, {})
-    paths = [path for path, folder in zip(config.paths, folders, strict=True) if not folder]
-    found = find_files(paths, name=config.name, field=field, wanted=_is_wanted, remote=False)
-    for index, path in enumerate(config.paths):
-        if is_remote(path) and f"{field}.{index}" not in found.errors:
-            found.errors[f"{field}.{index}"] = SetpointError(
-                f"{field}.{index}: '{path}' lies elsewhere, and token files are mapped into "
-                "memory.\nValid: a path on this machine; copy the files."
+    found = find_files(wanted, name=config.name, field=field, wanted=_is_wanted, remote=False)
+    for at, path in wanted.items():
+        if is_remote(path) and f"{field}.{at}" not in found.errors:
+            found.errors[f"{field}.{at}"] = SetpointError(
+                f"{field}.{at}: '{path}' lies elsewhere, and token files are mapped into "
+                "memory.\nValid: a path on this machine, to which they are copied; "
+                "hf://datasets/owner/name, which is downloaded."
             )
     wrong = [file for file in found.files.values() if not _is_wanted(file)]
     if wrong and field not in found.errors:
@@ -69,21 +79,54 @@ def token_files(config: Tokens, field: str) -> Found:
     return found
 
 
-def prepared_folders(config: Tokens) -> list[Path]:
-    """Those of the paths that hold prepared data."""
-    return [Path(os.path.expanduser(path)) for path in config.paths if _is_folder(path)]
+def prepared_folders(
+    config: Tokens, field: str = f"{HERE}.paths", *, fetch: bool = False
+) -> list[Path]:
+    """Those of the paths that hold prepared data; see `token_files`."""
+    found = [_here(path, f"{field}.{at}", fetch) for at, path in enumerate(config.paths)]
+    return [Path(path) for path in found if path and _is_folder(path)]
 
 
-def prepared_inputs(config: Tokens) -> Iterator[str]:
+def prepared_inputs(config: Tokens, field: str) -> Iterator[str]:
     """A line for each of `prepared_folders`, as `setpoint.data.sources.files.inputs_of` has it."""
-    for folder in prepared_folders(config):
+    for folder in prepared_folders(config, field, fetch=True):
         text = (folder / MANIFEST).read_bytes()
         size = sum(size for size, _ in json.loads(text)["files"].values())
         yield f"{config.name}/{folder.name}\t{size} {hashlib.sha256(text).hexdigest()}"
 
 
+def _here(path: str, where: str, fetch: bool) -> str | None:
+    """A path on this machine; of one on the hub in its cache, None where it is not there.
+
+    Raises:
+        SetpointError: it cannot be downloaded.
+    """
+    parts = _HUB.fullmatch(path)
+    revision = unquote(parts["revision"] or "") if parts else ""
+    repository = parts["name"] + (f"@{revision}" if revision else "") if parts else ""
+    if parts is None or split_hub_id(repository) is None:
+        return os.path.expanduser(path)
+    inside = parts["inside"] or ""
+    patterns = [inside, f"{inside}/*", f"{inside.removesuffix('.bin')}.idx"] if inside else ["*"]
+    try:
+        folder = fetch_files(
+            repository,
+            patterns,
+            instead="A folder on this machine works without the hub.",
+            kind="dataset",
+            cached=not fetch,
+        )
+    except SetpointError as error:
+        if not fetch:
+            return None
+        raise SetpointError(f"{where}: {error}") from error
+    found = str(folder / inside)
+    # Of the cache it is not known whether it has all files, but for those of a manifest.
+    return found if fetch or _is_folder(found) else None
+
+
 def _is_folder(path: str) -> bool:
-    return is_prepared(Path(os.path.expanduser(path)))
+    return is_prepared(Path(path))
 
 
 def _is_wanted(file: File) -> bool:

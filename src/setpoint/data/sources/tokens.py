@@ -14,7 +14,7 @@ from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.prepared.store import stored_documents
 from setpoint.data.sources.config import Tokens
-from setpoint.data.sources.files import inputs_of, named_errors
+from setpoint.data.sources.files import File, inputs_of, named_errors
 from setpoint.data.sources.token_files import (
     layout_of,
     prepared_folders,
@@ -50,14 +50,14 @@ class TokensSource:
             SetpointError: a file is missing, damaged, empty or of another dtype, or holds an id
                 that is none of the tokenizer's; with file and position.
         """
-        for folder in prepared_folders(self.config):
+        for folder in prepared_folders(self.config, f"{self.where}.paths", fetch=True):
             try:
                 yield from stored_documents(folder, self.config.name, tokenizer)
             except SetpointError as error:
                 raise SetpointError(f"{self.where}.paths: {error}") from error
         separator = self.config.separator
         separator = tokenizer.separator if separator is None else separator
-        for name, file in token_files(self.config, f"{self.where}.paths").checked().items():
+        for name, file in self._files().items():
             ids, bounds = self._mapped(Path(str(file)))
             found = self._separators(ids, separator, tokenizer, file)
             if bounds is not None:
@@ -77,8 +77,11 @@ class TokensSource:
 
     def inputs(self) -> Iterator[str]:
         """See `inputs_of`."""
-        yield from prepared_inputs(self.config)
-        yield from inputs_of(token_files(self.config, f"{self.where}.paths").checked())
+        yield from prepared_inputs(self.config, f"{self.where}.paths")
+        yield from inputs_of(self._files())
+
+    def _files(self) -> dict[str, File]:
+        return token_files(self.config, f"{self.where}.paths", fetch=True).checked()
 
     def _mapped(self, path: Path) -> tuple[Ids, Sequence[int] | None]:
         """Tokens of a file, and where its documents begin, where it says."""

@@ -1,0 +1,142 @@
+"""Files put into a data set of the Hugging Face hub, in one commit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from setpoint.config import RunError, SetpointError
+from setpoint.hub.fetch import reason_of, split_hub_id
+
+CARD = "README.md"
+REFUSED = (401, 402, 403)
+WRITES = "The token has to be one that may write there: --token env:NAME, HF_TOKEN, `hf auth login`"
+
+
+class Uploaded(NamedTuple):
+    """What was put into a data set.
+
+    Arguments:
+        commit: its id; the one before where nothing had changed.
+        files: how many there are, with those that were there already.
+    """
+
+    repository: str
+    url: str
+    commit: str
+    files: int
+    bytes: int
+
+
+def require_id(repository: str) -> None:
+    """Refuse what cannot be the id of a data set, or pushing without the package for it.
+
+    Raises:
+        SetpointError: it is none, or the package is missing.
+    """
+    parts = split_hub_id(repository)
+    if parts is None or parts[1] is not None:
+        hint = " (--revision names the branch)" if parts is not None else ""
+        raise SetpointError(
+            f"{repository!r} is no id of a data set on the hub{hint}.\nValid: owner/name."
+        )
+    if find_spec("huggingface_hub") is None:
+        raise SetpointError(
+            "pushing to the hub needs the package 'huggingface_hub'.\n"
+            "Valid: pip install 'setpoint[data]'"
+        )
+
+
+def upload_dataset(
+    repository: str,
+    files: Mapping[str, Path],
+    card: str,
+    *,
+    mark: str,
+    owned: Collection[str],
+    message: str,
+    revision: str = "main",
+    public: bool = False,
+    token: str | None = None,
+) -> Uploaded:
+    """Put files into a data set of the hub: all of them or, where anything fails, none.
+
+    What is uploaded before the commit is known by its hash, so the next call does not upload it
+    again.
+
+    Arguments:
+        files: by their paths in the data set.
+        card: text of the data set card; one that somebody wrote is left.
+        mark: a line of the card that says that it is ours.
+        owned: folders in which nothing else is left.
+        revision: the branch, which is made where there is none.
+        public: whether a new data set is public, and one that is may be written to.
+        token: None: that of the environment, or of `hf auth login`.
+
+    Raises:
+        SetpointError: see `require_id`; or the data set is public.
+        RunError: the hub cannot be reached, or refuses.
+    """
+    require_id(repository)
+    import huggingface_hub as hub
+
+    if not sys.stderr.isatty():
+        hub.utils.disable_progress_bars()
+    api: Any = hub.HfApi(token=token)
+    place: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset"}
+
+    def ask(what: str, call: Callable[..., Any], **more: Any) -> Any:
+        try:
+            return call(**place, **more)
+        except Exception as error:  # of the library, of the hub and of the connection
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            refused = isinstance(error, hub.errors.RepositoryNotFoundError) or status in REFUSED
+            raise RunError(
+                f"{repository}: {what}: {reason_of(error, 'data set')}. Nothing was pushed; the "
+                "same command uploads what is missing" + f". {WRITES}" * refused
+            ) from error
+
+    ask("the data set cannot be made", api.create_repo, private=not public, exist_ok=True)
+    if not public and not ask("it cannot be read", api.repo_info).private:
+        raise SetpointError(
+            f"{repository} is a public data set.\n"
+            "Valid: --public, if all of this data may be read by anyone; the id of a private one."
+        )
+    if revision != "main":
+        ask("the branch cannot be made", api.create_branch, branch=revision, exist_ok=True)
+    head = ask("it cannot be read", api.repo_info, revision=revision).sha
+    there = ask("it cannot be listed", api.list_repo_files, revision=revision)
+    stale = [
+        name for name in there
+        if name not in files and any(name.startswith(f"{folder}/") for folder in owned)
+    ]  # fmt: skip
+    operations: list[Any] = [hub.CommitOperationDelete(path_in_repo=name) for name in stale]
+    operations += [
+        hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=path)
+        for name, path in files.items()
+    ]
+    own = CARD not in there
+    if not own:
+        kept = ask("its card cannot be read", api.hf_hub_download, filename=CARD, revision=head)
+        own = mark in Path(kept).read_text(encoding="utf-8").splitlines()
+    if own:
+        data = card.encode()
+        operations.append(hub.CommitOperationAdd(path_in_repo=CARD, path_or_fileobj=data))
+    done = ask(
+        "the files cannot be uploaded",
+        api.create_commit,
+        operations=operations,
+        commit_message=message,
+        revision=revision,
+        parent_commit=head,
+    )
+    return Uploaded(
+        repository,
+        f"{api.endpoint}/datasets/{repository}/tree/{revision}",
+        done.oid,
+        len(files) + own,
+        sum(path.stat().st_size for path in files.values()) + len(card.encode()) * own,
+    )

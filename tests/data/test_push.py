@@ -1,0 +1,173 @@
+"""`setpoint data push` and the way back, against a hub on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from setpoint.cli.main import main
+from setpoint.config import SetpointError
+from setpoint.data.config import Data, Prepare
+from setpoint.data.corpus import build_corpora
+from setpoint.data.prepared.names import MANIFEST
+from setpoint.data.prepared.reshard import reshard
+from setpoint.data.prepared.store import open_side, read_manifest, verify
+from setpoint.data.prepared.use import prepare_all
+from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
+from setpoint.data.sources.token_files import file_problems
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+
+from ..hub.server import Hub, local_hub
+from .test_prepared import assert_all_same, assert_same
+from .tokenizers_here import byte_level
+
+# A library's own.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+CONFIG = """
+extends = "tiny"
+[data]
+sources = [{type = "random", documents = 90, length = 50}]
+held_out = 0.2
+"""
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(CONFIG)
+    with local_hub() as found:
+        found.use(monkeypatch, tmp_path / "hub")
+        yield found
+
+
+def push(*arguments: str, job: str = "job.toml", repository: str = "me/toks") -> int:
+    return main(["data", "push", job, repository, "-o", "cache", *arguments])
+
+
+def corpora_of(path: Path | str) -> Any:
+    return build_corpora(Data(sources=(Tokens(paths=(str(path),)),)), ByteTokenizer())
+
+
+def local() -> Path:
+    (folder,) = (each.parent for each in Path("cache").glob(f"*/{MANIFEST}"))
+    return folder
+
+
+def test_what_is_pushed_is_read_as_it_lies_here(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = Tokens(paths=("hf://datasets/me/toks/train",))
+    assert push() == 0 and "commit " in capsys.readouterr().out
+    assert hub.datasets["me/toks"].private
+    assert not list(file_problems(tokens)) and not Path("hub").exists()  # `check` downloads nothing
+    here = corpora_of(local())
+    assert_all_same(here, corpora_of(tokens.paths[0]))
+    assert_all_same(here, corpora_of("hf://datasets/me/toks@main/train/"))
+    card = hub.datasets["me/toks"].files()["README.md"].decode()
+    manifest = read_manifest(local())
+    for fact in (
+        "`bytes`",
+        manifest.key,
+        tokens.paths[0],
+        *(f"{s.tokens:,}" for s in manifest.sides),
+    ):
+        assert fact in card
+    # A branch of its own, in other shards.
+    assert push("--revision", "v2", "--shards", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["url"].endswith("me/toks/tree/v2")
+    assert "train/train-00002.tokens.npy" in hub.datasets["me/toks"].files("v2")
+    assert "train/train-00002.tokens.npy" not in hub.datasets["me/toks"].files()
+    assert_all_same(here, corpora_of("hf://datasets/me/toks@v2/train"))
+    assert not list(Path("cache").glob("*shards*"))
+    with pytest.raises(
+        SetpointError, match=r"sources\.0\.paths\.0: the data set me/none cannot be f"
+    ):
+        corpora_of("hf://datasets/me/none")
+
+
+def test_a_push_that_fails_leaves_nothing_and_goes_on(
+    hub: Hub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.fail_after = 3
+    assert push() == 1
+    assert "no more space" in capsys.readouterr().err
+    assert list(hub.datasets["me/toks"].files()) == [".gitattributes"]
+    hub.fail_after = None
+    assert push() == 0
+    assert len(set(hub.uploads)) == len(hub.uploads) > 3  # none twice
+    assert_all_same(corpora_of(local()), corpora_of("hf://datasets/me/toks/train"))
+    before = dict(hub.datasets["me/toks"].branches)
+    assert push() == 0
+    assert hub.datasets["me/toks"].branches == before
+
+
+def test_other_data_takes_the_place_of_old_and_what_is_yours_is_left(hub: Hub) -> None:
+    assert push("--shards", "2") == 0
+    dataset = hub.datasets["me/toks"]
+    dataset.commit("main", {**dataset.files(), "README.md": b"# Mine", "notes/a.txt": b"a"})
+    byte_level(Path("mine"))
+    flags = ("--data.sources.0.seed", "5", "--tokenizer", "huggingface", "--tokenizer.path", "mine")
+    validation = "[{type: random, name: other, documents: 9, length: 40}]"
+    assert push(*flags, "--data.validation", validation) == 0
+    files = dataset.files()
+    assert (files["README.md"], files["notes/a.txt"]) == (b"# Mine", b"a")
+    assert "train/train-00001.tokens.npy" not in files
+    assert files["tokenizer/tokenizer.json"] == Path("mine/tokenizer.json").read_bytes()
+    assert f"validation/{MANIFEST}" in files and "train/held_out.starts.npy" not in files
+
+
+def test_what_is_refused(
+    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusal(*arguments: str, **more: str) -> str:
+        assert push(*arguments, **more) in (1, 2)
+        return capsys.readouterr().err
+
+    assert "is no id of a data set" in refusal(repository="toks")
+    assert "(--revision names the branch)" in refusal(repository="me/toks@v2")
+    assert not Path("cache").exists()  # nothing was prepared for it
+    assert "its text is not shown" in refusal("--token", "hunter2")
+    assert "NOT_THERE" in refusal("--token", "env:NOT_THERE")
+    assert "no rights to create" in (said := refusal(repository="not-mine/toks"))
+    assert "The token has to be one that may write there" in said
+    assert push("--public") == 0 and not hub.datasets["me/toks"].private
+    assert "me/toks is a public data set.\nValid: --public, if all" in refusal()
+    monkeypatch.setenv("WRONG", "hf_wrong")
+    assert "hf_wrong" not in refusal("--token", "env:WRONG")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert "the hub cannot be reached" in refusal()
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setattr("setpoint.hub.upload.find_spec", lambda _: None)
+    assert "pip install 'setpoint[data]'" in refusal()
+
+
+@pytest.mark.parametrize("kind", ["text", "chat"])
+@pytest.mark.parametrize("shards", [1, 4, 1000])
+def test_other_shards_hold_the_same(tmp_path: Path, kind: str, shards: int) -> None:
+    rows = [{"prompt": f"q{n}", "completion": "a" * (n % 7 + 1)} for n in range(40)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chat = Conversations(paths=(f"{tmp_path}/c.jsonl",), template="plain")
+    sources: tuple[SourceConfig, ...] = (Random(documents=30, length=90),)
+    sources += (chat,) if kind == "chat" else (Random(name="b", documents=9, length=900),)
+    data = Data(sources=sources, held_out=0.2, prepare=Prepare(folder=f"{tmp_path}/cache"))
+    folder = Path(prepare_all(data, ByteTokenizer())[0].folder)
+    manifest = read_manifest(folder)
+    made = reshard(folder, manifest, tmp_path / "new", shards, ByteTokenizer())
+    assert read_manifest(tmp_path / "new") == made
+    verify(tmp_path / "new", made)
+    for before, after in zip(manifest.sides, made.sides, strict=True):
+        assert after.shards == min(shards, before.documents)
+        old = open_side(folder, manifest, before, ByteTokenizer())
+        new = open_side(tmp_path / "new", made, after, ByteTokenizer())
+        assert_same(old, new)
+        assert (old.trained is None) == (kind == "text")
+    # About as many tokens each.
+    sizes = [len(np.load(path)) for path in (tmp_path / "new").glob("train-*.tokens.npy")]
+    assert shards > 4 or max(sizes) - min(sizes) < 2000
