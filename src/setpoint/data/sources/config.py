@@ -180,7 +180,8 @@ class Text(
         before="text",
         also_called=("text_field", "text_column", "content_field", "hf_dataset_text_field"),
     )
-    """Field that holds the text in records, dotted for what is nested: "meta.text"."""
+    """Field that holds the text in records, dotted for what is nested: "meta.text"; "input_ids":
+    tokens, with labels, attention_mask and position_ids beside them."""
 
     @check
     def _check_paths(self) -> Iterator[Problem]:
@@ -279,7 +280,8 @@ class HubDataset(
     field: str = field(
         default="text", also_called=("text_field", "text_column", "hf_dataset_text_field")
     )
-    """Field that holds the text: a column, dotted for what is nested."""
+    """Field that holds the text: a column, dotted for what is nested; "input_ids": tokens, with
+    labels, attention_mask and position_ids beside them."""
 
     @check
     def _check_path(self) -> Iterator[Problem]:

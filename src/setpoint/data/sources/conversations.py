@@ -14,10 +14,11 @@ from setpoint.data.sources.chat_template import ChatTemplate
 from setpoint.data.sources.config import Conversations
 from setpoint.data.sources.files import inputs_of
 from setpoint.data.sources.formats import conversation_files, record_format
-from setpoint.data.sources.messages import Conversation, RowError, TokenizedRow, read_row
+from setpoint.data.sources.messages import Conversation, read_row
 from setpoint.data.sources.named_templates import fitting_template
 from setpoint.data.sources.records import Row, read_rows
 from setpoint.data.sources.suffixes import ARROW, PARQUET
+from setpoint.data.sources.token_rows import RowError, TokenizedRow
 from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
 from setpoint.data.tokenizers.vocabulary import ChatFacts
 
@@ -129,7 +130,7 @@ class ConversationsSource:
         if found.trained is not None and not found.trained.any():
             yield from self._untrained("all of its labels are -100")
             return
-        yield Document(name, tokens=found.tokens, trained=found.trained)
+        yield from found.documents(name)
 
     def _untrained(self, reason: str) -> Iterator[Document]:
         """What becomes of a row without a token to train on."""

@@ -11,7 +11,8 @@ from setpoint.data.document import Document
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
 from setpoint.data.sources.hub_files import folder_of, is_saved, path_problems
-from setpoint.data.sources.records import Row, as_utf8, missing_column, text_at
+from setpoint.data.sources.records import Row, missing_column, top_columns
+from setpoint.data.sources.token_rows import row_documents
 
 REASONS = {
     "DatasetNotFoundError": "there is no such data set on the hub, or it is private or gated and "
@@ -42,7 +43,7 @@ class HubDatasetSource:
         """
         field, where = self.config.field, f"{self.where}.field"
         for row in self.rows((field,)):
-            yield Document(row.name, as_utf8(text_at(row, field, where), row, where))
+            yield from row_documents(row, field, where)
 
     def inputs(self) -> Iterator[str] | None:
         """See `inputs_of`; None of a stream, whose content nothing tells."""
@@ -75,12 +76,11 @@ class HubDatasetSource:
         try:
             have = table.column_names  # None where only the rows of a stream say it
             if columns is not None and have is not None:
-                for column in columns:
-                    top = column if column in have else column.partition(".")[0]
+                tops = top_columns(columns, have)
+                for top in tops:
                     if top not in have:
                         raise SetpointError(missing_column(f"{self.where}.field", name, top, have))
-                tops = [c if c in have else c.partition(".")[0] for c in columns]
-                table = table.select_columns(list(dict.fromkeys(tops)))
+                table = table.select_columns(tops)
             for number, values in enumerate(table):
                 yield Row(name, "row", number, values)
         except (SetpointError, GeneratorExit):

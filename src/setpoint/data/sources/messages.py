@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-IGNORED = -100  # the label of a token that is no target, as PyTorch has it
+from setpoint.data.sources.token_rows import RowError, TokenizedRow, kind_of, read_tokens
 
 SHAPES = (
     "messages",
@@ -41,10 +38,6 @@ ROLES = {
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
-class RowError(ValueError):
-    """What is wrong in a row; whoever reads it adds the file and the row's number."""
-
-
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """Messages as chat templates take them.
@@ -64,14 +57,6 @@ class Conversation:
         return [text for message in self.messages for text in _texts(message)]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedRow:
-    """A row that holds tokens already; see `setpoint.data.document.Document`."""
-
-    tokens: npt.NDArray[np.int64]
-    trained: npt.NDArray[np.bool_] | None
-
-
 def read_row(row: Mapping[str, Any], filled: bool = False) -> Conversation | TokenizedRow:
     """Read a row; of several shapes in one row the first of `SHAPES` counts.
 
@@ -88,7 +73,7 @@ def read_row(row: Mapping[str, Any], filled: bool = False) -> Conversation | Tok
     if row.get("conversations") is not None:
         return _conversation(_share_gpt(row), row)
     if row.get("input_ids") is not None:
-        return _tokenized(row)
+        return read_tokens(row)
     if row.get("prompt") is not None and row.get("completion") is not None:
         prompt = _either(row["prompt"], "prompt", "user")
         whole = prompt + _either(row["completion"], "completion", "assistant")
@@ -125,7 +110,7 @@ def _tools(found: Any) -> list[Any] | None:
     if not found:
         return None
     if not isinstance(found, list):
-        raise RowError(f"field 'tools': a list of functions is needed, and it is {_kind(found)}")
+        raise RowError(f"field 'tools': a list of functions is needed, and it is {kind_of(found)}")
     return found
 
 
@@ -139,19 +124,20 @@ def _without_nulls(value: Any) -> Any:
 def _messages(found: Any, field: str) -> list[dict[str, Any]]:
     found = _parsed(found, field)
     if not isinstance(found, list):
-        raise RowError(f"field {field!r}: a list of messages is needed, and it is {_kind(found)}")
+        raise RowError(f"field {field!r}: a list of messages is needed, and it is {kind_of(found)}")
     return [_message(each, f"{field}.{at}") for at, each in enumerate(found)]
 
 
 def _message(found: Any, field: str) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise RowError(
-            f"field '{field}': a mapping with role and content is needed, and it is {_kind(found)}"
+            f"field '{field}': a mapping with role and content is needed, and it is "
+            f"{kind_of(found)}"
         )
     message = {str(name): value for name, value in found.items() if value is not None}
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise RowError(f"field '{field}.role': a str is needed, and it is {_kind(role)}")
+        raise RowError(f"field '{field}.role': a str is needed, and it is {kind_of(role)}")
     calls = message.pop("tool_calls", None)
     if calls:
         message["tool_calls"] = _calls(calls, f"{field}.tool_calls")
@@ -172,7 +158,7 @@ def _content(found: Any, field: str) -> str:
     parts = found if isinstance(found, list) else [found]
     for at, part in enumerate(parts):
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            what = part.get("type", "part") if isinstance(part, Mapping) else _kind(part)
+            what = part.get("type", "part") if isinstance(part, Mapping) else kind_of(part)
             raise RowError(
                 f"field '{field}.{at}': text is needed, as a str or a part with 'text', and it is "
                 f"{what!r}"
@@ -182,7 +168,7 @@ def _content(found: Any, field: str) -> str:
 
 def _calls(found: Any, field: str) -> list[dict[str, Any]]:
     if not isinstance(found, list):
-        raise RowError(f"field '{field}': a list is needed, and it is {_kind(found)}")
+        raise RowError(f"field '{field}': a list is needed, and it is {kind_of(found)}")
     calls: list[dict[str, Any]] = []
     for at, each in enumerate(found):
         call = dict(each) if isinstance(each, Mapping) else {}
@@ -190,7 +176,7 @@ def _calls(found: Any, field: str) -> list[dict[str, Any]]:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RowError(
                 f"field '{field}.{at}': a call is needed, with the name of a function and its "
-                f"arguments, and it is {_kind(each)}"
+                f"arguments, and it is {kind_of(each)}"
             )
         arguments = function.get("arguments", {})
         if isinstance(arguments, str):  # as the OpenAI format has them; templates write JSON
@@ -206,7 +192,7 @@ def _calls(found: Any, field: str) -> list[dict[str, Any]]:
 def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = _parsed(row["conversations"], "conversations")
     if not isinstance(found, list):
-        raise RowError(f"field 'conversations': a list is needed, and it is {_kind(found)}")
+        raise RowError(f"field 'conversations': a list is needed, and it is {kind_of(found)}")
     messages: list[dict[str, Any]] = []
     system = row.get("system")
     if isinstance(system, str) and system:
@@ -221,7 +207,7 @@ def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
             known = ", ".join(ROLES)
             raise RowError(f"field '{field}.from': {role!r} is none of {known}")
         if not isinstance(value, str):
-            raise RowError(f"field '{field}.value': a str is needed, and it is {_kind(value)}")
+            raise RowError(f"field '{field}.value': a str is needed, and it is {kind_of(value)}")
         messages.append({"role": ROLES[role], "content": value})
     return messages
 
@@ -236,7 +222,7 @@ def _either(found: Any, field: str, role: str) -> list[dict[str, Any]]:
 def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name in ("instruction", "input", "output", "system"):
         if not isinstance(row.get(name) or "", str):
-            raise RowError(f"field {name!r}: a str is needed, and it is {_kind(row[name])}")
+            raise RowError(f"field {name!r}: a str is needed, and it is {kind_of(row[name])}")
     system, given = row.get("system"), row.get("input")
     messages = [{"role": "system", "content": system}] if system else []
     question = f"{row['instruction']}\n\n{given}" if given else row["instruction"]
@@ -245,51 +231,7 @@ def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return messages
 
 
-def _tokenized(row: Mapping[str, Any]) -> TokenizedRow:
-    tokens = _numbers(row["input_ids"], "input_ids")
-    trained, kept = None, None
-    if row.get("labels") is not None:
-        labels = _numbers(row["labels"], "labels", len(tokens))
-        trained = labels != IGNORED
-        wrong = np.flatnonzero(trained & (labels != tokens))
-        if len(wrong):
-            at = int(wrong[0])
-            raise RowError(
-                f"field 'labels': place {at} has {labels[at]}, and input_ids has {tokens[at]} "
-                f"there; a label is the token itself (not the next one) or {IGNORED}"
-            )
-    if row.get("attention_mask") is not None:
-        kept = _numbers(row["attention_mask"], "attention_mask", len(tokens)) != 0
-        tokens, trained = tokens[kept], None if trained is None else trained[kept]
-    if not len(tokens):
-        raise RowError("field 'input_ids': holds no token")
-    return TokenizedRow(tokens, trained)
-
-
-def _numbers(found: Any, field: str, length: int | None = None) -> npt.NDArray[np.int64]:
-    if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str):
-        raise RowError(f"field {field!r}: a list of int is needed, and it is {_kind(found)}")
-    wrong = next((each for each in found if type(each) is bool or not _is_int(each)), None)
-    if wrong is not None:
-        raise RowError(f"field {field!r}: a list of int is needed, and {wrong!r} is in it")
-    if length is not None and len(found) != length:
-        raise RowError(f"field {field!r}: has {len(found)} entries, and input_ids has {length}")
-    return np.array(found, dtype=np.int64)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer)
-
-
 def _texts(message: Mapping[str, Any]) -> list[str]:
     calls = message.get("tool_calls", ())
     written = [json.dumps(call.get("function", call), ensure_ascii=False) for call in calls]
     return [text for text in (message.get("content", ""), *written) if text]
-
-
-def _kind(value: Any) -> str:
-    """What a value is, for messages."""
-    if value is None:
-        return "missing"
-    text = repr(value)
-    return f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"

@@ -24,6 +24,10 @@ CSV_BLOCKS = (1 << 20, 1 << 24, 1 << 28)
 BUFFER = 1 << 20  # bytes of a column of a Parquet file that are read at a time
 BATCH = 256  # rows of a Parquet file that are decoded at a time
 SHOWN_KEYS = 12
+TOKENS = "input_ids"
+"""The field of tokens, as data sets that are tokenized already call it."""
+BESIDE = ("labels", "attention_mask", "position_ids")
+"""What may stand beside it."""
 
 
 class Row(NamedTuple):
@@ -62,7 +66,8 @@ def read_rows(
         name: of the file as documents are named after it.
         format: "jsonl", "csv", "parquet" or "arrow".
         where: dotted path of the section, for messages.
-        columns: the columns that are needed, which may be dotted; None: all.
+        columns: the columns that are needed, which may be dotted; None: all. With `TOKENS` come
+            those of `BESIDE` that the file has.
 
     Raises:
         SetpointError: the file cannot be read, is damaged, has no rows or not these columns, or a
@@ -76,6 +81,19 @@ def read_rows(
         raise SetpointError(
             f"{where}.paths: {file} holds no rows.\nValid: a file with rows; leave this one out."
         )
+
+
+def holds_tokens(field: str) -> bool:
+    """Whether a field, which may be dotted, is one of tokens."""
+    return field.rpartition(".")[2] == TOKENS
+
+
+def top_columns(columns: Sequence[str], have: Sequence[str]) -> list[str]:
+    """The columns to be read: those of a dotted name whole, and what belongs to tokens."""
+    tops = [name if name in have else name.partition(".")[0] for name in columns]
+    if TOKENS in tops:
+        tops += [name for name in BESIDE if name in have]
+    return list(dict.fromkeys(tops))
 
 
 def value_at(row: Row, field: str, where: str) -> object:
@@ -113,7 +131,7 @@ def text_at(row: Row, field: str, where: str) -> str:
         shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'}, a {type(value).__name__}"
     raise SetpointError(
         f"{where}: {row.place}: {field!r} is {shown}, not a str.\n"
-        "Valid: a field that holds a text in every row."
+        f"Valid: a field that holds a text in every row, or {TOKENS} for tokens."
     )
 
 
@@ -307,19 +325,17 @@ def _not_compressed(file: File, where: str) -> None:
 def _present(
     columns: Sequence[str] | None, have: Sequence[str], name: str, where: str
 ) -> list[str]:
-    """The columns to be read: those of a dotted name whole.
+    """The columns to be read.
 
     Raises:
         SetpointError: one of them is not there.
     """
-    chosen = list(have)
-    if columns is not None:
-        chosen = [name if name in have else name.partition(".")[0] for name in columns]
+    chosen = list(have) if columns is None else top_columns(columns, have)
     for column in chosen:
         if column not in have:
             field = f"{where.removesuffix('.paths')}.field"
             raise SetpointError(missing_column(field, name, column, have))
-    return list(dict.fromkeys(chosen))
+    return chosen
 
 
 def missing_column(where: str, name: str, column: str, have: Sequence[str]) -> str:

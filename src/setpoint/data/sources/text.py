@@ -10,8 +10,9 @@ from setpoint.data.document import Document
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.files import File, inputs_of, opened
 from setpoint.data.sources.formats import text_files
-from setpoint.data.sources.records import as_utf8, read_rows, text_at
+from setpoint.data.sources.records import read_rows
 from setpoint.data.sources.suffixes import TEXT, format_of
+from setpoint.data.sources.token_rows import row_documents
 
 BLOCK = 1 << 20  # bytes of a file that are read at a time where a separator divides it
 
@@ -73,8 +74,7 @@ class TextSource:
         field, where = self.config.field, self.where
         rows = read_rows(name, file, self._format(file), where=where, columns=(field,))
         for row in rows:
-            text = text_at(row, field, f"{where}.field")
-            yield Document(row.name, as_utf8(text, row, f"{where}.field"))
+            yield from row_documents(row, field, f"{where}.field")
 
     def _never_found(self, separator: str, count: int) -> str:
         which = "the file" if count == 1 else f"any of the {count} files"

@@ -1,0 +1,154 @@
+"""Rows of tokens with labels, as tokenized data sets have them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from setpoint.config import SetpointError, resolve
+from setpoint.data.corpus import documents_of
+from setpoint.data.document import Document
+from setpoint.data.sources.config import HubDataset, SourceConfig, Text
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+
+ROWS: list[dict[str, Any]] = [
+    {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1],
+     "position_ids": [0, 1, 2]},
+    {"input_ids": [4, 5, 0], "labels": [4, -100, -100], "attention_mask": [1, 1, 0],
+     "position_ids": [0, 1, 7]},
+    {"input_ids": [6, 7, 8], "labels": [-100, -100, 8], "attention_mask": [1, 1, 1],
+     "position_ids": [0, 1, 0]},
+]  # fmt: skip
+WANTED = [
+    ("#000000", [1, 2, 3], [False, True, True]),
+    ("#000001", [4, 5], [True, False]),
+    ("#000002.0", [6, 7], [False, False]),
+    ("#000002.1", [8], [True]),
+]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    yield
+    datasets.enable_progress_bars()
+
+
+def jsonl(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
+    path = folder / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Text(paths=(str(path),), field="input_ids")
+
+
+def nested(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
+    path = folder / "a.jsonl"
+    path.write_text("".join(json.dumps({"row": row, "labels": 1}) + "\n" for row in rows))
+    return Text(paths=(str(path),), field="row.input_ids")
+
+
+def table(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
+    with (folder / "a.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["url", *rows[0]])
+        writer.writeheader()
+        writer.writerows({k: json.dumps(v) for k, v in row.items()} for row in rows)
+    return Text(paths=(f"{folder}/a.csv",), field="input_ids")
+
+
+def columns(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
+    with_more = [{"url": "x", **row} for row in rows]
+    parquet.write_table(pa.Table.from_pylist(with_more), folder / "a.parquet")
+    return Text(paths=(f"{folder}/a.parquet",), field="input_ids")
+
+
+def saved(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
+    with_more = [{"url": "x", **row} for row in rows]
+    datasets.Dataset.from_list(with_more).save_to_disk(folder / "saved")
+    return HubDataset(path=f"{folder}/saved", field="input_ids")
+
+
+def streamed(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
+    columns(folder, rows)
+    return HubDataset(path=str(folder), field="input_ids", streaming=True)
+
+
+KINDS = (jsonl, nested, table, columns, saved, streamed)
+Kind = Callable[[Path, list[dict[str, Any]]], SourceConfig]
+
+
+def documents(source: SourceConfig) -> list[Document]:
+    return list(documents_of(resolve(source), "data.sources.0", ByteTokenizer()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_and_labels_of_rows(tmp_path: Path, kind: Kind) -> None:
+    found = documents(kind(tmp_path, ROWS))
+    assert [d.name[d.name.index("#") :] for d in found] == [name for name, _, _ in WANTED]
+    for document, (_, tokens, trained) in zip(found, WANTED, strict=True):
+        assert document.tokens is not None and document.trained is not None
+        assert (document.tokens.tolist(), document.trained.tolist()) == (tokens, trained)
+    bare = [{"input_ids": row["input_ids"]} for row in ROWS]
+    (tmp_path / "bare").mkdir()
+    assert all(d.trained is None for d in documents(kind(tmp_path / "bare", bare)))
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "length": ({"labels": [1, 2]}, "field 'labels': has 2 entries, and input_ids has 3"),
+    "label": ({"labels": [1, 9, 3]}, "field 'labels': place 1 has 9, and input_ids has 2 there"),
+    "masked": ({"labels": [-100] * 3}, "field 'labels': all are -100, so nothing in it is trained"),
+    "mask": ({"attention_mask": [0, 0, 0]}, "field 'input_ids': holds no token"),
+    "positions": ({"position_ids": [0, 1, 3]}, "field 'position_ids': 3 where 2 follows, or 0"),
+    "float": ({"input_ids": [1, 2.5, 3]}, "field 'input_ids': a list of int is needed, and 2.5"),
+    "bool": ({"input_ids": [1, True, 3]}, "field 'input_ids': a list of int is needed, and True"),
+    "text": ({"input_ids": "1 2 3"}, "field 'input_ids': a list of int is needed, and it is '1 2"),
+    "missing": ({"input_ids": None}, "field 'input_ids': a list of int is needed, and it is m"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_in_a_row_is_named(tmp_path: Path, name: str) -> None:
+    changed, message = WRONG[name]
+    rows = [ROWS[0], {**ROWS[0], **changed}]
+    with pytest.raises(SetpointError) as refused:
+        documents(jsonl(tmp_path, rows))
+    assert f"data.sources.0.field: text/a.jsonl, line 2: {message}" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [jsonl, columns, saved])
+def test_tokens_beyond_the_vocabulary_are_named(tmp_path: Path, kind: Kind) -> None:
+    rows = [{"input_ids": [1]}, {"input_ids": [1, 257]}]
+    with pytest.raises(SetpointError, match=r"#000001' has the token 257 at place 1, and the tok"):
+        documents(kind(tmp_path, rows))
+
+
+def test_a_list_of_another_field_is_no_text(tmp_path: Path) -> None:
+    jsonl(tmp_path, [{"text": [1]}])
+    with pytest.raises(
+        SetpointError, match=r"'text' is \[1\], a list, not a str\.\nValid: .*input"
+    ):
+        documents(Text(paths=(f"{tmp_path}/a.jsonl",)))
+
+
+def test_prepared_and_packed_as_any_other(tmp_path: Path) -> None:
+    from setpoint.data.config import Data, Prepare
+    from setpoint.data.corpus import build_corpora
+    from setpoint.data.prepared.use import corpora
+    from setpoint.units import ByteSize
+
+    source = jsonl(tmp_path, ROWS * 8)
+    cache = Prepare(folder=f"{tmp_path}/prepared", above=ByteSize(0), workers=1)
+    data = resolve(Data(sources=(source,), held_out=0.3, prepare=cache))
+    here, there = build_corpora(data, ByteTokenizer()), corpora(data, ByteTokenizer())
+    assert there.train[0].prepared and here.train[0].trained is not None
+    assert there.train[0].trained is not None
+    np.testing.assert_array_equal(here.train[0].tokens[:], there.train[0].tokens[:])
+    np.testing.assert_array_equal(here.train[0].trained[:], there.train[0].trained[:])
