@@ -83,6 +83,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint.data.prepared.store", "setpoint.checkpoint.durable"): "files that are on the disk",
     ("setpoint.data.prepared.pieces", "setpoint.checkpoint.durable"): "files that are on the disk",
     ("setpoint.data.prepared.make", "setpoint.checkpoint.durable"): "files that are on the disk",
+    ("setpoint.data.prepared.reshard", "setpoint.checkpoint.durable"): "files that are on the disk",
     ("setpoint.data.prepared.use", "setpoint.track.lock"): "one process prepares, others wait",
     # One module looks up, when `load_pretrained` is given a run.
     ("setpoint.model.pretrained.run", "setpoint.train.config"): "the record of a run is a job's",

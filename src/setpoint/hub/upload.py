@@ -82,9 +82,11 @@ def upload_dataset(
     """
     require_id(repository)
     import huggingface_hub as hub
+    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.utils import disable_progress_bars
 
     if not sys.stderr.isatty():
-        hub.utils.disable_progress_bars()
+        disable_progress_bars()
     api: Any = hub.HfApi(token=token)
     place: dict[str, Any] = {"repo_id": repository, "repo_type": "dataset"}
 
@@ -93,7 +95,7 @@ def upload_dataset(
             return call(**place, **more)
         except Exception as error:  # of the library, of the hub and of the connection
             status = getattr(getattr(error, "response", None), "status_code", None)
-            refused = isinstance(error, hub.errors.RepositoryNotFoundError) or status in REFUSED
+            refused = isinstance(error, RepositoryNotFoundError) or status in REFUSED
             raise RunError(
                 f"{repository}: {what}: {reason_of(error, 'data set')}. Nothing was pushed; the "
                 "same command uploads what is missing" + f". {WRITES}" * refused
