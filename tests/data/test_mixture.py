@@ -106,6 +106,14 @@ def test_a_source_is_read_as_often_as_its_limit_allows() -> None:
     assert set(sources[20:]) == {1}
 
 
+def test_a_limit_below_what_was_taken_holds_when_a_run_goes_on() -> None:
+    _, before = mixture_of([1, 1])
+    before.take(20)
+    _, sampler = mixture_of([1, 1], limits=[7, None])
+    sampler.load_state_dict(before.state_dict())
+    assert set(sampler.take(10).source.tolist()) == {1}
+
+
 def test_all_sources_read_to_their_limits_are_an_error() -> None:
     _, sampler = mixture_of([1, 1], limits=[7, 7])
     sampler.take(14)

@@ -30,6 +30,7 @@ COMPUTES_THE_SAME = {
     "Transformer.max_sequence_length": "it limits sequences, of generated text above all",
     "ImportedModel.max_sequence_length": "it limits sequences, of generated text above all",
     "HuggingFaceModel.max_sequence_length": "it limits sequences, of generated text above all",
+    "Phase.start": "both lie before the step at which it is changed",
 }
 
 

@@ -193,7 +193,7 @@ class MixtureSampler:
             places.append(-number)
             taken[-number] += 1
             since[-number] += 1
-            if taken[-number] == self.limits[-number]:
+            if self._is_used_up(-number):
                 self.since = [0] * len(self.names)
                 break
         return places
@@ -204,7 +204,7 @@ class MixtureSampler:
         shares = [
             (number, share)
             for number, share in enumerate(phase.shares)
-            if share > 0 and self.taken[number] != self.limits[number]
+            if share > 0 and not self._is_used_up(number)
         ]
         if not shares:
             raise SetpointError(
@@ -214,6 +214,11 @@ class MixtureSampler:
             )
         total = sum(share for _, share in shares)
         return [(number, share / total) for number, share in shares]
+
+    def _is_used_up(self, number: int) -> bool:
+        """Whether a source was read as often as it may be; a limit may have been lowered since."""
+        limit = self.limits[number]
+        return limit is not None and self.taken[number] >= limit
 
     def forget(self) -> None:
         """Drop what the sources keep."""
