@@ -86,7 +86,9 @@ def fields_table(wanted: str) -> str:
     Variants that differ in a default only share a row.
     """
     merged: dict[tuple[str, ...], tuple[list[str], list[str]]] = {}
-    for row in chosen(wanted)[1]:
+    rows = chosen(wanted)[1]
+    roles = {row["role"] for row in rows}
+    for row in rows:
         kind = row["type"]
         if kind.startswith("a section (") and "null" not in kind:
             continue  # its fields follow
@@ -97,7 +99,7 @@ def fields_table(wanted: str) -> str:
         default = next((word for word in ("required", "derived") if word in row), "")
         if "default" in row:
             default = _default(row["default"])
-        if row["role"] != "identity":
+        if len(roles) > 1 and row["role"] != "identity":
             kind += f"; {row['role']}"
         of = [row["variant"]] if "variant" in row else row.get("variants", [])
         variants, defaults = merged.setdefault(
@@ -105,10 +107,12 @@ def fields_table(wanted: str) -> str:
         )
         variants.extend(of)
         defaults.extend([default] if default not in defaults else [])
-    lines = [
-        "| field | type, range; role unless identity | default | meaning |",
-        "|---|---|---|---|",
-    ]
+    head = (
+        f"type, range (all {roles.pop()})"
+        if len(roles) == 1
+        else "type, range; role unless identity"
+    )
+    lines = [f"| field | {head} | default | meaning |", "|---|---|---|---|"]
     for (path, kind, text, _), (variants, defaults) in merged.items():
         cells = (f"`{path}`" + _which(path, variants), kind, "; ".join(defaults), text)
         lines.append(f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |")
