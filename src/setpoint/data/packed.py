@@ -30,6 +30,8 @@ class PackedSequences:
         sequence_length: tokens that a row holds at most.
         count: rows of an epoch.
         isolated: whether a row tells the model its documents, and positions start anew in each.
+        marked: whether positions say where padding is, which experts are to leave out, though
+            documents are not isolated.
         multiple: rows of a batch are padded to the longest, rounded up to a multiple of it; None:
             to the sequence length.
         note: what became of the documents, in words.
@@ -42,6 +44,7 @@ class PackedSequences:
         count: int,
         *,
         isolated: bool = True,
+        marked: bool = False,
         multiple: int | None = None,
         note: str = "",
     ) -> None:
@@ -49,6 +52,7 @@ class PackedSequences:
         self.sequence_length = sequence_length
         self.count = count
         self.isolated = isolated
+        self.marked = marked
         self.multiple = multiple
         self.note = note
         self.places = np.arange(sequence_length)
@@ -103,6 +107,10 @@ class PackedSequences:
             target_tokens = int(np.count_nonzero(trained))
             sizes *= trained
             targets[~trained] = IGNORE_INDEX
+        if self.marked and not self.isolated:
+            for each, end in zip(positions.reshape(count, width), used.tolist(), strict=True):
+                each[:end] = self.places[:end]
+        placed = self.isolated or self.marked
         of_pieces = corpus.sources_at(starts + 1)
         source, sources = of_pieces[begins], None
         if (of_pieces != source[row]).any():
@@ -116,7 +124,7 @@ class PackedSequences:
             tokens=int(total[-1]),
             target_tokens=target_tokens,
             target_bytes=int(sizes.sum()),
-            positions=torch.from_numpy(positions).view(count, width) if self.isolated else None,
+            positions=torch.from_numpy(positions).view(count, width) if placed else None,
             documents=torch.from_numpy(documents).view(count, width) if self.isolated else None,
             source=torch.from_numpy(source),
             sources=None if sources is None else torch.from_numpy(sources).view(count, width),
@@ -243,6 +251,7 @@ def build_packed(
     length: int,
     seed: int,
     bucket: int,
+    marked: bool = False,
     name: str = "",
 ) -> tuple[PackedSequences, PackedSampler]:
     """Pack the documents of a corpus.
@@ -250,6 +259,7 @@ def build_packed(
     Arguments:
         length: tokens of a row.
         bucket: rows that stand together with `length_buckets`.
+        marked: see `PackedSequences`.
         name: of the source, where there are several streams with one seed.
 
     Raises:
@@ -271,6 +281,7 @@ def build_packed(
         count,
         # A document that has its row for itself is alone there already.
         isolated=bool(section.isolate) and section.method != "none",
+        marked=marked,
         multiple=section.pad_to_multiple_of,
         note=", ".join(notes),
     )

@@ -120,6 +120,11 @@ def test_float8_where_all_fits(tmp_path: Path) -> None:
     odd = (*FLOAT8, GPU, "batch.sequence_length=11", "batch.micro_size=1")
     assert paths(tmp_path, *odd) == ["precision.float8"]
     assert paths(tmp_path, *odd, "precision.float8.recipe=rowwise_with_gw_hp") == []
+    padded = (*FLOAT8, GPU, "data.packing.method=none", "batch.micro_size=2")
+    assert paths(tmp_path, *padded, "data.packing.pad_to_multiple_of=8") == []
+    few = "data.packing.pad_to_multiple_of=4"
+    assert paths(tmp_path, *padded, few) == ["data.packing.pad_to_multiple_of"]
+    assert "valid: 8, null" in refused(tmp_path, *padded, few)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from setpoint.compile.apply import compile_model
+from setpoint.compile.config import Compile
 from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus, build_corpus
@@ -17,11 +21,16 @@ from setpoint.data.document import Document
 from setpoint.data.packed import build_packed
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import evaluation_windows
-from setpoint.loss.config import CrossEntropy
+from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy, LinearCrossEntropy
+from setpoint.model.attention.config import MLA
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import initialize
+from setpoint.model.moe.config import MoE
 from setpoint.shapes.batch import Batch
+from setpoint.train.build.components import build_components
 from setpoint.train.step.objective import Objective
+
+from ..small import small_job
 
 Ints = npt.NDArray[np.int64]
 LENGTHS = (9, 4, 20, 13, 7, 2, 30, 11, 3)
@@ -43,20 +52,22 @@ def corpus() -> Corpus:
     return build_corpus(documents, ByteTokenizer(), side="train")
 
 
-def objective(backend: Any, device: str, dtype: torch.dtype, **options: Any) -> Objective:
+def objective(
+    backend: Any, device: str, dtype: torch.dtype, loss: Any = CrossEntropy, **options: Any
+) -> Objective:
     section = Transformer(
         dim=32, layers=2, heads=2, max_sequence_length=48, attention_backend=backend, **options
     )
     model = resolve(section).build(vocab_size=257)
     initialize(model, seed=1)
-    return Objective(model.to(device, dtype), resolve(CrossEntropy()).build())
+    return Objective(model.to(device, dtype), resolve(loss()).build())
 
 
 def gradients(run: Objective, batches: list[Batch]) -> tuple[float, dict[str, Tensor]]:
     """The sum of the loss over batches, and its gradients."""
     run.model.zero_grad()
     device = next(run.model.parameters()).device
-    nats = sum(run(batch.to(device)).result.total for batch in batches)
+    nats = sum(run(batch.to(device)).result.total.double() for batch in batches)
     assert isinstance(nats, Tensor)
     nats.backward()
     grads = {name: each.grad for name, each in run.model.named_parameters()}
@@ -86,14 +97,67 @@ def compare(run: Objective, packed: list[Batch], unpacked: list[Batch], toleranc
 @pytest.mark.parametrize(("backend", "device", "dtype"), BACKENDS)
 @pytest.mark.parametrize("method", ["next_fit", "first_fit_decreasing", "none"])
 def test_packed_equals_unpacked(method: Any, backend: str, device: str, dtype: torch.dtype) -> None:
+    compare(objective(backend, device, dtype), *packed_and_alone(method), TOLERANCE[dtype])
+
+
+def packed_and_alone(method: Any = "first_fit_decreasing") -> tuple[list[Batch], list[Batch]]:
     text = corpus()
-    section = resolve(Packing(method=method))
-    sequences, sampler = build_packed(text, section, length=40, seed=0, bucket=1)
+    sequences, sampler = build_packed(
+        text, resolve(Packing(method=method)), length=40, seed=0, bucket=1
+    )
     rows = sampler.take(len(sequences))
     together = [sequences.rows(rows[n : n + 2]) for n in range(0, len(rows), 2)]
     single = alone(text, rows.lengths, rows.starts)
     assert len(together) < len(single) == len(LENGTHS)
-    compare(objective(backend, device, dtype), together, single, TOLERANCE[dtype])
+    return together, single
+
+
+LATENT = MLA(kv_rank=8, rope_head_dim=4, nope_head_dim=8, value_head_dim=12)
+SLIDING = {"attention_pattern": ("sliding", "full"), "sliding_window": 5}
+MODELS: dict[str, dict[str, Any]] = {
+    "sliding": {**SLIDING, "rope_base_sliding": 100.0},
+    "latent": {"mla": LATENT},
+    "latent and sliding": {"mla": LATENT, **SLIDING},
+    "learned positions": {"positions": "learned"},
+    "soft cap": {"attention_soft_cap": 3.0, "attention_backend": "eager"},
+    "experts": {"moe": MoE(experts=4, top_k=2, balance_loss=0.0)},
+    "loss in chunks": {"loss": partial(ChunkedCrossEntropy, chunk_size=7)},
+    "linear loss": {"loss": LinearCrossEntropy},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_kind_of_model_sees_one_document(name: str) -> None:
+    options = {"backend": "sdpa", **MODELS[name]}
+    backend = options.pop("attention_backend", options.pop("backend"))
+    run = objective(backend, "cpu", torch.float64, **options)
+    compare(run, *packed_and_alone(), 1e-6)
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["sliding", "latent"])
+def test_in_bf16(name: str, backend: str) -> None:
+    run = objective(backend, "cpu", torch.float32, **MODELS[name])
+    with torch.autocast("cpu", torch.bfloat16):
+        compare(run, *packed_and_alone(), TOLERANCE[torch.bfloat16])
+
+
+def test_compiled() -> None:
+    run: Any = objective("sdpa", "cpu", torch.float32, **SLIDING)
+    layers = [(f"layers.{name}", layer) for name, layer in run.model.layers.items()]
+    compile_model(resolve(Compile(backend="aot_eager")), model=run.model, layers=layers)
+    compare(run, *packed_and_alone(), TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["sliding", "latent"])
+def test_flex_on_a_cpu(name: str, dtype: torch.dtype) -> None:
+    """It has no backward pass there."""
+    run = objective("flex", "cpu", torch.float32, **MODELS[name])
+    together, single = packed_and_alone()
+    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        packed, unpacked = (sum(run(b).result.total for b in each) for each in (together, single))
+    assert float(packed) == pytest.approx(float(unpacked), rel=TOLERANCE[dtype] / 10)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -119,3 +183,16 @@ def test_without_isolation_documents_see_those_before() -> None:
     together, _ = gradients(run, [sequences.rows(rows)])
     single, _ = gradients(run, alone(text, rows.lengths, rows.starts))
     assert together != pytest.approx(single, rel=1e-5)
+
+
+@pytest.mark.parametrize("packing", ["method=none", "method=next_fit isolate=false"])
+def test_experts_count_no_padding(packing: str, tmp_path: Path) -> None:
+    flags = [f"data.packing.{flag}" for flag in packing.split()]
+    source = "data.sources=[{type: random, length: 11}]"
+    job = small_job(tmp_path, "model.moe={experts: 4, top_k: 2}", source, *flags)
+    components = build_components(job)
+    batch = components.feed.take().batches[0]
+    assert batch.tokens < batch.inputs.numel()
+    routing = components.objective(batch).routing
+    assert routing is not None
+    assert routing.counts.sum(-1).unique().tolist() == [2 * batch.tokens]

@@ -13,6 +13,7 @@ from setpoint.data.place import place_in_words
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
 from setpoint.data.windows import training_windows
+from setpoint.model.config import Transformer
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
@@ -52,8 +53,15 @@ def _rows_of(job: Job, corpus: Corpus, name: str) -> tuple[Sequences, Sampler]:
     seed = job.seed if job.data.seed is None else job.data.seed
     assert seed is not None
     if section.method != "concatenate":
-        bucket = job.batch.global_size
-        return build_packed(corpus, section, length=length, seed=seed, bucket=bucket, name=name)
+        return build_packed(
+            corpus,
+            section,
+            length=length,
+            seed=seed,
+            bucket=job.batch.global_size,
+            marked=isinstance(job.model, Transformer) and job.model.moe is not None,
+            name=name,
+        )
     windows = training_windows(corpus, length, bool(section.isolate))
     return windows, ShuffledSampler(windows, seed, name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import TYPE_CHECKING
 
 from setpoint.config import Problem
@@ -58,6 +59,17 @@ def float8_problems(job: Job) -> Iterator[Problem]:
             f"multiplies matrices whose sides are a multiple of {MULTIPLE}, and a micro-batch of "
             f"{job.batch.micro_size} x {job.batch.sequence_length} has {tokens} tokens",
             also=("batch.micro_size", "batch.sequence_length"),
+        )
+    multiple = job.data.packing.pad_to_multiple_of
+    rows = multiple is not None and job.batch.micro_size * multiple
+    if rows and rows % MULTIPLE and float8.recipe != "rowwise_with_gw_hp":
+        step = MULTIPLE // gcd(MULTIPLE, job.batch.micro_size)
+        yield Problem(
+            "data.packing.pad_to_multiple_of",
+            f"pads {job.batch.micro_size} rows to a multiple of {multiple} tokens each, and "
+            f"float8 multiplies matrices whose sides are a multiple of {MULTIPLE}",
+            valid=(str(-(-multiple // step) * step), "null"),
+            also=(path, "batch.micro_size"),
         )
     layers = linear_layers(model) if isinstance(model, Transformer) else {}
     if not layers:

@@ -135,7 +135,7 @@ RULES = (
          "Whether the optimizer updates anything in bf16, which it would round",
          dead=("optimizer.rounding",),
          when=lambda job: isinstance(job.optimizer, AnyPrecisionAdamW)),
-    Rule(f"{HERE}precision:float8_problems", ("precision", "batch", "model"),
+    Rule(f"{HERE}precision:float8_problems", ("precision", "batch", "data", "model"),
          "Whether the model's linear layers can be computed in float8",
          when=lambda job: job.precision.float8 is not None),
     Rule(f"{HERE}precision:float8_device_problems", ("precision", "parallel"),
