@@ -8,7 +8,7 @@ import pytest
 
 from setpoint.config import IDENTITY, Config, ConfigError, SetpointError, resolve
 from setpoint.config.record.fingerprint import fingerprint
-from setpoint.data.config import Data
+from setpoint.data.config import Data, Mixture, Phase
 from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Random, SourceConfig, Stdlib, Text
 from setpoint.data.sources.random import RandomSource
@@ -156,3 +156,50 @@ def test_all_problems_are_reported_together() -> None:
 def test_no_sources_and_no_paths_are_refused() -> None:
     assert problems(Data(sources=())) == {"sources": "no source, so no text"}
     assert set(problems(Data(sources=(Text(),)))) == {"sources.0.paths"}
+
+
+TWO = (Random(name="a", weight=3.0), Random(name="b", weight=1.0))
+UNWEIGHED = (Random(name="a"), Random(name="b"))
+NO_WEIGHT = "changes the weights of a mixture, and no source has a weight"
+LATER = Phase(start="9 steps", weights={"a": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"sources": (TWO[0], UNWEIGHED[1])},
+         {"sources.1.weight": "is null, and data.sources.0.weight is given"}),
+        ({"sources": (Random(name="a", epochs=2.0),)},
+         {"sources.0.epochs": "limits a source of a mixture, and no source has a weight"}),
+        ({"sources": UNWEIGHED, "phases": (LATER,), "anneal": LATER},
+         {"phases": NO_WEIGHT, "anneal": NO_WEIGHT}),
+        ({"sources": UNWEIGHED, "mixture": Mixture(temperature=2.0)},
+         {"mixture.temperature": "has no effect: no source has a weight"}),
+        ({"sources": (TWO[0].evolve(weight=0.0), TWO[1].evolve(weight=0.0))},
+         {"sources.0.weight": "is 0 as that of all sources"}),
+        ({"sources": TWO, "anneal": Phase(start="9 steps", weights={"web": 1.0})},
+         {"anneal.weights.web": "is no source"}),
+        ({"sources": TWO, "phases": (Phase(start="9 steps", weights={"a": 0.0, "b": 0.0}),)},
+         {"phases.0.weights": "leave no source a weight above 0"}),
+        ({"sources": TWO, "phases": (LATER,), "anneal": LATER.evolve(start="10 steps")},
+         {"anneal": "changes nothing: it has the weights and lr_factor of what is before it"}),
+    ],
+)  # fmt: skip
+def test_mixtures_and_phases_that_make_no_sense(
+    given: dict[str, Any], wrong: dict[str, str]
+) -> None:
+    assert problems(Data(**given)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"start": "2 epochs"}, "start"),
+        ({"start": "0 steps"}, "start"),
+        ({"start": "9 steps", "weights": {"a": -1.0}}, "weights.a"),
+    ],
+)
+def test_phases_with_values_out_of_range(given: dict[str, Any], path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(Data(sources=TWO, anneal=Phase(**{"weights": {"a": 1.0}, **given})))
+    assert [problem.path for problem in caught.value.problems] == [f"anneal.{path}"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from setpoint.config import SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase, rows_until_spent, shares_of
 from setpoint.data.sampler import ShuffledSampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import Windows, training_windows
@@ -119,6 +119,21 @@ def test_all_sources_read_to_their_limits_are_an_error() -> None:
     sampler.take(14)
     with pytest.raises(SetpointError, match="as often as its epochs allow, after 14 sequences"):
         sampler.take(1)
+
+
+@given(st.data())
+def test_the_row_at_which_all_are_spent_is_known_ahead(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 3))
+    weights = st.lists(st.integers(0, 3), min_size=count, max_size=count).filter(any)
+    limits = data.draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
+    _, sampler = mixture_of(data.draw(weights), {20: data.draw(weights)}, limits)
+    for phases in (sampler.phases[:1], sampler.phases):
+        _, sampler = mixture_of([1] * count, limits=limits)
+        sampler.phases = phases
+        with pytest.raises(SetpointError, match="as often as its epochs allow"):
+            sampler.take(sum(limits) + 1)
+        parts = count * (count + len(phases)) if len(phases) > 1 else 1e-6
+        assert sampler.position == pytest.approx(rows_until_spent(phases, limits), abs=parts)
 
 
 def test_a_source_is_whole_in_each_of_its_epochs() -> None:

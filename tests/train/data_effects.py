@@ -211,7 +211,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
                     (*MIXED, "data.anneal={start=1, weights={other=9.0}}")),
     "Phase.weights": ("data.anneal.weights={other=0.1}", stream,
                       (*MIXED, "data.anneal={start=1, weights={other=9.0}}")),
-    "Phase.lr_factor": ("data.anneal.lr_factor=0.5", rates, (*MIXED, "data.anneal={start=2}")),
+    "Phase.lr_factor": ("data.anneal.lr_factor=0.5", rates, (*MIXED, "data.anneal={start=2, lr_factor=0.9}")),
     "Loader.workers": ("data.loader.workers=1", processes),
     "Loader.prefetch": ("data.loader.prefetch=5", ahead, ("data.loader.workers=1",)),
     "Loader.pin_memory": ("data.loader.pin_memory=false", pinned, ("data.loader.workers=1",)),

@@ -289,7 +289,14 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
         phases += [("anneal", self.anneal)] if self.anneal is not None else []
         if not any(weights.values()):
             yield Problem("sources.0.weight", "is 0 as that of all sources", valid=("1.0",))
+        before = weights, 1.0
         for path, phase in phases:
+            now = weights | phase.weights, phase.lr_factor
+            if now == before:
+                yield Problem(
+                    path, "changes nothing: it has the weights and lr_factor of what is before it"
+                )
+            before = now
             for name in phase.weights:
                 if name not in weights:
                     yield Problem(

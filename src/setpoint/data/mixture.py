@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,6 +265,35 @@ class MixtureSampler:
         self.taken = [int(each["taken"]) for each in given]
         same = set(found) == set(self.names)
         self.since = [int(each["since"]) if same else 0 for each in given]
+
+
+def rows_until_spent(phases: Sequence[Phase], limits: Sequence[int | None]) -> float:
+    """Rows after which all sources that have a share were read as often as they may be.
+
+    Arguments:
+        limits: as of `MixtureSampler`.
+
+    Returns:
+        the number, exact with one phase and else a few rows off; infinity if there always is one.
+    """
+    left = [inf if limit is None else float(limit) for limit in limits]
+    at = 0.0
+    for number, phase in enumerate(phases):
+        end = phases[number + 1].first if number + 1 < len(phases) else inf
+        while at < end:
+            shares = {k: share for k, share in enumerate(phase.shares) if share and left[k] > 0}
+            if not shares:
+                return at
+            total = sum(shares.values())
+            # Until the first of them is spent, or the phase ends.
+            rows = min(end - at, *(left[k] * total / share for k, share in shares.items()))
+            if rows == inf:
+                return inf
+            for k, share in shares.items():
+                spent = rows * share / total
+                left[k] = left[k] - spent if left[k] > spent * (1 + 1e-9) else 0.0
+            at += rows
+    return inf
 
 
 def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase, shares_of
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase, rows_until_spent, shares_of
 from setpoint.data.packed import PackedSequences, build_packed
 from setpoint.data.place import place_in_words
 from setpoint.data.sampler import Sampler, ShuffledSampler
@@ -107,16 +107,16 @@ def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
 
 
 def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
-    if any(limit is None for limit in limits):
-        return
-    steps = job.total_steps()
-    have = sum(limit or 0 for limit in limits)
-    if steps is not None and steps * job.batch.global_size > have:
-        size = job.batch.global_size
+    """Refuse a run that takes more rows than the epochs of its sources allow."""
+    steps, size, phases = job.total_steps(), job.batch.global_size, phases_of(job)
+    have = rows_until_spent(phases, limits)
+    # Each part of a plan with phases may be a row per source off; the rest is found on the way.
+    off = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
+    if steps is not None and steps * size > have + off:
         raise SetpointError(
-            f"data.sources: `epochs` allows {have:,} sequences, and {steps:,} steps of {size} take "
-            f"{steps * size:,}.\n"
-            f"Valid: duration up to {have // size} steps, more epochs, or epochs = null for a "
+            f"data.sources: `epochs` allows {have:,.0f} sequences of the sources that have a "
+            f"weight then, and {steps:,} steps of {size} take {steps * size:,}.\n"
+            f"Valid: duration up to {have // size:.0f} steps, more epochs, or epochs = null for a "
             "source."
         )
 
