@@ -26,6 +26,7 @@ DONE = (
     "gc",
     "compile",
     "determinism",
+    "packing",
 )
 COUNTS = {
     "model": 32,
@@ -40,6 +41,7 @@ COUNTS = {
     "gc": 5,
     "compile": 11,
     "determinism": 7,
+    "packing": 8,
 }
 
 

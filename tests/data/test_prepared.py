@@ -367,6 +367,31 @@ def test_a_second_process_waits_for_the_first(
     assert entered.is_set()
 
 
+PREPARING = """
+import sys
+from setpoint.data.config import Data, Prepare
+from setpoint.data.prepared.use import prepare_all
+from setpoint.data.sources.config import Random
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+prepare = Prepare(folder=sys.argv[1], workers=1)
+data = Data(sources=(Random(documents=60, length=200),), prepare=prepare)
+print(prepare_all(data, ByteTokenizer()))
+"""
+
+
+def test_of_two_processes_one_prepares(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PREPARING, str(tmp_path)]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    found = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    assert found[0][0] == found[1][0] != ""
+    assert "".join(error for _, error in found).count("preparing random in") == 1
+    assert not list(tmp_path.glob("*.partial"))
+
+
 class Broken(ByteTokenizer):
     """Cannot take one document."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from setpoint.cli.main import main
-from setpoint.config import SetpointError
+from setpoint.config import RunError, SetpointError
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import build_corpora
 from setpoint.data.prepared.names import MANIFEST
@@ -20,7 +22,7 @@ from setpoint.data.prepared.reshard import reshard
 from setpoint.data.prepared.store import open_side, read_manifest, verify
 from setpoint.data.prepared.use import prepare_all
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
-from setpoint.data.sources.token_files import file_problems
+from setpoint.data.sources.token_files import file_problems, most_tokens
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
 from ..hub.server import Hub, local_hub
@@ -67,6 +69,7 @@ def test_what_is_pushed_is_read_as_it_lies_here(
     assert push() == 0 and "commit " in capsys.readouterr().out
     assert hub.datasets["me/toks"].private
     assert not list(file_problems(tokens)) and not Path("hub").exists()  # `check` downloads nothing
+    assert most_tokens(tokens) is None
     here = corpora_of(local())
     assert_all_same(here, corpora_of(tokens.paths[0]))
     assert_all_same(here, corpora_of("hf://datasets/me/toks@main/train/"))
@@ -171,3 +174,18 @@ def test_other_shards_hold_the_same(tmp_path: Path, kind: str, shards: int) -> N
     # About as many tokens each.
     sizes = [len(np.load(path)) for path in (tmp_path / "new").glob("train-*.tokens.npy")]
     assert shards > 4 or max(sizes) - min(sizes) < 2000
+
+
+def test_a_full_disk_leaves_no_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Prepare(folder=f"{tmp_path}/cache")
+    data = Data(sources=(Random(documents=90, length=50),), held_out=0.2, prepare=cache)
+    folder = Path(prepare_all(data, ByteTokenizer())[0].folder)
+
+    def full(path: Path, *_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("setpoint.data.prepared.reshard.write_array", full)
+    with pytest.raises(RunError, match=r"No space left on device\. Another number of shards"):
+        reshard(folder, read_manifest(folder), tmp_path / "new", 2, ByteTokenizer())
+    assert not (tmp_path / "new").exists()

@@ -80,16 +80,20 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
 
 
 def prepared_folders(
-    config: Tokens, field: str = f"{HERE}.paths", *, fetch: bool = False
+    config: Tokens, field: str = f"{HERE}.paths", *, fetch: bool = True
 ) -> list[Path]:
-    """Those of the paths that hold prepared data; see `token_files`."""
+    """Those of the paths that hold prepared data; see `token_files`.
+
+    Raises:
+        SetpointError: one cannot be downloaded.
+    """
     found = [_here(path, f"{field}.{at}", fetch) for at, path in enumerate(config.paths)]
     return [Path(path) for path in found if path and _is_folder(path)]
 
 
 def prepared_inputs(config: Tokens, field: str) -> Iterator[str]:
     """A line for each of `prepared_folders`, as `setpoint.data.sources.files.inputs_of` has it."""
-    for folder in prepared_folders(config, field, fetch=True):
+    for folder in prepared_folders(config, field):
         text = (folder / MANIFEST).read_bytes()
         size = sum(size for size, _ in json.loads(text)["files"].values())
         yield f"{config.name}/{folder.name}\t{size} {hashlib.sha256(text).hexdigest()}"
@@ -236,7 +240,9 @@ def _numbers(data: bytes, kind: str, count: int, path: Path, where: str) -> arra
 def most_tokens(config: Tokens) -> int | None:
     """Tokens of the files as far as their sizes and the dtype say it."""
     found = token_files(config, f"{HERE}.paths")
-    if found.errors or config.token_dtype is None or prepared_folders(config):
+    if found.errors or config.token_dtype is None or any(map(is_remote, config.paths)):
+        return None
+    if prepared_folders(config, fetch=False):
         return None
     return (
         sum(os.stat(str(file)).st_size for file in found.files.values())
@@ -262,7 +268,8 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
                     f"{HERE}.paths: cannot read {file}: {reason}.\n"
                     "Valid: a file this user may read."
                 )
-    for folder in prepared_folders(config):
+    here = [os.path.expanduser(path) for path in config.paths if not is_remote(path)]
+    for folder in (Path(path) for path in here if _is_folder(path)):
         reason = _damage_of(folder)
         if reason:
             errors.setdefault(

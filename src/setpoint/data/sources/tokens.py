@@ -50,7 +50,7 @@ class TokensSource:
             SetpointError: a file is missing, damaged, empty or of another dtype, or holds an id
                 that is none of the tokenizer's; with file and position.
         """
-        for folder in prepared_folders(self.config, f"{self.where}.paths", fetch=True):
+        for folder in prepared_folders(self.config, f"{self.where}.paths"):
             try:
                 yield from stored_documents(folder, self.config.name, tokenizer)
             except SetpointError as error:

@@ -93,7 +93,7 @@ def token_problems(job: Job) -> Iterator[Problem]:
                 valid=("null", f"0 to {size - 1}"),
                 also=("tokenizer",),
             )
-        for folder in prepared_folders(source):
+        for folder in prepared_folders(source, fetch=False):
             facts = read_facts(folder)
             if name is not None and facts is not None and facts.tokenizer != name:
                 yield Problem(
