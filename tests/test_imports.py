@@ -156,6 +156,12 @@ def test_command_is_light(words: str) -> None:
     assert run(COMMAND, HEAVY, words.split()) == {"status": 0, "found": []}
 
 
+def test_preparing_needs_no_torch(tmp_path: Path) -> None:
+    words = ["data", "prepare", "tiny", "--data.sources.0", "random", "-o", str(tmp_path)]
+    assert run(COMMAND, ["torch"], words) == {"status": 0, "found": []}
+    assert list(tmp_path.glob("*/manifest.json"))
+
+
 # Runs a command and prints which modules it imported, each with the one that asked for it first.
 # Python itself has imported some before; those are not counted.
 TRACE = """

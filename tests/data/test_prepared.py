@@ -457,6 +457,34 @@ def test_prepared_folders_are_sources_of_tokens(tmp_path: Path) -> None:
         build_corpora(Data(sources=(tokens,)), ByteTokenizer())
 
 
+@pytest.mark.parametrize("share", [0.05, 0.0])
+def test_a_prepared_folder_is_mapped_as_a_source(tmp_path: Path, share: float) -> None:
+    texts = (SMALL, Random(name="other", documents=20, seed=4))
+    original = data_of(tmp_path / "cache", texts, held_out=share)
+    (prepared,) = prepare_all(original, ByteTokenizer())
+    mine = Tokens(name="mine", paths=(prepared.folder,))
+    data = data_of(tmp_path / "second", [mine], held_out=share)
+    expected, found = corpora(original, ByteTokenizer()), corpora(data, ByteTokenizer())
+    pairs = [(expected.train[0], found.train[0])]
+    if expected.held_out is not None and found.held_out is not None:
+        pairs.append((expected.held_out, found.held_out))
+    assert (found.held_out is None) == (share == 0)
+    for left, right in pairs:
+        assert right.prepared == prepared.folder
+        assert (left.side, left.digest, ("mine",)) == (right.side, right.digest, right.sources)
+        np.testing.assert_array_equal(left.tokens[:], right.tokens[:])
+        assert not right.sources_at(np.arange(len(right.tokens))).any()
+    assert prepare_all(data, ByteTokenizer())[0] == prepared._replace(sources=("mine",))
+    assert not (tmp_path / "second").exists()
+    # Another split than it was prepared with.
+    other = corpora(data_of(tmp_path / "second", [mine], held_out=0.3), ByteTokenizer())
+    assert other.train[0].prepared != prepared.folder
+    assert named_corpus("web", (mine,), ByteTokenizer(), where="x").side == "web"
+    _flip(tmp_path / "cache")
+    with pytest.raises(SetpointError, match=r"data.sources.0.paths: .* is damaged: the content of"):
+        corpora(data, ByteTokenizer())
+
+
 def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> None:
     source = Random(documents=60, length=200, filter=Filter(shards=2, shard=1))
     data = data_of(tmp_path, [source])

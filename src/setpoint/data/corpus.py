@@ -209,6 +209,8 @@ class _Row:
 
 def source_of(name: str, sources: Sequence[str]) -> int:
     """Which source a document is from: that of the longest name which its own begins with."""
+    if len(sources) <= 1:
+        return 0
     found = [i for i, source in enumerate(sources) if name.startswith(source)]
     return max(found, key=lambda i: len(sources[i]), default=0)
 

@@ -6,10 +6,12 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 from setpoint.data.document import FileRecord
-from setpoint.shapes.batch import Batch
+
+if TYPE_CHECKING:
+    from setpoint.shapes.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

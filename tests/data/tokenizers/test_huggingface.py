@@ -39,6 +39,16 @@ def test_no_byte_is_lost_or_counted_twice(tokenizer: HuggingFaceTokenizer, text:
     assert tokenizer.separator not in tokens
 
 
+@given(text=st.text(st.characters(codec="utf-8")) | st.just(f"a{END} b"))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tokens_do_not_depend_on_threads(tokenizer: HuggingFaceTokenizer, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        quick = tokenizer.encode(text.encode())
+        patch.delenv("TOKENIZERS_PARALLELISM")
+        np.testing.assert_array_equal(quick, tokenizer.encode(text.encode()))
+
+
 def test_bytes_of_tokens_are_those_that_the_library_decodes(tmp_path: Path) -> None:
     tokenizer = built(byte_level(tmp_path))
     for text in ("hello world", "def f(x):\n    return x + 1\n", "wörds of 東京"):

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from setpoint.data.document import Document
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
-FIRST_PIECE, LAST_PIECE, GROWTH = 1 << 20, 1 << 25, 16
+FIRST_PIECE, LAST_PIECE, GROWTH = 1 << 20, 1 << 23, 16
 """Bytes of the first pieces and of the largest, and after how many they are twice as large, so
 that little data is spread over processes as well. The number of processes changes no piece."""
 MOST = 1 << 16  # documents of a piece
-SHARD = 1 << 28
+SHARD = 1 << 27
 TOP = 1 << 53
 
 

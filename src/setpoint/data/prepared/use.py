@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Corpora, Corpus, Show, build_corpora, build_named_corpus
@@ -27,6 +30,8 @@ from setpoint.data.prepared.store import (
     read_manifest,
     verify,
 )
+from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.token_files import prepared_folders
 from setpoint.track.lock import holder, write_owner
 
 if TYPE_CHECKING:
@@ -47,7 +52,7 @@ def corpora(
         RunError: prepared data cannot be written.
     """
     train, *validation = requests_of(config, mixed)
-    found = _cached(train, config.prepare, tokenizer, show)
+    found = _stored(train, tokenizer) or _cached(train, config.prepare, tokenizer, show)
     named = partial(named_corpus, config=config.prepare)
     if found is None:
         return build_corpora(config, tokenizer, mixed, show, named)
@@ -78,7 +83,9 @@ def named_corpus(
         SetpointError: a source cannot be read, or there is no text in any.
     """
     request = Request(name, tuple(sources), where)
-    found = None if config is None else _cached(request, config, tokenizer, show)
+    found = _stored(request, tokenizer)
+    if found is None and config is not None:
+        found = _cached(request, config, tokenizer, show)
     if found is not None:
         return found[0]
     return build_named_corpus(name, sources, tokenizer, where=where, show=show)
@@ -91,6 +98,39 @@ def requests_of(config: Data, mixed: bool) -> list[Request]:
     if config.validation:
         found.append(Request("held_out", config.validation, "data.validation"))
     return found
+
+
+def _stored(request: Request, tokenizer: Tokenizer) -> list[Corpus] | None:
+    """The corpora of a prepared folder that is the only source, mapped where it lies.
+
+    They are those it was prepared with, in their order. A folder that was split otherwise is read
+    document by document as other files of tokens are.
+
+    Raises:
+        SetpointError: the folder is damaged, or of another tokenizer.
+    """
+    source = request.sources[0]
+    if len(request.sources) != 1 or not isinstance(source, Tokens) or source.filter is not None:
+        return None
+    folders = prepared_folders(source)
+    if len(source.paths) != 1 or not folders:
+        return None
+    try:
+        manifest, found = open_folder(folders[0], tokenizer)
+    except SetpointError as error:
+        raise SetpointError(f"{request.where}.0.paths: {error}") from error
+    if (manifest.described["held_out"], manifest.described["mixed"]) != (request.held_out, False):
+        return None
+    # One value for all, which takes no memory.
+    return [
+        replace(
+            corpus,
+            side=side,
+            sources=(source.name,),
+            source=np.broadcast_to(np.zeros(1, np.int32), corpus.starts.shape),
+        )
+        for side, corpus in zip((request.side, "held_out"), found, strict=False)
+    ]
 
 
 def _cached(
@@ -188,14 +228,16 @@ def prepare_all(
     requests += [Request(name, tuple(sources), where) for name, sources, where in texts]
     found: list[Prepared] = []
     for request in requests:
-        inputs = request.inputs()
-        if inputs is None:
-            raise unknown_inputs(request)
-        key = key_of(request, tokenizer, inputs)
-        sides = open_or_prepare(request, key, inputs, config.prepare, tokenizer, show)
+        sides = _stored(request, tokenizer)
+        if sides is None:
+            inputs = request.inputs()
+            if inputs is None:
+                raise unknown_inputs(request)
+            key = key_of(request, tokenizer, inputs)
+            sides = open_or_prepare(request, key, inputs, config.prepare, tokenizer, show)
         found.append(
             Prepared(
-                folder=str(cache_folder(config.prepare) / key.folder),
+                folder=str(sides[0].prepared),
                 sources=request.names,
                 documents=sum(len(side.files) for side in sides),
                 tokens=sum(len(side.tokens) for side in sides),

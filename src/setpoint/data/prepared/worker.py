@@ -10,7 +10,6 @@ import contextlib
 import os
 import pickle
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -24,7 +23,8 @@ from setpoint.config import SetpointError
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.tokenizer import Tokenizer
 
-LENGTH = struct.Struct("<q")
+ONE_CORE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+"""Each process has one core; a library's own threads would only be in the way."""
 
 
 class Work(Protocol):
@@ -36,21 +36,16 @@ class Work(Protocol):
 
 
 def _send(stream: IO[bytes], value: object) -> None:
-    data = pickle.dumps(value, protocol=5)
-    stream.write(LENGTH.pack(len(data)))
-    stream.write(data)
+    # Texts go from where they lie: no copy of all that is sent is made first.
+    pickle.dump(value, stream, protocol=5)
     stream.flush()
 
 
 def _receive(stream: IO[bytes]) -> Any:
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError
-    (length,) = LENGTH.unpack(head)
-    data = stream.read(length)
-    if len(data) < length:
-        raise EOFError
-    return pickle.loads(data)
+    try:
+        return pickle.load(stream)
+    except pickle.UnpicklingError as error:  # cut short: whoever wrote it has ended
+        raise EOFError from error
 
 
 class Workers:
@@ -68,8 +63,12 @@ class Workers:
         self._local = threading.local()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+        self._before: dict[str, str | None] = {}
 
     def __enter__(self) -> Self:
+        if self._pool is None:
+            self._before = {name: os.environ.get(name) for name in ONE_CORE}
+            os.environ.update(ONE_CORE)
         return self
 
     def __exit__(
@@ -79,6 +78,11 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         if self._pool is None:
+            for name, value in self._before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
             return
         if error is not None:
             for process in self._processes:
@@ -137,8 +141,7 @@ class Workers:
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # Each process has one core; a library's own threads would only be in the way.
-        environment |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+        environment |= ONE_CORE
         process = subprocess.Popen(
             [sys.executable, "-m", "setpoint.data.prepared.worker"],
             stdin=subprocess.PIPE,
