@@ -112,8 +112,10 @@ def _stored(request: Request, tokenizer: Tokenizer) -> list[Corpus] | None:
     source = request.sources[0]
     if len(request.sources) != 1 or not isinstance(source, Tokens) or source.filter is not None:
         return None
-    folders = prepared_folders(source)
-    if len(source.paths) != 1 or not folders:
+    folders: list[Path] = []
+    if len(source.paths) == 1:
+        folders = prepared_folders(source, f"{request.where}.0.paths", fetch=True)
+    if not folders:
         return None
     try:
         manifest, found = open_folder(folders[0], tokenizer)
