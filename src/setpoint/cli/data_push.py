@@ -20,8 +20,8 @@ COMMAND = Command(
     [
         Option("--revision", "Branch to push to, made where there is none; default main.", "NAME"),
         Option("--public", "Make the data set public; needed to push to a public one."),
-        Option("--token", "Where the token is: env:NAME or file:PATH; default: that of the\n"
-               "environment (HF_TOKEN), or of `hf auth login`.", "REFERENCE"),
+        Option("--token", "Its token: env:NAME or file:PATH; default: HF_TOKEN or `hf auth login`.",
+               "REFERENCE"),
         Option("--shards", "Number of shards of each side; default: as prepared, of 256 MiB.", "N"),
         Option(OUTPUT, "Cache folder, data.prepare.folder; -o for short.", "DIR"),
         Option(WORKERS, "Number of processes, data.prepare.workers; default: one a core.", "N"),
