@@ -25,11 +25,15 @@ def test_returns_the_norm_before_and_scales_to_the_limit():
     torch.testing.assert_close(parameters[1].grad, torch.tensor([0.0, 2.0, 6.0]))
 
 
-def test_is_torchs_own_clipping():
+@pytest.mark.parametrize("limit", [0.7, "norm", 20.0])
+def test_is_torchs_own_clipping(limit: float | str):
+    """Also of what is at the limit, where it divides by a little more than the norm."""
     torch.manual_seed(0)
     values = [torch.randn(n).tolist() for n in (3, 50, 1)]
     ours, theirs = with_gradients(*values), with_gradients(*values)
-    assert torch.equal(clip_gradients(ours, 0.7), nn.utils.clip_grad_norm_(theirs, 0.7))
+    if isinstance(limit, str):
+        limit = global_norm(p.grad for p in ours).item()
+    assert torch.equal(clip_gradients(ours, limit), nn.utils.clip_grad_norm_(theirs, limit))
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a.grad, b.grad)
 

@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
+EPSILON = 1e-6
+"""What torch adds to the norm that it divides by."""
+
 
 @torch.no_grad()
 def clip_gradients(
@@ -29,11 +32,16 @@ def clip_gradients(
     held = [parameter for parameter in parameters if parameter.grad is not None]
     norm = global_norm(p.grad for p in held if p.grad is not None)
     for together in _by_mesh(held):
-        if max_norm is not None:
+        if max_norm is not None and not _is_within(norm, max_norm):
             clip_grads_with_norm_(together, max_norm, norm)
         if max_value is not None:
             clip_grad_value_(together, max_value)
     return norm
+
+
+def _is_within(norm: Tensor, max_norm: float) -> bool:
+    """Whether clipping would multiply by 1; only where it is known without waiting for a device."""
+    return norm.device.type == "cpu" and bool(max_norm / (norm + EPSILON) >= 1)
 
 
 @torch.no_grad()
