@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from setpoint.cli.main import main
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import build_corpora
 from setpoint.data.prepared.names import MANIFEST
 from setpoint.data.prepared.reshard import reshard
 from setpoint.data.prepared.store import open_side, read_manifest, verify
-from setpoint.data.prepared.use import prepare_all
+from setpoint.data.prepared.use import corpora, prepare_all
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.token_files import file_problems, most_tokens
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
@@ -73,6 +73,13 @@ def test_what_is_pushed_is_read_as_it_lies_here(
     here = corpora_of(local())
     assert_all_same(here, corpora_of(tokens.paths[0]))
     assert_all_same(here, corpora_of("hf://datasets/me/toks@main/train/"))
+    # Training opens it as it was split here: the same batches as from the text.
+    made = resolve(Data(sources=(Random(documents=90, length=50),), held_out=0.2))
+    pushed = resolve(Data(sources=(tokens,), held_out=0.2))
+    before, after = (corpora(data, ByteTokenizer()) for data in (made, pushed))
+    assert before.held_out is not None and after.held_out is not None
+    for one, other in ((before.train[0], after.train[0]), (before.held_out, after.held_out)):
+        np.testing.assert_array_equal(one.tokens[:], other.tokens[:])
     card = hub.datasets["me/toks"].files()["README.md"].decode()
     manifest = read_manifest(local())
     for fact in (

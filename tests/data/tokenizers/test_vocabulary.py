@@ -85,8 +85,11 @@ def test_what_the_hub_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(SetpointError, match=words):
         find_tokenizer("some/thing")
 
-    def cached(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def cached(
+        name: str, *, revision: str | None, allow_patterns: list[str], repo_type: str, **_: object
+    ) -> str:
         assert (name, revision, allow_patterns[0]) == ("some/thing", "v1", "tokenizer.json")
+        assert repo_type == "model"
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)

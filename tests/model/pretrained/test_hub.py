@@ -19,7 +19,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[tuple[Any, ...]]:
 
     calls: list[tuple[Any, ...]] = []
 
-    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def snapshot_download(
+        name: str, *, revision: str | None, allow_patterns: list[str], **_: object
+    ) -> str:
         calls.append((name, revision, tuple(allow_patterns)))
         if isinstance(answer, Exception):
             raise answer
