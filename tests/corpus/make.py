@@ -23,6 +23,9 @@ LINEAR = ["--schedule.warmup", "${schedule.horizon // 10}"]
 PHASES = "[{length: 9, target: 1}, {target: 0.5}, {length: 25 %, target: 0}]"
 MIXED = "[{type: stdlib, weight: 3}, {type: random, weight: 1, epochs: 2}]"
 ANNEAL = "{start: 200 steps, weights: {random: 2}, lr_factor: 0.5}"
+IN_PHASES = "[{start: 40 steps, weights: {random: 2}}, {start: 3e5 tokens, lr_factor: 0.5}]"
+PACKED = ["--data.packing.method", "first_fit_decreasing", "--data.packing.group_size", "500"]
+LOADED = ["--data.loader.workers", "2", "--data.loader.evaluation.workers", "1"]
 NOT_SAVED = "evaluated-but-not-saved"
 
 # Name -> modifiers and flags, all on the preset `tiny`.
@@ -40,6 +43,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "user-area": ([], ["--user.note", "a word", "--user.a.list", "[1, 2.5, true, null]"]),
     "batch": ([], ["--batch.global_size", "32", "--batch.micro_size", "4"]),
     "mixture": ([], ["--data.sources", MIXED, "--data.anneal", ANNEAL]),
+    "mixture-phases": (
+        [],
+        ["--data.sources", MIXED, "--data.mixture.temperature", "2", "--data.phases", IN_PHASES],
+    ),
+    "packing": ([], [*PACKED, "--data.packing.too_long", "truncate", *LOADED]),
     "silence": ([], ["--silence", "[warmup-longer-than-run]"]),
     "plateau": ([], ["--schedule", "plateau", "--silence", f"[{NOT_SAVED}]"]),
 }

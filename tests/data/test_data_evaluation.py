@@ -1,18 +1,30 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError, SetpointError
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.evaluation import EvaluationFeed
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.windows import evaluation_windows
-from setpoint.shapes.batch import IGNORE_INDEX
+from setpoint.data.windows import Windows, evaluation_windows
+from setpoint.shapes.batch import IGNORE_INDEX, Batch
+
+
+def evaluation_batches(
+    windows: Windows, *, micro_size: int, limit: int | None = None
+) -> list[Batch]:
+    feed = EvaluationFeed({"t": (windows, limit)}, micro_size=micro_size)
+    return list(feed.batches("t"))
 
 
 @given(
@@ -29,7 +41,7 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
     if len(corpus.tokens) <= sequence_length:
         return
     windows = evaluation_windows(corpus, sequence_length)
-    batches = list(evaluation_batches(windows, micro_size=micro_size))
+    batches = evaluation_batches(windows, micro_size=micro_size)
     predicted = [t for b in batches for t in b.targets.flatten().tolist() if t != IGNORE_INDEX]
     assert predicted == corpus.tokens[1:].tolist()
     assert sum(b.target_tokens for b in batches) == len(predicted)
@@ -57,7 +69,7 @@ def test_the_first_windows_are_the_same_however_they_are_grouped(
 
 def test_more_windows_than_there_are_means_all(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abcdefgh")  # 10 tokens, 9 targets
-    batches = list(evaluation_batches(evaluation_windows(corpus, 4), micro_size=2, limit=1000))
+    batches = evaluation_batches(evaluation_windows(corpus, 4), micro_size=2, limit=1000)
     assert [len(batch.inputs) for batch in batches] == [2, 1]
 
 
@@ -70,3 +82,53 @@ def test_refusals_come_at_the_call(corpus_of: Callable[..., Corpus]) -> None:
         evaluation_batches(windows, micro_size=0)
     with pytest.raises(SetpointError, match="sequences: 0 is below 1"):
         evaluation_batches(windows, micro_size=1, limit=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dying(Windows):
+    """Rows the fifth of which kills who makes it."""
+
+    def rows(self, rows: Any) -> Batch:
+        if 4 in rows.tolist():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Windows.rows(self, rows)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_give_the_same_batches_at_each_pass(
+    corpus_of: Callable[..., Corpus], workers: int
+) -> None:
+    texts = {
+        name: (evaluation_windows(corpus_of(text, side=name), 4), limit)
+        for name, text, limit in (("a", bytes(range(90)), None), ("b", bytes(range(50)), 3))
+    }
+    alone = EvaluationFeed(texts, micro_size=2)
+    helped = EvaluationFeed(texts, micro_size=2, workers=workers, prefetch=3)
+
+    def rows(feed: EvaluationFeed, name: str) -> list[object]:
+        return [(b.inputs.tolist(), b.targets.tolist(), b.target_bytes) for b in feed.batches(name)]
+
+    try:
+        processes: set[int | None] = set()
+        for name in ("a", "b", "a", "b"):
+            assert rows(helped, name) == rows(alone, name)
+            processes |= {process.pid for process in multiprocessing.active_children()}
+        assert len(processes) == workers  # from the first pass to the end
+        next(helped.batches("a"))  # a pass that is left, and one out of turn
+        for name in ("a", "b", "b"):
+            assert rows(helped, name) == rows(alone, name)
+    finally:
+        helped.close()
+    assert not multiprocessing.active_children()
+    assert rows(helped, "b") == rows(alone, "b")
+    helped.close()
+
+
+def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) -> None:
+    windows = evaluation_windows(corpus_of(bytes(range(90)), side="web"), 4)
+    dying = Dying(windows.corpus, 4, windows.stride, windows.count)
+    feed = EvaluationFeed({"web": (dying, None)}, micro_size=2, workers=1)
+    with pytest.raises(RunError, match=r"data.loader.evaluation.workers: a worker") as caught:
+        list(feed.batches("web"))
+    feed.close()
+    assert "sequences of web from t/0 at token 16" in str(caught.value)

@@ -13,6 +13,7 @@ import torch
 from setpoint.config import Config, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.schema.tree import section_classes
+from setpoint.data.loader import Loader
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
 from setpoint.infer.load import Loaded, load
@@ -223,7 +224,7 @@ EFFECTS = {
 # be set.
 ELSEWHERE = {
     "Data.seed": "rows to train on",
-    "Data.loader": "rows to train on",
+    "Data.loader": "who makes batches of evaluation, in a test below",
     "Data.prepare": "where tokens lie, and never which",
     "Data.mixture": "which rows are trained on",
     "Data.packing": "rows to train on; and isolation, in a test below",
@@ -308,6 +309,24 @@ def test_isolated_documents(trained: tuple[Job, Path], tmp_path: Path) -> None:
         for given in (flags, (*flags, "data.packing.isolate=true"))
     )
     assert with_others != alone
+
+
+def test_workers_of_evaluation(trained: tuple[Job, Path], tmp_path: Path) -> None:
+    started: list[int] = []
+
+    def loader(*given: Any, workers: int, **options: Any) -> Any:
+        started.append(workers)
+        return Loader(*given, workers=workers, **options)
+
+    flags = (*SETS, "data.loader.workers=2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("setpoint.data.evaluation.Loader", loader)
+        found = [
+            scores(job_of(trained[1], tmp_path, tmp_path, (*flags, *more)))
+            for more in ((), ("data.loader.evaluation.workers=1",), ("data.loader.workers=0",))
+        ]
+    assert found[0] == found[1] == found[2]
+    assert started == [2, 1]
 
 
 def test_the_attention_backend(trained: tuple[Job, Path], tmp_path: Path) -> None:

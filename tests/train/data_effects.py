@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from setpoint.config import RunError
+from setpoint.data.loader import loader_options
 from setpoint.data.prepared.use import workers_of
 from setpoint.train.build.components import build_components
-from setpoint.train.build.data import loader_options
 from setpoint.train.config import Job
+from setpoint.train.evaluation.evaluate import evaluate
 
 from .schedule_effects import updates
 
@@ -64,17 +65,31 @@ def ahead(job: Job) -> int:
     return named
 
 
-def pinned(job: Job) -> bool:
+def pinned(job: Job) -> list[bool]:
     """Whether batches for a GPU are pinned."""
-    return loader_options(job, torch.device("cuda"))["pin_memory"]
+    section = job.data.loader
+    both = [loader_options(each, torch.device("cuda")) for each in (section, section.evaluation)]
+    return [options["pin_memory"] for options in both]
+
+
+def evaluating(job: Job) -> list[int]:
+    """Processes that an evaluation leaves, and how many batches are named after it."""
+    parts = build_components(job)
+    feed = parts.eval_feed
+    assert feed is not None
+    evaluate(job, parts)
+    loader: Any = feed._loader  # pyright: ignore[reportPrivateUsage]
+    found = [len(multiprocessing.active_children()), *([] if loader is None else loader.named)]
+    feed.close()
+    return found
 
 
 class Slow:
     """Sequences that take a second to make."""
 
     def __init__(self, sequences: Any) -> None:
-        self.describe = sequences.describe
-        self.sources, self.rows_of = sequences.sources, sequences.rows
+        self.describe, self.rows_of = sequences.describe, sequences.rows
+        self.sources = getattr(sequences, "sources", ())
 
     def rows(self, rows: Any) -> Any:
         time.sleep(1)
@@ -88,6 +103,20 @@ def hanging(job: Job) -> str:
     try:
         feed.take()
         return "taken"
+    except RunError as error:
+        return str(error).partition(":")[0]
+    finally:
+        feed.close()
+
+
+def evaluation_hangs(job: Job) -> str:
+    """What becomes of a worker that takes a second, in an evaluation."""
+    parts = build_components(job)
+    feed: Any = parts.eval_feed
+    feed.texts = Slow(feed.texts)
+    try:
+        evaluate(job, parts)
+        return "evaluated"
     except RunError as error:
         return str(error).partition(":")[0]
     finally:
@@ -163,6 +192,7 @@ def prepared(job: Job) -> Any:
     return folder and Path(folder).parent.name, workers_of(job.data.prepare)
 
 
+HELPED = ("data.loader.evaluation.workers=1", "evaluation.sequences=2")
 PREPARED = ("data.prepare.above=0", "data.prepare.folder={tmp}/one")
 ROWS: dict[str, tuple[Any, ...]] = {
     "Prepare.folder": ("data.prepare.folder={tmp}/two", prepared, PREPARED),
@@ -218,6 +248,11 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Loader.pin_memory": ("data.loader.pin_memory=false", pinned, ("data.loader.workers=1",)),
     "Loader.timeout": ("data.loader.timeout=0.5", hanging, ("data.loader.workers=1",),
                        "data.loader.timeout"),
+    "EvaluationLoader.workers": ("data.loader.evaluation.workers=1", evaluating),
+    "EvaluationLoader.prefetch": ("data.loader.evaluation.prefetch=5", evaluating, HELPED),
+    "EvaluationLoader.pin_memory": ("data.loader.evaluation.pin_memory=false", pinned, HELPED),
+    "EvaluationLoader.timeout": ("data.loader.evaluation.timeout=0.5", evaluation_hangs, HELPED,
+                                 "data.loader.evaluation.timeout"),
 }  # fmt: skip
 for kind in KINDS:
     alone = (f"data.sources=[{{{KINDS[kind]}}}]", *ALONE)

@@ -34,6 +34,7 @@ from setpoint.config import (
     preset_named,
     recorded_differences,
     resolve,
+    within,
 )
 from setpoint.train.config import Job
 from setpoint.train.record.run_name import run_directory_of
@@ -49,6 +50,8 @@ OPTIONS = {"seed": "--sampling-seed", "output": "--output"}
 """The options that set fields of the job itself."""
 TAKEN_OVER = ("model", "parallel")
 """Sections whose settings are taken over from the training job where they decide how it runs."""
+TAKEN_OVER_BY = {"evaluate": ("data.loader", "data.prepare")}
+"""Further ones, by the command."""
 INSTEAD = {
     "evaluate": {
         "evaluation.sequences": "--sequences",
@@ -118,7 +121,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     problems = adopt(draft)
     if problems:
         raise _explain(problems)
-    _carry_over(job, draft)
+    _carry_over(job, draft, arguments)
     return _verified(resolve(draft))
 
 
@@ -197,13 +200,18 @@ def _explain(problems: list[Any]) -> SetpointError:
     return ConfigError(problems)
 
 
-def _carry_over(job: Job, draft: Config) -> None:
+def _is_taken_over(key: str, arguments: Arguments) -> bool:
+    sections = (*TAKEN_OVER, *TAKEN_OVER_BY.get(arguments.command.name, ()))
+    return any(within(key, section) for section in sections)
+
+
+def _carry_over(job: Job, draft: Config, arguments: Arguments) -> None:
     """Take over runtime settings, and the model's fields that do not affect its weights."""
     editor = Editor(draft)
     for leaf in leaves(job):
         today = leaf.chain and not isinstance(leaf.origin, Recorded)
         given = today and leaf.origin.layer not in (DEFAULT, DERIVED)
-        if given and leaf.role is RUNTIME and leaf.path[0] in TAKEN_OVER:
+        if given and leaf.role is RUNTIME and _is_taken_over(leaf.key, arguments):
             editor.set([str(part) for part in leaf.path], leaf.value, leaf.origin)
     if editor.problems:
         raise ConfigError(editor.problems)
@@ -262,7 +270,7 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
     lines: list[str] = []
     for leaf in leaves(job):
         today = leaf.chain and not isinstance(leaf.origin, Recorded)
-        if not today or leaf.role is not RUNTIME or leaf.path[0] in TAKEN_OVER:
+        if not today or leaf.role is not RUNTIME or _is_taken_over(leaf.key, arguments):
             continue
         path = [str(part) for part in leaf.path]
         option = INSTEAD.get(command, {}).get(".".join(path[:2]))
@@ -275,8 +283,10 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
     if lines:
         count = f"{len(lines)} value{'s have' if len(lines) > 1 else ' has'}"
         lines = [f"{count} no effect: the training of {source} is over", "", *lines, ""]
+        *others, last = (*TAKEN_OVER, *TAKEN_OVER_BY.get(command, ()))
         lines += [
-            f"  setpoint {command} uses runtime fields of model and parallel only. For all else it",
+            f"  setpoint {command} uses runtime fields of {', '.join(others)} and {last} only. "
+            "For all else it",
             f"  has options (setpoint {command} --help), or write a job for setpoint infer.",
         ]
         raise SetpointError("\n".join(lines))

@@ -13,6 +13,32 @@ from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, der
 from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
 from setpoint.units import ByteSize, Length
 
+NO_WORKERS = "workers = 0 makes batches in the main process, when they are taken"
+
+
+class EvaluationLoader(Config, role=RUNTIME):
+    """Worker processes of evaluation, apart from those of training.
+
+    They live from the first evaluation to the end of the run, and serve all validation sets.
+    """
+
+    workers: int = derived(ge=0, le=1024, also_called=("eval_num_workers",))
+    """Number of worker processes of each rank; unless given, as many as for training."""
+
+    prefetch: int = derived(ge=1)
+    """Prefetch factor: batches that each worker makes ahead; unless given, that of training."""
+
+    pin_memory: bool = derived()
+    """Page-locked memory for batches that go to a GPU; unless given, as in training."""
+
+    timeout: float | None = derived(gt=0, lt=inf)
+    """Seconds to wait for a worker before it counts as hanging; null: for ever. Unless given, that
+    of training."""
+
+    @dead("prefetch", "pin_memory", "timeout")
+    def _options_are_dead(self) -> str | None:
+        return None if self.workers else NO_WORKERS
+
 
 class Loader(Config, role=RUNTIME):
     """Worker processes that make batches ahead of their use; they never change which."""
@@ -38,17 +64,28 @@ class Loader(Config, role=RUNTIME):
     """Seconds after which a worker counts as hanging, which ends the run with what it was reading;
     null: never."""
 
-    @dead("prefetch")
-    def _prefetch_is_dead(self) -> str | None:
-        return None if self.workers else "workers = 0 makes nothing ahead"
+    evaluation: EvaluationLoader = field(factory=EvaluationLoader)
+    """Worker processes of evaluation."""
 
-    @dead("pin_memory")
-    def _pin_memory_is_dead(self) -> str | None:
-        return None if self.workers else "workers = 0 pins none"
+    @derive("evaluation.workers")
+    def _derive_workers(self) -> int:
+        return self.workers
 
-    @dead("timeout")
-    def _timeout_is_dead(self) -> str | None:
-        return None if self.workers else "workers = 0 waits for none"
+    @derive("evaluation.prefetch")
+    def _derive_prefetch(self) -> int:
+        return self.prefetch
+
+    @derive("evaluation.pin_memory")
+    def _derive_pin_memory(self) -> bool:
+        return self.pin_memory
+
+    @derive("evaluation.timeout")
+    def _derive_timeout(self) -> float | None:
+        return self.timeout
+
+    @dead("prefetch", "pin_memory", "timeout")
+    def _options_are_dead(self) -> str | None:
+        return None if self.workers or self.evaluation.workers else NO_WORKERS
 
 
 class Packing(Config, role=IDENTITY):

@@ -1,44 +1,130 @@
-"""A text in order, the same at each evaluation."""
+"""Texts in order, the same at each evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.sequences import Sequences
+from setpoint.data.loader import Loader
 from setpoint.shapes.batch import Batch
 
+if TYPE_CHECKING:
+    from setpoint.data.sequences import Sequences
 
-def evaluation_batches(
-    sequences: Sequences, *, micro_size: int, limit: int | None = None
-) -> Iterator[Batch]:
-    """Batches over sequences from the first one on, the same at each call.
+Named = tuple[str, "npt.NDArray[np.int64]"]
+"""Rows of one of several texts."""
+
+
+class EvaluationFeed:
+    """Batches over texts from the first sequence on, the same at each pass.
 
     Documents come in the order of the split's hash, so the first sequences are a fair sample of
     all. With `evaluation_windows` each token but the first is a target exactly once, and the
-    `target_bytes` add up to the bytes of the text.
+    `target_bytes` add up to the bytes of the text. The result of an evaluation depends on the
+    limits, not on how sequences are grouped by `micro_size`.
+
+    Workers live from the first pass to `close`. They make the texts in turn, again and again: the
+    first batches of a pass are there before it is asked for.
 
     Arguments:
-        micro_size: B, sequences in a batch; the last batch may be smaller.
-        limit: how many sequences to take; unset, or above what there is: all.
-
-    Returns:
-        an iterator of batches. The result of an evaluation depends on `limit`, not on how they are
-        grouped by `micro_size`.
+        texts: each with how many of its sequences are taken; None, or above what there is: all.
+        micro_size: B, sequences in a batch; the last batch of a text may be smaller.
+        workers: processes that make batches ahead; 0: this one makes them when they are taken. The
+            rest is for them: see `setpoint.data.loader.Loader`.
 
     Raises:
-        SetpointError: at the call, if a number is below 1.
+        SetpointError: a number is below 1.
     """
-    for name, value in (
-        ("batch.micro_size", micro_size),
-        ("evaluation sequences", 1 if limit is None else limit),
-    ):
-        if value < 1:
-            raise SetpointError(f"{name}: {value} is below 1.\nValid: 1 or more.")
-    indices = np.arange(min(len(sequences), limit or len(sequences)))
-    return (
-        sequences.rows(indices[first : first + micro_size])
-        for first in range(0, len(indices), micro_size)
-    )
+
+    def __init__(
+        self,
+        texts: Mapping[str, tuple[Sequences, int | None]],
+        *,
+        micro_size: int,
+        workers: int = 0,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+        timeout: float = 0.0,
+    ) -> None:
+        for name, value in (
+            ("batch.micro_size", micro_size),
+            *(("evaluation sequences", limit) for _, limit in texts.values()),
+        ):
+            if value is not None and value < 1:
+                raise SetpointError(f"{name}: {value} is below 1.\nValid: 1 or more.")
+        self.texts = _Texts({name: sequences for name, (sequences, _) in texts.items()})
+        self.totals = {
+            name: len(sequences) if limit is None else min(len(sequences), limit)
+            for name, (sequences, limit) in texts.items()
+        }
+        """Sequences of each text that a pass takes."""
+        self.micro_size = micro_size
+        self.workers, self.prefetch = workers, prefetch
+        self.pin_memory, self.timeout = pin_memory, timeout
+        self._loader: Loader | None = None
+        self._next = ""
+
+    def batches(self, name: str) -> Iterator[Batch]:
+        """A pass over a text.
+
+        Raises:
+            RunError: a worker died or hangs, or could not make a row.
+        """
+        if not self.workers:
+            yield from map(self.texts.rows, self._pass(name))
+            return
+        if name != self._next:
+            self.close()
+        if self._loader is None:
+            self._loader = Loader(
+                self.texts,
+                self._passes(name),
+                workers=self.workers,
+                prefetch=self.prefetch,
+                pin_memory=self.pin_memory,
+                timeout=self.timeout,
+                section="data.loader.evaluation",
+            )
+        self._next = ""  # a pass that is left before its end leaves batches behind
+        for _ in self._pass(name):
+            yield next(self._loader)
+        self._next = self._after(name)
+
+    def _pass(self, name: str) -> Iterator[Named]:
+        indices = np.arange(self.totals[name])
+        for first in range(0, len(indices), self.micro_size):
+            yield name, indices[first : first + self.micro_size]
+
+    def _passes(self, name: str) -> Iterator[Named]:
+        while True:
+            yield from self._pass(name)
+            name = self._after(name)
+
+    def _after(self, name: str) -> str:
+        names = [*self.totals]
+        return names[(names.index(name) + 1) % len(names)]
+
+    def close(self) -> None:
+        """End the workers; `batches` may be called again, which starts them anew."""
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None
+
+
+class _Texts:
+    """Several texts, whose rows name the one that they are of."""
+
+    def __init__(self, texts: Mapping[str, Sequences]) -> None:
+        self.texts = texts
+
+    def rows(self, rows: Named) -> Batch:
+        name, indices = rows
+        return self.texts[name].rows(indices)
+
+    def describe(self, rows: Named) -> str:
+        name, indices = rows
+        return self.texts[name].describe(indices)

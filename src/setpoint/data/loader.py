@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.sequences import Rows, Sequences
+from setpoint.data.sequences import Rows
 from setpoint.data.sharing import Shared
 from setpoint.shapes.batch import TENSORS, Batch
+
+if TYPE_CHECKING:
+    from setpoint.data import config
 
 SIGNALS = tuple(
     getattr(signal, name)
@@ -31,6 +34,30 @@ LOOK = 1.0
 """Seconds between two looks at whether the main process is alive."""
 INT32 = np.iinfo(np.int32)
 HELD = (*TENSORS, "source", "sources")
+
+
+def loader_options(
+    section: config.Loader | config.EvaluationLoader, device: torch.device
+) -> dict[str, Any]:
+    """What feeds make of `[data.loader]` or `[data.loader.evaluation]`."""
+    return {
+        "workers": section.workers,
+        "prefetch": section.prefetch,
+        "pin_memory": section.pin_memory and device.type == "cuda",
+        "timeout": section.timeout or 0.0,
+    }
+
+
+class Maker(Protocol):
+    """What makes rows that are named; see `setpoint.data.sequences.Sequences`."""
+
+    def rows(self, rows: Rows) -> Batch:
+        """Some of them as a batch."""
+        ...
+
+    def describe(self, rows: Rows) -> str:
+        """Name documents of some of them, for messages."""
+        ...
 
 
 class Failed(NamedTuple):
@@ -86,7 +113,7 @@ class Making(Dataset[Any]):
             nothing.
     """
 
-    def __init__(self, sequences: Sequences, busy: torch.Tensor) -> None:
+    def __init__(self, sequences: Maker, busy: torch.Tensor) -> None:
         self.sequences = Shared(sequences)
         self.busy = busy
 
@@ -147,6 +174,7 @@ class Loader:
         prefetch: rows that each worker is ahead by.
         pin_memory: whether to put them into memory from which a GPU copies while it computes.
         timeout: seconds to wait for one; 0: for ever.
+        section: of the configuration, for messages.
 
     Raises:
         RunError: the data cannot be sent to a worker; from `__next__`: one died or hangs.
@@ -154,16 +182,18 @@ class Loader:
 
     def __init__(
         self,
-        sequences: Sequences,
+        sequences: Maker,
         names: Iterator[Rows],
         *,
         workers: int,
         prefetch: int,
         pin_memory: bool = False,
         timeout: float = 0.0,
+        section: str = "data.loader",
     ) -> None:
         self.sequences = sequences
         self.timeout = timeout
+        self.section = section
         self.busy = torch.full((workers, 2), -1, dtype=torch.int64).share_memory_()
         self.named: dict[int, Rows] = {}
         self.given = 0
@@ -185,9 +215,9 @@ class Loader:
                 self.batches: Iterator[Any] = iter(loader)
         except (TypeError, AttributeError, ValueError, OSError) as error:
             raise RunError(
-                f"data.loader.workers: {workers} worker processes cannot be started by "
+                f"{section}.workers: {workers} worker processes cannot be started by "
                 f"{multiprocessing.get_start_method()!r}: {type(error).__name__}: {error}\n"
-                "Valid: data.loader.workers = 0."
+                f"Valid: {section}.workers = 0."
             ) from error
         # Torch's handler raises wherever the main process is; `next` finds a dead worker as well.
         if threading.current_thread() is threading.main_thread():
@@ -226,18 +256,18 @@ class Loader:
             if number in self.named
         ]
         if "timed out" in text:
-            lines = [f"data.loader.timeout: no rows came within {self.timeout:g} seconds."]
+            lines = [f"{self.section}.timeout: no rows came within {self.timeout:g} seconds."]
             self._kill()  # else ending them would wait for them
         else:
             alive = {process.pid for process in multiprocessing.active_children()}
             at = [each for each in at if each[0] not in alive] or at
             why = (text.splitlines() or [type(error).__name__])[0]
-            lines = [f"data.loader.workers: a worker process ended: {why}"]
+            lines = [f"{self.section}.workers: a worker process ended: {why}"]
         lines += [f"Worker {pid} was making {what}." for pid, what in at]
         return "\n".join(
             [
                 *lines,
-                "Valid: data.loader.workers = 0 makes the rows in this process, and shows why.",
+                f"Valid: {self.section}.workers = 0 makes the rows in this process, and shows why.",
             ]
         )
 

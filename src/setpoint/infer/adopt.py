@@ -113,6 +113,8 @@ def _of_run(place: Place) -> Inference:
     }
     # Where the run itself started from is the past, and need not be there any more.
     values["model"] = {k: v for k, v in values["model"].items() if k != "pretrained"}
+    # How many processes load data is this machine's business, as `parallel` is.
+    values["data"] = {k: v for k, v in values["data"].items() if k != "loader"}
     values["batch"] = {"sequence_length": record.values["batch"]["sequence_length"]}
     # Of the formats that it was trained in, those that its weights and products had.
     formats = values.pop("precision", {})

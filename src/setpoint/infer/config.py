@@ -220,6 +220,10 @@ class Inference(
 
     @dead("data")
     def _data_is_dead(self) -> str | None:
+        return "no text is evaluated" if self.evaluation is None else None
+
+    @dead("data.sources", "data.held_out", "data.validation")
+    def _sources_are_dead(self) -> str | None:
         if self.evaluation is None or not self.evaluation.sides:
             return "no split of it is evaluated; see evaluation.sides"
         return None

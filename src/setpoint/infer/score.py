@@ -1,7 +1,8 @@
 """How well a model predicts texts."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from setpoint.config import RunError, resolve
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.evaluation import EvaluationFeed
+from setpoint.data.loader import loader_options
 from setpoint.data.prepared.use import named_corpus
 from setpoint.data.windows import evaluation_windows
 from setpoint.infer.config import Inference
@@ -61,6 +63,7 @@ def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[st
             isolated=job.data.packing.isolate,
             name=name,
             show=show,
+            loader=loader_options(job.data.loader.evaluation, loaded.device),
         )
         for name, corpus in corpora(loaded, job, show)
     }
@@ -100,6 +103,7 @@ def score(
     isolated: bool = False,
     name: str = "the text",
     show: Work = no_work,
+    loader: Mapping[str, Any] | None = None,
 ) -> Score:
     """Evaluate a model on a text; every token counts, each exactly once.
 
@@ -108,6 +112,7 @@ def score(
         sequences: how many to evaluate, from the start; None: all.
         isolated: whether each document is read by itself.
         name: of the text, for errors and `show`.
+        loader: options of `EvaluationFeed`; None: the batches are made here.
 
     Raises:
         RunError: the loss is no finite number.
@@ -115,9 +120,10 @@ def score(
     nats, tokens, size, done = 0.0, 0, 0, 0
     sequence_length = min(sequence_length, len(corpus.tokens) - 1)
     windows = evaluation_windows(corpus, sequence_length, isolated)
-    total, what = min(len(windows), sequences or len(windows)), f"evaluating {name}, sequences"
-    with evaluating(loaded.model), torch.no_grad():
-        for batch in evaluation_batches(windows, micro_size=micro_size, limit=sequences):
+    feed = EvaluationFeed({name: (windows, sequences)}, micro_size=micro_size, **(loader or {}))
+    total, what = feed.totals[name], f"evaluating {name}, sequences"
+    with closing(feed), evaluating(loaded.model), torch.no_grad():
+        for batch in feed.batches(name):
             show(what, done, total)
             moved = batch.to(loaded.device)
             with loaded.computing():

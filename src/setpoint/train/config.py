@@ -14,6 +14,7 @@ from setpoint.config import (
     Config,
     Free,
     component,
+    dead,
     derive,
     field,
     is_set,
@@ -204,6 +205,10 @@ class Job(
 
     user: Free = field(factory=Free)
     """Free keys of your own; recorded, and part of the fingerprint."""
+
+    @dead("data.loader.evaluation")
+    def _evaluation_loader_is_dead(self) -> str | None:
+        return "nothing is evaluated" if self.evaluation is None else None
 
     @derive("model.max_sequence_length")
     def _derive_max_sequence_length(self) -> int:

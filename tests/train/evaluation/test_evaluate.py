@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from setpoint.config.values.user_code import allow_imports
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import evaluation_batches
+from setpoint.data.evaluation import EvaluationFeed
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
@@ -116,7 +116,7 @@ def test_accuracy_of_what_counts(tmp_path: Path, loss: str, flag: str) -> None:
     parts.model.load_state_dict(learned(plain).model.state_dict())
     score = evaluate(job, parts)["held_out"]
     right, tokens, size, left_out = 0, 0, 0, 0
-    for batch in evaluation_batches(parts.held_out, micro_size=1):
+    for batch in EvaluationFeed({"t": (parts.held_out, None)}, micro_size=1).batches("t"):
         with torch.no_grad():
             guesses = parts.model.eval()(batch.inputs).argmax(-1)
         counts = (batch.targets != -100) & (batch.targets != 33)

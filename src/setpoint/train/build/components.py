@@ -14,7 +14,9 @@ from setpoint.checkpoint.optimizer_state import Options, options_of
 from setpoint.compile.apply import Compiled
 from setpoint.config import SetpointError
 from setpoint.data.corpus import Corpus
+from setpoint.data.evaluation import EvaluationFeed
 from setpoint.data.feed import Feed
+from setpoint.data.loader import loader_options
 from setpoint.data.sequences import Sequences
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window
@@ -32,10 +34,11 @@ from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
-from setpoint.train.build.data import build_training_data, loader_options, notes_of
+from setpoint.train.build.data import build_training_data, notes_of
 from setpoint.train.build.model import build_first_model
 from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.config import Job
+from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.datasets import build_datasets
 from setpoint.train.step.learning_rate import LearningRate
 from setpoint.train.step.non_finite import NonFiniteSteps
@@ -51,6 +54,7 @@ class Components:
         train, held_out: the two sides of the data; None where nothing is held out.
         eval_sets: the data sets of the evaluation beside these, by their names.
         feed: gives each step its micro-batches of the training side, counted.
+        eval_feed: gives evaluations their batches; None where nothing is evaluated.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
         weights: the model's parameters as the optimizer gets them.
@@ -81,6 +85,7 @@ class Components:
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
     eval_sets: dict[str, Windows] = field(default_factory=dict)
+    eval_feed: EvaluationFeed | None = None
     companions: Companions = field(default_factory=Companions)
 
     @property
@@ -189,8 +194,17 @@ def build_components(
         accumulation=job.batch.accumulation,
         data_rank=world.data_rank,
         data_size=world.data_size,
-        **loader_options(job, device),
+        **loader_options(job.data.loader, device),
     )
+    eval_feed = None
+    if job.evaluation is not None:
+        assert held_out is not None
+        texts: dict[str, Sequences] = {HELD_OUT: held_out, **eval_sets}
+        eval_feed = EvaluationFeed(
+            {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
+            micro_size=job.batch.micro_size,
+            **loader_options(job.data.loader.evaluation, device),
+        )
     return Components(
         world=world,
         tokenizer=tokenizer,
@@ -217,5 +231,6 @@ def build_components(
         compiled=compiled,
         pretrained=pretrained,
         eval_sets=eval_sets,
+        eval_feed=eval_feed,
         companions=companions_of(job.model, tokenizer, pretrained, keys),
     )

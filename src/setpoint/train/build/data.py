@@ -17,8 +17,6 @@ from setpoint.model.config import Transformer
 from setpoint.train.batch import steps_before
 
 if TYPE_CHECKING:
-    import torch
-
     from setpoint.data.corpus import Corpus
     from setpoint.train.config import Job
 
@@ -119,14 +117,3 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
             f"Valid: duration up to {have // size:.0f} steps, more epochs, or epochs = null for a "
             "source."
         )
-
-
-def loader_options(job: Job, device: torch.device) -> dict[str, Any]:
-    """What a feed makes of `[data.loader]`."""
-    section = job.data.loader
-    return {
-        "workers": section.workers,
-        "prefetch": section.prefetch,
-        "pin_memory": section.pin_memory and device.type == "cuda",
-        "timeout": section.timeout or 0.0,
-    }

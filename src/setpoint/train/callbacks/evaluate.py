@@ -83,6 +83,11 @@ class EvaluateCallback(Callback):
         if section is not None and loop.ended and not evaluated:
             self.evaluate(loop, counts=False)
 
+    def close(self, loop: Loop) -> None:
+        """End the worker processes."""
+        if loop.parts.eval_feed is not None:
+            loop.parts.eval_feed.close()
+
     def evaluate(self, loop: Loop, counts: bool) -> None:
         """Evaluate, write a row, and end the loop where patience is over."""
         section, step = loop.job.evaluation, loop.position.step

@@ -11,8 +11,7 @@ import torch
 
 from setpoint.config import RunError
 from setpoint.data.corpus import Corpus
-from setpoint.data.evaluation import evaluation_batches
-from setpoint.data.sequences import Sequences
+from setpoint.data.evaluation import EvaluationFeed
 from setpoint.model.layers import evaluating
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch, Count
@@ -40,40 +39,29 @@ def evaluate(
     Raises:
         RunError: none of the targets of a data set counts.
     """
-    section = job.evaluation
-    assert section is not None and parts.held_out is not None
+    assert parts.eval_feed is not None
     with evaluation_point(parts), evaluating(parts.model), torch.no_grad():
         return {
-            name: score(job, parts, data, section.sequences_of(name), between, name, show)
-            for name, data in {HELD_OUT: parts.held_out, **parts.eval_sets}.items()
+            name: _score(job, parts, parts.eval_feed, name, between, show)
+            for name in parts.eval_feed.totals
         }
 
 
-def score(
+def _score(
     job: Job,
     parts: Components,
-    data: Sequences,
-    sequences: int | None,
-    between: Callable[[], None] = lambda: None,
-    name: str = HELD_OUT,
-    show: Work = no_work,
+    feed: EvaluationFeed,
+    name: str,
+    between: Callable[[], None],
+    show: Work,
 ) -> Score:
-    """Evaluate the model as it stands on one text.
-
-    Arguments:
-        job: the resolved configuration; its evaluation is not null.
-        sequences: how many to evaluate on, from the start; None: all.
-        between: called before each batch; what it raises ends the evaluation.
-
-    Raises:
-        RunError: none of the targets counts.
-    """
+    """Evaluate the model as it stands on one text."""
     assert job.evaluation is not None
     nats, correct, tokens, size, done = 0.0, 0, 0, 0, 0
-    total = len(data) if sequences is None else min(len(data), sequences)
+    total = feed.totals[name]
     what = f"evaluating {name}, sequences"
     show(what, 0, total)
-    for batch in evaluation_batches(data, micro_size=job.batch.micro_size, limit=sequences):
+    for batch in feed.batches(name):
         between()
         count = parts.objective.count(batch)
         with compute_in(job.precision.compute, job.precision.params, parts.device):
@@ -89,7 +77,7 @@ def score(
         show(what, done, total)
     if not tokens or not size:
         raise RunError(
-            f"none of the targets of {data.identity.side} counts (tokens: {tokens}, "
+            f"none of the targets of {name} counts (tokens: {tokens}, "
             f"bytes: {size}): loss.ignore_index or loss.token_weights leave all of them "
             f"out; evaluate on more sequences or more text"
         )
