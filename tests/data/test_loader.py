@@ -81,6 +81,16 @@ def test_the_stream_and_its_state_are_those_without_workers(feeds: Any) -> None:
     assert torch.rand(1) == after  # the generator that dropout uses was left alone
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_batches_cost_is_measured(feeds: Any, workers: int) -> None:
+    good = windows()
+    wait = lambda: time.sleep(0.2)  # noqa: E731
+    feed = feeds(workers, Faulty(good.corpus, 8, good.stride, good.count, 40, wait), micro_size=100)
+    feed.take()  # of two micro-batches, that is, of an epoch and more
+    assert feed.spent.batches == 2
+    assert 0.2 <= feed.spent.making < 100 and 0 < feed.spent.planning < 100
+
+
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (2, 0), (0, 2)])
 def test_resumed_with_another_number_of_workers(feeds: Any, first: int, then: int) -> None:
     expected = inputs(feeds(0), 9)
@@ -116,7 +126,11 @@ def divide() -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (die, RunError, r"data.loader.workers: a worker process ended.*Worker [0-9]+ was making"),
+        (
+            die,
+            RunError,
+            r"a worker process ended: [0-9]+ by SIGKILL, which .*Worker [0-9]+ was making",
+        ),
         (refuse, SetpointError, r"the shard is cut short.*It was read for"),
         (divide, RunError, r"failed in a worker:.*ZeroDivisionError: in a row"),
         (lambda: time.sleep(HANG), RunError, r"data.loader.timeout: no rows came within 2 seconds"),

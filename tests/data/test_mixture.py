@@ -99,6 +99,16 @@ def test_phases_change_the_shares_at_their_row() -> None:
     assert [sources[a:b].count(0) for a, b in ((0, 40), (40, 60), (60, 100))] == [30, 0, 20]
 
 
+def test_shares_that_are_changed_on_resume_count_from_there() -> None:
+    """Else the source that has more now would be given all rows until it has caught up."""
+    _, before = mixture_of([1, 1])
+    before.take(100)
+    _, sampler = mixture_of([9, 1])
+    sampler.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    sources = [source for source, _ in taken(sampler, 100)]
+    assert [sources[at : at + 10].count(0) for at in range(0, 100, 10)] == [9] * 10
+
+
 def test_a_source_is_read_as_often_as_its_limit_allows() -> None:
     _, sampler = mixture_of([1, 1, 2], limits=[7, None, 3])
     sources = [source for source, _ in taken(sampler, 40)]

@@ -334,7 +334,8 @@ EFFECTS |= {name: Effect(*row) for name, row in DATA_ROWS.items()}
 SECTIONS = {
     "Job.model", "Job.tokenizer", "Job.data", "Job.batch", "Job.optimizer", "Job.loss",
     "Job.precision", "Job.parallel", "Job.checkpoint", "Job.memory", "Job.tracking",
-    "Job.resilience", "Data.mixture", "Data.loader", "Data.packing", "Data.prepare",
+    "Job.resilience", "Data.mixture", "Data.loader", "Loader.evaluation", "Data.packing",
+    "Data.prepare",
 }  # fmt: skip
 
 

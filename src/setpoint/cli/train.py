@@ -46,7 +46,7 @@ COMMAND = Command(
     "saving (status 130 or 143); the latest checkpoint stays.\n" + SOURCE_HELP,
     [
         Option("--dry-run", "Check, load and build everything; train and write nothing."),
-        Option("--accept", "Resume although this field or section differs.", "PATH", True),
+        Option("--accept", "Resume although these fields or sections differ.", "PATH,...", True),
         *COMMON,
     ],
     [
@@ -135,12 +135,13 @@ def run(arguments: Arguments) -> int:
 
 def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequence[str] = ()) -> str:
     """The command as it was typed, with more overrides, and more to accept."""
-    words = ["setpoint", "train", arguments.positional[0], *arguments.overrides, *overrides]
-    for name in ("--import", "--with", "--file", "--accept"):
+    words = ["setpoint", "train", arguments.positional[0], *arguments.overrides]
+    for name in ("--import", "--with", "--file"):
         for value in arguments.options.get(name, []):
             words += [name, value]
     words += ["--config-from-stdin"] * arguments.has("--config-from-stdin")
-    return shlex.join([*words, *(word for path in accept for word in ("--accept", path))])
+    accept = [*arguments.options.get("--accept", []), *accept]
+    return shlex.join([*words, *overrides, "--accept", ",".join(accept)])
 
 
 def _say_how_data_moves(problems: Sequence[Problem], arguments: Arguments) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,28 @@ from setpoint.data.loader import Loader
 from setpoint.data.sampler import Sampler
 from setpoint.data.sequences import Rows, Sequences
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, BySource, Count, StepBatch, total_count
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the batches that were taken have cost, in seconds.
+
+    Arguments:
+        planning: until it was known which rows come next, in the main process.
+        making: the rows themselves, in whichever process.
+    """
+
+    batches: int = 0
+    planning: float = 0.0
+    making: float = 0.0
+
+    def since(self, before: Spent) -> Spent:
+        """The difference to an earlier moment."""
+        return Spent(
+            self.batches - before.batches,
+            self.planning - before.planning,
+            self.making - before.making,
+        )
 
 
 class Feed:
@@ -65,6 +89,7 @@ class Feed:
         self.data_size = data_size
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
+        self.spent = Spent()
         self._loader: Loader | None = None
         # Of each micro-batch that is named and not taken yet: where the data is behind it.
         self._ahead: deque[tuple[dict[str, Any], float]] = deque()
@@ -103,8 +128,11 @@ class Feed:
         return BySource(tuple(sequences.tolist()), tuple(targets.tolist()))
 
     def _next(self) -> Batch:
+        self.spent.batches += 1
         if not self.workers:
-            batch = self.sequences.rows(self._name())
+            rows, began = self._name(), time.perf_counter()
+            batch = self.sequences.rows(rows)
+            self.spent.making += time.perf_counter() - began
             self._epoch = self.sampler.epoch
             return batch
         if self._loader is None:
@@ -117,7 +145,9 @@ class Feed:
                 pin_memory=self.pin_memory,
                 timeout=self.timeout,
             )
+        before = self._loader.making
         batch = next(self._loader, None)
+        self.spent.making += self._loader.making - before
         if batch is None:
             assert self._end is not None
             raise self._end
@@ -126,7 +156,9 @@ class Feed:
 
     def _name(self) -> Rows:
         """The rows of the next micro-batch of this rank."""
+        began = time.perf_counter()
         rows = self.sampler.take(self.micro_size * self.data_size)
+        self.spent.planning += time.perf_counter() - began
         first = self.data_rank * self.micro_size
         return rows[first : first + self.micro_size]
 

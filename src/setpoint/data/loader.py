@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,6 +33,12 @@ SIGNALS = tuple(
 """Signals that reach all processes of a terminal or of a job; the main one answers them."""
 LOOK = 1.0
 """Seconds between two looks at whether the main process is alive."""
+NAMES = {each.value: each.name for each in signal.Signals}
+WHY = {
+    "SIGKILL": ", which the system sends where memory has run out",
+    "SIGBUS": ", as where a mapped file has become shorter",
+}
+"""What signals mean that no process asks for."""
 INT32 = np.iinfo(np.int32)
 HELD = (*TENSORS, "source", "sources")
 
@@ -68,20 +75,24 @@ class Failed(NamedTuple):
 
 
 class Sent:
-    """A batch on its way between processes: one message, where torch opens a file per tensor."""
+    """A batch on its way between processes: one message, where torch opens a file per tensor.
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    Arguments:
+        seconds: that making it took.
+    """
+
+    def __init__(self, batch: Batch, seconds: float) -> None:
+        self.batch, self.seconds = batch, seconds
 
     def __reduce__(self) -> tuple[Callable[..., Sent], tuple[Any, ...]]:
         tensors = {name: getattr(self.batch, name) for name in HELD}
         arrays = {name: _narrow(each.numpy()) for name, each in tensors.items() if each is not None}
         numbers = (self.batch.tokens, self.batch.target_tokens, self.batch.target_bytes)
-        return _received, (arrays, numbers)
+        return _received, (arrays, numbers, self.seconds)
 
     def pin_memory(self, _: object = None) -> Sent:
         """Called by torch's thread that pins."""
-        return Sent(self.batch.pin_memory())
+        return Sent(self.batch.pin_memory(), self.seconds)
 
 
 def _narrow(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
@@ -94,15 +105,16 @@ def _narrow(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], str]:
 
 
 def _received(
-    arrays: Mapping[str, tuple[npt.NDArray[Any], str]], numbers: tuple[int, int, int]
+    arrays: Mapping[str, tuple[npt.NDArray[Any], str]],
+    numbers: tuple[int, int, int],
+    seconds: float,
 ) -> Sent:
     tensors: dict[str, Any] = {
         name: torch.from_numpy(array.astype(kind)) for name, (array, kind) in arrays.items()
     }
     tokens, target_tokens, target_bytes = numbers
-    return Sent(
-        Batch(tokens=tokens, target_tokens=target_tokens, target_bytes=target_bytes, **tensors)
-    )
+    batch = Batch(tokens=tokens, target_tokens=target_tokens, target_bytes=target_bytes, **tensors)
+    return Sent(batch, seconds)
 
 
 class Making(Dataset[Any]):
@@ -122,8 +134,9 @@ class Making(Dataset[Any]):
         info = torch.utils.data.get_worker_info()
         assert info is not None
         self.busy[info.id] = torch.tensor([os.getpid(), number])
+        began = time.perf_counter()
         try:
-            return Sent(self.sequences.value.rows(rows))
+            return Sent(self.sequences.value.rows(rows), time.perf_counter() - began)
         except Exception as error:  # told by the main process, which knows the rows
             return Failed(error, traceback.format_exc())
         finally:
@@ -197,6 +210,8 @@ class Loader:
         self.busy = torch.full((workers, 2), -1, dtype=torch.int64).share_memory_()
         self.named: dict[int, Rows] = {}
         self.given = 0
+        self.making = 0.0
+        """Seconds that the workers spent on what was given."""
         loader: Any = DataLoader(
             Making(sequences, self.busy),
             batch_size=None,
@@ -245,6 +260,7 @@ class Loader:
             if isinstance(batch.error, SetpointError):
                 raise type(batch.error)(f"{batch.error}\nIt was read for {where}.")
             raise RunError(f"data: reading {where} failed in a worker:\n{batch.trace}")
+        self.making += batch.seconds
         return batch.batch
 
     def _ended(self, error: Exception) -> str:
@@ -261,7 +277,7 @@ class Loader:
         else:
             alive = {process.pid for process in multiprocessing.active_children()}
             at = [each for each in at if each[0] not in alive] or at
-            why = (text.splitlines() or [type(error).__name__])[0]
+            why = self._deaths() or (text.splitlines() or [type(error).__name__])[0]
             lines = [f"{self.section}.workers: a worker process ended: {why}"]
         lines += [f"Worker {pid} was making {what}." for pid, what in at]
         return "\n".join(
@@ -270,6 +286,16 @@ class Loader:
                 f"Valid: {self.section}.workers = 0 makes the rows in this process, and shows why.",
             ]
         )
+
+    def _deaths(self) -> str:
+        """Which signals ended workers, in words."""
+        found: list[str] = []
+        for process in getattr(self.batches, "_workers", ()):
+            code = process.exitcode
+            if code is not None and code < 0:
+                name = NAMES.get(-code, f"signal {-code}")
+                found.append(f"{process.pid} by {name}{WHY.get(name, '')}")
+        return ", ".join(found)
 
     def _kill(self) -> None:
         for process in getattr(self.batches, "_workers", ()):

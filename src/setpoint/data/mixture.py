@@ -201,10 +201,9 @@ class MixtureSampler:
 
     def _shares(self, at: int) -> list[tuple[int, float]]:
         """The sources that rows may come from, with their shares."""
-        phase = next(phase for phase in reversed(self.phases) if phase.first <= at)
         shares = [
             (number, share)
-            for number, share in enumerate(phase.shares)
+            for number, share in enumerate(self._given(at))
             if share > 0 and not self._is_used_up(number)
         ]
         if not shares:
@@ -221,25 +220,31 @@ class MixtureSampler:
         limit = self.limits[number]
         return limit is not None and self.taken[number] >= limit
 
+    def _given(self, at: int) -> Sequence[float]:
+        """The shares of the phase of a row."""
+        return next(phase for phase in reversed(self.phases) if phase.first <= at).shares
+
     def forget(self) -> None:
         """Drop what the sources keep."""
         for member in self.members:
             member.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows of each source, over all and since its shares were last others, and its state."""
-        counts = zip(self.names, self.members, self.taken, self.since, strict=True)
+        """Rows of each source, over all and since the shares were last others; share and state."""
+        shares = self._given(self.position)
+        counts = zip(self.names, self.members, self.taken, self.since, shares, strict=True)
         return {
             "mixture": {
-                name: {"taken": taken, "since": since, "state": member.state_dict()}
-                for name, member, taken, since in counts
+                name: {"taken": taken, "since": since, "share": share, "state": member.state_dict()}
+                for name, member, taken, since, share in counts
             }
         }
 
     def load_state_dict(self, state: Mapping[str, Any], other_data: bool = False) -> None:
         """Go on where `state` was taken; see `setpoint.data.sampler.Sampler`.
 
-        A source that is new in `other_data` starts at its beginning, and shares count anew.
+        A source that is new in `other_data` starts at its beginning. Shares count anew where there
+        are other sources, or others than when the state was taken.
 
         Raises:
             SetpointError: the state is one of other sources or other data.
@@ -263,7 +268,11 @@ class MixtureSampler:
             raise
         given = [found.get(name, {"taken": 0, "since": 0}) for name in self.names]
         self.taken = [int(each["taken"]) for each in given]
-        same = set(found) == set(self.names)
+        shares = self._given(sum(self.taken))
+        # States of older versions have no shares.
+        same = set(found) == set(self.names) and all(
+            each.get("share", share) == share for each, share in zip(given, shares, strict=True)
+        )
         self.since = [int(each["since"]) if same else 0 for each in given]
 
 

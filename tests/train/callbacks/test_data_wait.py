@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from setpoint.config import resolve
 from setpoint.data.config import Loader
+from setpoint.data.feed import Spent
 from setpoint.track.progress import Progress
 from setpoint.train.callbacks.data_wait import SECONDS, STEPS, DataWaitCallback
 from setpoint.train.run import train
@@ -37,12 +42,24 @@ class Steps:
     def __init__(self, workers: int = 0) -> None:
         self.stepping = self.waited = 0.0
         self.position = Position()
+        self.spent = Spent()
+        self.parts = SimpleNamespace(feed=SimpleNamespace(spent=self.spent))
         self.heard = Heard()
         section = resolve(Loader(workers=workers))
         self.callback = DataWaitCallback(section, cast(Any, self.heard), self.heard)
 
-    def take(self, count: int, seconds: float, waited: float) -> None:
+    def take(
+        self,
+        count: int,
+        seconds: float,
+        waited: float,
+        making: float | None = None,
+        planning: float = 0.0,
+    ) -> None:
         for _ in range(count):
+            self.spent.batches += 1
+            self.spent.making += waited if making is None else making
+            self.spent.planning += planning
             self.stepping += seconds
             self.waited += waited
             self.position = Position(step=self.position.step + 1)
@@ -53,22 +70,37 @@ def test_a_stretch_that_waits_is_warned_of_once_and_recorded_each_time() -> None
     steps = Steps()
     steps.take(1, 30.0, 29.0)  # the first one starts the workers
     steps.take(2 * STEPS, 1.0, 0.25)
-    facts = {"steps": STEPS, "share": 0.25}
+    facts = {"steps": STEPS, "share": 0.25, "batches": STEPS, "planning": 0.0, "making": 5.0}
     assert steps.heard.events == [
         ("data_wait", {"step": 1 + STEPS, **facts}),
         ("data_wait", {"step": 1 + 2 * STEPS, **facts}),
     ]
     assert steps.heard.notes == [
         f"step {1 + STEPS}: 25% of the last {STEPS} steps were spent waiting for data; "
-        "data.loader.workers is 0: 1 or 2 make batches while steps are computed"
+        "making a micro-batch takes 0.25 s: raise data.loader.workers from 0 to 1"
     ]
 
 
-def test_what_to_raise_where_there_are_workers() -> None:
-    steps = Steps(workers=2)
-    steps.take(1 + STEPS, 1.0, 0.05)
+@pytest.mark.parametrize(
+    ("workers", "spent", "words"),
+    [
+        # (seconds of a step, of waiting, of making, of planning)
+        (2, (1.0, 0.4, 1.5, 0.0), "takes 1.5 s: raise data.loader.workers from 2 to 3"),
+        (2, (1.0, 0.1, 0.5, 0.0), "0.5 s, at times more: raise data.loader.prefetch from 2"),
+        (2, (1.0, 0.95, 0.95, 0.0), "0.05 s: as many as 19 workers would be needed, and there"),
+        (0, (0.5, 0.03, 5e-4, 0.0), "0.50 ms, no more than taking it from a worker would: raise"),
+        (1, (0.5, 0.03, 5e-4, 0.0), "taking it from a worker: set data.loader.workers to 0"),
+        (0, (1.0, 0.5, 0.1, 0.4), "0.4 s of each micro-batch went into finding its rows"),
+    ],
+)
+def test_the_advice_is_by_what_was_measured(
+    workers: int, spent: tuple[float, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    steps = Steps(workers)
+    steps.take(1 + STEPS, *spent)
     (line,) = steps.heard.notes
-    assert "workers is 2 and data.loader.prefetch 2: raise the first, then the second" in line
+    assert words in line
 
 
 def test_short_waits_and_short_stretches_are_no_matter() -> None:

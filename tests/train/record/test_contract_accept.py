@@ -205,8 +205,11 @@ def test_a_session_that_trains_nothing_leaves_the_record(
 
 
 def test_several_paths_in_one_option(run: Path) -> None:
-    with pytest.raises(SetpointError, match="--accept optimizer --accept seed"):
-        accepted(run, "optimizer.lr=0.5", accept=["optimizer,seed"])
+    flags = ("optimizer.lr=0.5", "user.note=x")
+    outcome = resume(run, *flags, "duration=7 steps", accept=["optimizer,user.note"])
+    assert outcome.ended.step == 7
+    with pytest.raises(SetpointError, match="--accept optimiser: .* no such field or section"):
+        resume(run, "optimizer.lr=0.4", "duration=8 steps", accept=["user,optimiser"])
 
 
 GROUPED = (

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from setpoint.data.feed import Spent
 from setpoint.train.step.loop import Callback, Phase
 
 if TYPE_CHECKING:
@@ -18,6 +22,10 @@ STEPS, SECONDS = 20, 10.0
 """A stretch that is looked at has at least as many steps, and its steps take at least as long."""
 
 
+CHEAP = 1e-3
+"""Seconds of making a micro-batch below which taking it from a worker costs as much."""
+
+
 class DataWaitCallback(Callback):
     """Writes an event for each stretch of steps that waited too much, and a line for the first.
 
@@ -30,6 +38,7 @@ class DataWaitCallback(Callback):
         self.section, self.events, self.progress = section, events, progress
         self.steps = -1
         self.stepping = self.waited = 0.0
+        self.spent = Spent()
         self.warned = False
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
@@ -42,25 +51,60 @@ class DataWaitCallback(Callback):
         if self.steps < STEPS or seconds < SECONDS:
             return
         if waited >= TOO_MUCH * seconds:
-            self._warn(loop.position.step, waited / seconds)
+            self._warn(loop, waited, seconds)
         self._begin(loop)
 
     def _begin(self, loop: Loop) -> None:
         self.steps, self.stepping, self.waited = 0, loop.stepping, loop.waited
+        self.spent = replace(loop.parts.feed.spent)
 
-    def _warn(self, step: int, share: float) -> None:
-        self.events.write("data_wait", step=step, steps=self.steps, share=share)
+    def _warn(self, loop: Loop, waited: float, seconds: float) -> None:
+        step, share = loop.position.step, waited / seconds
+        spent = loop.parts.feed.spent.since(self.spent)
+        self.events.write(
+            "data_wait",
+            step=step,
+            steps=self.steps,
+            share=share,
+            batches=spent.batches,
+            planning=spent.planning,
+            making=spent.making,
+        )
         if not self.warned:
+            told = advice(self.section, spent, waited, seconds)
             self.progress.note(
                 f"step {step}: {share:.0%} of the last {self.steps} steps were spent waiting for "
-                f"data; {advice(self.section)}"
+                f"data; {told}"
             )
             self.warned = True
 
 
-def advice(section: Loader) -> str:
-    """What to raise."""
-    now = f"data.loader.workers is {section.workers}"
-    if not section.workers:
-        return f"{now}: 1 or 2 make batches while steps are computed"
-    return f"{now} and data.loader.prefetch {section.prefetch}: raise the first, then the second"
+def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
+    """What to change, by what the batches of a stretch have cost.
+
+    Arguments:
+        waited: seconds of waiting for data, of the `seconds` of the steps.
+    """
+    batches = max(spent.batches, 1)
+    making = spent.making / batches
+    if spent.planning > waited / 2:
+        return (
+            f"{spent.planning / batches:.2g} s of each micro-batch went into finding its rows, "
+            "which workers do not do: prepare streamed data, or lower data.packing.group_size"
+        )
+    if making < CHEAP:
+        cost = f"making a micro-batch takes {making * 1e3:.2f} ms, no more than taking it from a "
+        if section.workers:
+            return f"{cost}worker: set data.loader.workers to 0"
+        return f"{cost}worker would: raise batch.micro_size rather than data.loader.workers"
+    computing = max(seconds - waited, 1e-9) / batches
+    wanted, cores = math.ceil(making / computing), os.cpu_count() or 1
+    took = f"making a micro-batch takes {making:.2g} s"
+    if wanted > max(section.workers, cores):
+        return (
+            f"{took} and computing it {computing:.2g} s: as many as {wanted} workers would be "
+            f"needed, and there are {cores} cores; make rows cheaper, or prepare the data"
+        )
+    if wanted > section.workers:
+        return f"{took}: raise data.loader.workers from {section.workers} to {wanted}"
+    return f"{took}, at times more: raise data.loader.prefetch from {section.prefetch}"

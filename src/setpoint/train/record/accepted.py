@@ -44,6 +44,11 @@ class Accepted:
         return bool(self.data) or any(item.role is IDENTITY for item in self.differences)
 
 
+def split_paths(accept: Sequence[str]) -> list[str]:
+    """Read the values of `--accept`, each of which may name several paths between commas."""
+    return [part for text in accept for part in text.split(",")]
+
+
 def accepted_path(path: str, job: Job, found: Sequence[Difference]) -> str:
     """Read a path to accept, in one spelling.
 
@@ -57,9 +62,6 @@ def accepted_path(path: str, job: Job, found: Sequence[Difference]) -> str:
     known = {*declared, *present}
     if whole in known:
         return whole
-    if "," in whole and all(part.strip() in known for part in whole.split(",")):
-        each = " ".join(f"--accept {part.strip()}" for part in whole.split(","))
-        raise SetpointError(f"--accept {path}: it takes one field or section. Repeat it: {each}")
     # Other variants have fields that are no part of this run.
     close = nearest(whole, sorted(present), 1)
     if not close:

@@ -28,12 +28,29 @@ from setpoint.train.build.parameters import is_listed
 from setpoint.train.config import Job
 from setpoint.train.record.accepted import Accepted, accepted_path
 from setpoint.train.record.outlook import FINISHED, lengthened_from, standing
-from setpoint.train.record.refusal import identity_refusal, plain, shorter
+from setpoint.train.record.refusal import (
+    from_these_weights,
+    identity_refusal,
+    other_rows,
+    plain,
+    shorter,
+)
 from setpoint.units import Duration
 
 LOSS_SCALE = "precision.loss_scale.initial"
 AT_START = ("model.pretrained", "model.init_std", "model.residual_init", LOSS_SCALE)
 """Fields that are used at the start of a run and never again."""
+
+ROWS = (
+    "batch.sequence_length",
+    "data.packing.method",
+    "data.packing.too_long",
+    "data.packing.group_size",
+    "data.packing.length_buckets",
+)
+"""Fields that decide which tokens stand in which row; the place of a checkpoint is one in rows."""
+OF_ROWS = ("seed", "batch.sequence_length", "batch.global_size")
+"""Those that may matter for rows, outside the section `data`."""
 
 
 def check_contract(
@@ -57,8 +74,14 @@ def check_contract(
     refused = [item for item in identity if not any(within(item.path, path) for path in paths)]
     late = _too_late(folder, identity)
     reshaped = _other_shape(folder, job, identity)
+    moved = _other_rows(folder, job, identity)
     if refused:
-        raise identity_refusal(folder, refused, late, given, reshaped)
+        raise identity_refusal(folder, refused, late, given, reshaped, moved)
+    if moved:
+        raise SetpointError(
+            f"--accept {','.join(paths)}: {folder} resumes from a checkpoint, {other_rows(moved)}."
+            f"\nValid: {' and '.join(moved)} as saved. {from_these_weights(folder)}"
+        )
     if reshaped is not None:
         # What is derived from the sizes, such as init_std, is no reason of its own.
         changed = [
@@ -113,6 +136,26 @@ def _other_shape(folder: str, job: Job, identity: list[Difference]) -> str | Non
                 + ("not in the model" if right is None else f"{' x '.join(map(str, right))} here")
             )
     return None
+
+
+def _other_rows(folder: str, job: Job, identity: list[Difference]) -> list[str]:
+    """The fields by which rows come in another order than those that checkpoints count."""
+    about = [item.path for item in identity if within(item.path, "data") or item.path in OF_ROWS]
+    if not about or not list_checkpoints(Path(folder, "checkpoints")):
+        return []
+    found = [path for path in ROWS if path in about]
+    if job.data.packing.length_buckets and "batch.global_size" in about:
+        found.append("batch.global_size")
+    saved = resolve(read_record(Job, folder)[0])
+    if _data_seed(saved) != _data_seed(job):
+        found += [path for path in ("seed", "data.seed") if path in about]
+    if saved.data.is_mixture != job.data.is_mixture:
+        found += [path for path in about if path.endswith(".weight")] or ["data.sources"]
+    return found
+
+
+def _data_seed(job: Job) -> int | None:
+    return job.seed if job.data.seed is None else job.data.seed
 
 
 def _too_late(folder: str, identity: list[Difference]) -> list[Difference]:

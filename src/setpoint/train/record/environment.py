@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,14 @@ from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import Components
 from setpoint.train.record.accepted import CHANGES, Accepted, describe_data
+from setpoint.train.record.refusal import ContractRefused
 
 ENVIRONMENT = "environment.json"
 # What may tell why a resumed run differs; the rest, such as the time, always does.
 COMPARED = ("code", "python", "packages", "system", "processor", "torch", "threads", "variables")
+
+OF_DOCUMENTS = ("data.sources", "data.held_out", "data.validation")
+"""What may be accepted where documents differ; and the whole section `data`."""
 
 LISTED = 100_000
 """Documents of a side up to which each is in the record."""
@@ -71,10 +76,11 @@ def compare_with_record(
     """
     recorded = _read(run)
     data = compare_data(recorded["data"], parts)
-    asked = [path for path in accept if within(path.strip(), "data")]
-    if not asked:
-        refuse_data(str(run.path), data)
-    idle = tuple(path for path in accepted.idle if not (data and within(path, "data")))
+    asked = [path for path in accept if any(within(path.strip(), each) for each in OF_DOCUMENTS)]
+    if not asked and "data" not in accept:
+        refuse_data(str(run.path), data, accept)
+    used = (*asked, "data") if data else ()
+    idle = tuple(path for path in accepted.idle if path not in used)
     accepted = replace(accepted, data=tuple(data), idle=idle)
     refuse_idle(run, accepted)
     today = json.loads(json.dumps(environment()))
@@ -180,21 +186,31 @@ def compare_data(recorded: Mapping[str, Any], parts: Components) -> list[dict[st
     return found
 
 
-def refuse_data(folder: str, found: Sequence[Mapping[str, Any]]) -> None:
+def refuse_data(
+    folder: str, found: Sequence[Mapping[str, Any]], accept: Sequence[str] = ()
+) -> None:
     """Refuse to go on with other documents, naming them.
 
     Arguments:
         found: what `compare_data` returned.
+        accept: what is accepted already, for the command that goes on.
 
     Raises:
         SetpointError: if there is any.
     """
-    if found:
-        words = "; ".join(describe_data(side) for side in found)
-        raise SetpointError(
-            f"{folder} cannot be resumed: its data is not what it was trained on: {words}. Put the "
-            f"files back, resume with today's by --accept data, or train a run of its own"
-        )
+    if not found:
+        return
+    words = "; ".join(describe_data(side) for side in found)
+    trained = any(side["side"] == "train" for side in found)
+    path = "data.sources" if trained else "data.validation"
+    command = f"setpoint train {shlex.quote(folder)} --accept {','.join([*accept, path])}"
+    raise ContractRefused(
+        f"{folder} cannot be resumed: its data is not what it was trained on: {words}.\n"
+        f"  Put the files back, or train a run of its own.\n"
+        f"  To resume this run all the same, with today's: {command}",
+        command,
+        [path],
+    )
 
 
 def refuse_idle(run: RunDirectory, accepted: Accepted) -> None:

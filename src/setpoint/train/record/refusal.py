@@ -61,6 +61,7 @@ def identity_refusal(
     late: list[Difference],
     given: bool,
     reshaped: str | None = None,
+    moved: Sequence[str] = (),
 ) -> SetpointError:
     """Why a run does not go on with other identity values, and what to type instead.
 
@@ -68,6 +69,7 @@ def identity_refusal(
         late: those among the differences that are used at the start of a run only.
         given: whether the run directory was named, rather than found by the fingerprint.
         reshaped: how the weights of the checkpoints do not fit the model; None where they may.
+        moved: fields that put rows of the data into another order.
     """
     lines = [
         f"{folder} cannot be resumed: {len(refused)} identity value{'s' * (len(refused) != 1)} "
@@ -90,14 +92,16 @@ def identity_refusal(
     hopeless = _hopeless(refused, late)
     if reshaped is not None:
         hopeless = f"the checkpoints hold weights of another shape: {reshaped}"
+    elif hopeless is None and moved:
+        hopeless = f"the run has a checkpoint, {other_rows(moved)}"
     if hopeless is not None:
         lines.append(f"  --accept does not help: {hopeless}.")
+        lines += [f"  {from_these_weights(folder)}"] * bool(moved)
     else:
         # Of a directory that was given, what was typed beside it is known to who has read it.
         changes = [] if given else [i for i in refused if not i.right_origin.startswith(DERIVED)]
         words = [f"--{item.path} {_typed(item.right)}" for item in changes]
-        words += [f"--accept {path}" for path in paths]
-        command = " ".join([f"setpoint train {run}", *words])
+        command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])
         lines.append(f"  To resume this run all the same: {command}")
     if any(item.path == "schedule.evaluated_on" for item in refused):
         lines.append(
@@ -111,6 +115,21 @@ def identity_refusal(
             f'  To stay on the recorded learning-rate curve, add --schedule.horizon "{text}".'
         )
     return ContractRefused("\n".join(lines), command, paths)
+
+
+def other_rows(paths: Sequence[str]) -> str:
+    """Why a checkpoint's place in the data means nothing any more, for the end of a sentence."""
+    one = len(paths) == 1
+    return (
+        f"whose place in the data counts rows that {' and '.join(paths)} "
+        f"{'makes' if one else 'make'} others now"
+    )
+
+
+def from_these_weights(folder: str) -> str:
+    """How to train with other rows all the same."""
+    option = shlex.join(["--model.pretrained", folder])
+    return f"To train these weights with other rows: a run of its own with {option}"
 
 
 def _hopeless(refused: list[Difference], late: list[Difference]) -> str | None:

@@ -19,7 +19,7 @@ from setpoint.config import (
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
-from setpoint.train.record.accepted import Accepted, refuse_renaming
+from setpoint.train.record.accepted import Accepted, refuse_renaming, split_paths
 from setpoint.train.record.contract import check_contract
 from setpoint.train.record.kept import Kept, kept_files
 from setpoint.train.record.run_name import draw_seed, run_directory_of
@@ -73,6 +73,7 @@ def refuse(job: Job, directory: str | Path | None, accept: Sequence[str]) -> Pla
         SetpointError: if they contradict each other, or the job cannot be trained here.
     """
     need_resolved(job, "train")
+    accept = split_paths(accept)
     if job.seed is None:
         draft = job.evolve()
         draw_seed(draft)
