@@ -86,18 +86,18 @@ def test_the_same_command_works_again_after_preemption(run: Path) -> None:
 
 
 def test_a_section_covers_what_is_in_it_and_nothing_else(run: Path) -> None:
-    flags = ("optimizer.lr=0.5", "optimizer.betas=[0.8,0.9]", "seed=7")
+    flags = ("optimizer.lr=0.5", "optimizer.betas=[0.8,0.9]", "user.note=x")
     before = snapshot(run)
     with pytest.raises(SetpointError) as caught:
         resume(run, *flags, accept=["optimizer"])
     message = str(caught.value)
     assert "1 identity value differ" in message
-    assert "  seed\n" in message
+    assert "  user.note\n" in message
     assert "optimizer" not in message
     assert snapshot(run) == before
-    found = accepted(run, *flags, accept=["optimizer", "seed"])
+    found = accepted(run, *flags, accept=["optimizer", "user"])
     assert {item.path for item in found.differences} == {
-        "optimizer.lr", "optimizer.betas", "seed"
+        "optimizer.lr", "optimizer.betas", "user.note"
     }  # fmt: skip
     # `optimizer.lr` does not cover `optimizer.lr_scale`: whole names count.
     with pytest.raises(SetpointError, match="no such field or section"):
@@ -210,6 +210,32 @@ def test_several_paths_in_one_option(run: Path) -> None:
     assert outcome.ended.step == 7
     with pytest.raises(SetpointError, match="--accept optimiser: .* no such field or section"):
         resume(run, "optimizer.lr=0.4", "duration=8 steps", accept=["user,optimiser"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "fields"),
+    [
+        ("data.packing.method=next_fit", "data.packing.method"),
+        ("data.seed=5", "data.seed"),
+        ("seed=5", "seed"),
+        ("batch.sequence_length=8", "batch.sequence_length"),
+        ("data.sources.0.weight=1", "data.sources.0.weight"),
+    ],
+)
+def test_other_rows_cannot_be_accepted_in_the_middle_of_a_run(
+    run: Path, flag: str, fields: str
+) -> None:
+    words = f"whose place in the data counts rows that {fields} makes others now"
+    with pytest.raises(SetpointError, match=f"--accept does not help: .*{words}") as caught:
+        accepted(run, flag)
+    assert f"a run of its own with --model.pretrained {run}" in str(caught.value)
+    with pytest.raises(SetpointError, match=f"^--accept data,batch,seed,model: .*{words}"):
+        accepted(run, flag, accept=["data", "batch", "seed", "model"])
+
+
+def test_another_seed_is_accepted_where_the_data_keeps_its_own(run: Path) -> None:
+    found = accepted(run, "seed=5", "data.seed=1234", accept=["seed", "data.seed"])
+    assert {item.path for item in found.differences} == {"seed", "data.seed"}
 
 
 GROUPED = (
@@ -388,7 +414,9 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
     run = train(small_job(tmp_path, *texts(tmp_path), *base, "duration=6 steps")).directory
     job = small_job(tmp_path, *texts(tmp_path, 3, f5="other words "), *base, "duration=20 steps")
     before = snapshot(run)
-    with pytest.raises(SetpointError, match="resume with today's by --accept data") as caught:
+    with pytest.raises(
+        SetpointError, match="RUN --accept data.sources".replace("RUN", str(run))
+    ) as caught:
         train(job, run)
     assert "text/03.txt (gone)" in str(caught.value).replace(f"{tmp_path.name}/", "")
     assert snapshot(run) == before
