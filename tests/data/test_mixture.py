@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from setpoint.config import SetpointError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase, rows_until_spent, shares_of
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
 from setpoint.data.sampler import ShuffledSampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import Windows, training_windows
@@ -143,7 +143,16 @@ def test_the_row_at_which_all_are_spent_is_known_ahead(data: st.DataObject) -> N
         with pytest.raises(SetpointError, match="as often as its epochs allow"):
             sampler.take(sum(limits) + 1)
         parts = count * (count + len(phases)) if len(phases) > 1 else 1e-6
-        assert sampler.position == pytest.approx(rows_until_spent(phases, limits), abs=parts)
+        assert sampler.position == pytest.approx(planned_rows(phases, limits).total, abs=parts)
+
+
+def test_what_the_rows_are_from_is_known_ahead() -> None:
+    _, sampler = mixture_of([3, 1], {40: [0, 1], 60: [1, 1]}, limits=[25, None])
+    sources = [source for source, _ in taken(sampler, 100)]
+    planned = planned_rows(sampler.phases, sampler.limits, 100)
+    assert planned == (100, (25, 75)) and sources.count(0) == 25
+    assert planned_rows(sampler.phases, sampler.limits, 20) == (20, (15, 5))
+    assert planned_rows(sampler.phases, sampler.limits).total == math.inf
 
 
 def test_a_source_is_whole_in_each_of_its_epochs() -> None:

@@ -276,33 +276,44 @@ class MixtureSampler:
         self.since = [int(each["since"]) if same else 0 for each in given]
 
 
-def rows_until_spent(phases: Sequence[Phase], limits: Sequence[int | None]) -> float:
-    """Rows after which all sources that have a share were read as often as they may be.
+class Planned(NamedTuple):
+    """Rows that a mixture takes, which are exact with one phase and else a few rows off.
+
+    Arguments:
+        total: as many as were asked for, or fewer where all sources are spent before.
+        sources: of each.
+    """
+
+    total: float
+    sources: tuple[float, ...]
+
+
+def planned_rows(
+    phases: Sequence[Phase], limits: Sequence[int | None], rows: float = inf
+) -> Planned:
+    """How many of the first rows are from each source.
 
     Arguments:
         limits: as of `MixtureSampler`.
-
-    Returns:
-        the number, exact with one phase and else a few rows off; infinity if there always is one.
+        rows: infinity: until all sources that have a share were read as often as they may be.
     """
     left = [inf if limit is None else float(limit) for limit in limits]
-    at = 0.0
+    taken, at = [0.0] * len(limits), 0.0
     for number, phase in enumerate(phases):
-        end = phases[number + 1].first if number + 1 < len(phases) else inf
+        end = min(rows, phases[number + 1].first if number + 1 < len(phases) else inf)
         while at < end:
             shares = {k: share for k, share in enumerate(phase.shares) if share and left[k] > 0}
             if not shares:
-                return at
+                return Planned(at, tuple(taken))
             total = sum(shares.values())
             # Until the first of them is spent, or the phase ends.
-            rows = min(end - at, *(left[k] * total / share for k, share in shares.items()))
-            if rows == inf:
-                return inf
+            span = min(end - at, *(left[k] * total / share for k, share in shares.items()))
             for k, share in shares.items():
-                spent = rows * share / total
+                spent = span * share / total
+                taken[k] += spent
                 left[k] = left[k] - spent if left[k] > spent * (1 + 1e-9) else 0.0
-            at += rows
-    return inf
+            at += span
+    return Planned(at, tuple(taken))
 
 
 def shares_of(weights: Sequence[float], temperature: float = 1.0) -> tuple[float, ...]:

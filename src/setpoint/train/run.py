@@ -11,7 +11,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.tracker import Trackers
 from setpoint.train.build.components import build_components, data_line
-from setpoint.train.build.data import where_in_data
+from setpoint.train.build.data import planned_in_words, where_in_data
 from setpoint.train.build.process import settings_of
 from setpoint.train.callbacks.build import added_callbacks, build_callbacks
 from setpoint.train.config import Job
@@ -106,6 +106,8 @@ def rehearse(
             at = restore(job, states_of(job, parts, best, mean, Trackers()), newest)
     rows = [("state", _would(job, at, newest is not None)), ("device", str(parts.device))]
     rows.append(("data", data_line(job, parts).removeprefix("data: ")))
+    if planned := planned_in_words(job, parts.train):
+        rows.append(("planned", planned))
     if at.step:
         rows.append(("data position", where_in_data(job, parts.feed.state_dict())))
     rows += [("duration", str(job.duration))]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import SetpointError
-from setpoint.data.mixture import Mixture, MixtureSampler, Phase, rows_until_spent, shares_of
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
 from setpoint.data.packed import PackedSequences, build_packed
 from setpoint.data.place import place_in_words
 from setpoint.data.sampler import Sampler, ShuffledSampler
@@ -37,10 +37,7 @@ def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences,
     names = [source.name for source in sources]
     built = [_rows_of(job, corpus, name) for name, corpus in zip(names, corpora, strict=True)]
     members, samplers = [rows for rows, _ in built], [sampler for _, sampler in built]
-    limits = [
-        None if source.epochs is None else max(1, round(source.epochs * len(member)))
-        for source, member in zip(sources, members, strict=True)
-    ]
+    limits = _limits_of(job, members)
     _require_rows(job, limits)
     mixture = Mixture(names, members)
     return mixture, MixtureSampler(names, samplers, phases_of(job), limits, len(mixture))
@@ -104,10 +101,32 @@ def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
     return f"phase {number} of {len(firsts)} ({since}), {place}"
 
 
+def _limits_of(job: Job, members: Sequence[Sequences]) -> list[int | None]:
+    return [
+        None if source.epochs is None else max(1, round(source.epochs * len(member)))
+        for source, member in zip(job.data.sources, members, strict=True)
+    ]
+
+
+def planned_in_words(job: Job, sequences: Sequences) -> str | None:
+    """What the duration takes of each source of a mixture; None where that is not known ahead."""
+    steps = job.total_steps()
+    if steps is None or not isinstance(sequences, Mixture):
+        return None
+    rows, members = steps * job.batch.global_size, sequences.members
+    planned = planned_rows(phases_of(job), _limits_of(job, members), rows)
+    said = [
+        f"{name} {count / planned.total:.1%} ({round(count):,} sequences, "
+        f"{count / len(member):.3g} epochs)"
+        for name, member, count in zip(sequences.sources, members, planned.sources, strict=True)
+    ]
+    return ", ".join(said)
+
+
 def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
     """Refuse a run that takes more rows than the epochs of its sources allow."""
     steps, size, phases = job.total_steps(), job.batch.global_size, phases_of(job)
-    have = rows_until_spent(phases, limits)
+    have = planned_rows(phases, limits).total
     # Each part of a plan with phases may be a row per source off; the rest is found on the way.
     off = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
     if steps is not None and steps * size > have + off:
