@@ -35,7 +35,7 @@ def test_packed_rows() -> None:
 MIXTURE = (
     """data.sources=[{type: random, name: a, documents: 30, weight: 3.0},
     {type: random, name: b, documents: 30, weight: 1.0}]""",
-    "data.phases=[{start: 2 steps}]",
+    "data.phases=[{start: 2 steps, lr_factor: 0.5}]",
     "data.anneal={start: 4 steps, weights: {a: 0.0}}",
 )
 
