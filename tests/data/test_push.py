@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from setpoint.cli.main import main
-from setpoint.config import RunError, SetpointError, resolve
+from setpoint.config import RunError, SetpointError, compose, resolve
+from setpoint.config.resolving.checks import verify as verify_job
 from setpoint.data.config import Data, Prepare
 from setpoint.data.corpus import build_corpora
 from setpoint.data.prepared.names import MANIFEST
@@ -24,6 +26,7 @@ from setpoint.data.prepared.use import corpora, prepare_all
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.token_files import file_problems, most_tokens
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.train.config import Job
 
 from ..hub.server import Hub, local_hub
 from .test_prepared import assert_all_same, assert_same
@@ -55,6 +58,13 @@ def push(*arguments: str, job: str = "job.toml", repository: str = "me/toks") ->
 
 def corpora_of(path: Path | str) -> Any:
     return build_corpora(Data(sources=(Tokens(paths=(str(path),)),)), ByteTokenizer())
+
+
+def check_card(card: str, *flags: str) -> None:
+    """The lines of a card are those of a job."""
+    (lines,) = re.findall(r"```toml\n(.*?)```", card, re.DOTALL)
+    Path("card.toml").write_text(f'extends = "tiny"\n{lines}')
+    assert not verify_job(compose(Job, "card.toml", flags=flags).resolve(), ("files",)).problems
 
 
 def local() -> Path:
@@ -89,6 +99,7 @@ def test_what_is_pushed_is_read_as_it_lies_here(
         *(f"{s.tokens:,}" for s in manifest.sides),
     ):
         assert fact in card
+    check_card(card)
     # A branch of its own, in other shards.
     assert push("--revision", "v2", "--shards", "3", "--json") == 0
     assert json.loads(capsys.readouterr().out)["url"].endswith("me/toks/tree/v2")
@@ -130,6 +141,9 @@ def test_other_data_takes_the_place_of_old_and_what_is_yours_is_left(hub: Hub) -
     assert (files["README.md"], files["notes/a.txt"]) == (b"# Mine", b"a")
     assert "train/train-00001.tokens.npy" not in files
     assert files["tokenizer/tokenizer.json"] == Path("mine/tokenizer.json").read_bytes()
+    dataset.commit("main", {name: data for name, data in files.items() if name != "README.md"})
+    assert push(*flags, "--data.validation", validation, "--revision", "v2") == 0
+    check_card(dataset.files("v2")["README.md"].decode(), "tokenizer.path=mine")
     assert f"validation/{MANIFEST}" in files and "train/held_out.starts.npy" not in files
 
 

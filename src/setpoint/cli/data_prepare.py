@@ -68,6 +68,7 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
                 or each.path.startswith(("data.", "tokenizer."))]  # fmt: skip
     if problems:
         raise ConfigError(problems)
+    from setpoint.data.prepared.push import TRAIN, VALIDATION
     from setpoint.data.prepared.use import prepare_all
     from setpoint.track.progress import make_work_progress
 
@@ -79,7 +80,7 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
     tokenizer = job.tokenizer.build()
     with make_work_progress() as progress:
         found = prepare_all(job.data, tokenizer, texts, show=progress.work)
-    names = ["train", *["validation"] * bool(job.data.validation)]
+    names = [TRAIN, *[VALIDATION] * bool(job.data.validation)]
     names += [f"evaluation/{each.name}" for each in datasets]
     return PreparedJob(job, tokenizer, names, found)
 

@@ -22,7 +22,7 @@ COMMAND = Command(
         Option("--public", "Make the data set public; needed to push to a public one."),
         Option("--token", "Its token: env:NAME or file:PATH; default: HF_TOKEN or `hf auth login`.",
                "REFERENCE"),
-        Option("--shards", "Number of shards of each side; default: as prepared, of 256 MiB.", "N"),
+        Option("--shards", "Number of shards of each side; default: as prepared, of 128 MiB.", "N"),
         Option(OUTPUT, "Cache folder, data.prepare.folder; -o for short.", "DIR"),
         Option(WORKERS, "Number of processes, data.prepare.workers; default: one a core.", "N"),
         *COMMON,

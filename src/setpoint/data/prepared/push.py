@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer's files in the data set."""
+TRAIN, VALIDATION = "train", "validation"
+"""Folders of `data.sources` and of `data.validation`."""
 MARK = "<!-- made by setpoint data push, which replaces this card as long as this line is in it -->"
 
 
@@ -118,6 +120,12 @@ def card(
             f"$ hf download {target.repository} --repo-type dataset --revision {target.revision} "
             f"--include '{TOKENIZER}/*' --local-dir .\n```\n\n"
         )
+    source = '[[data.{}]]\ntype = "tokens"\npaths = ["{}/{}"]\n'
+    data = source.format("sources", url, TRAIN)
+    if VALIDATION in manifests:
+        data += "\n" + source.format("validation", url, VALIDATION)
+    else:
+        data = f"[data]\nheld_out = {manifests[TRAIN].described['held_out']}\n\n{data}"
     settings = "\n".join(f'{name} = "{value}"' for name, value in fields.items())
     return f"""\
 ---
@@ -145,8 +153,5 @@ Fingerprints: {keys}.
 [tokenizer]
 {settings}
 
-[[data.sources]]
-type = "tokens"
-paths = ["{url}/{next(iter(manifests))}"]
-```
+{data}```
 """
