@@ -150,7 +150,7 @@ def test_gaps_are_found(tmp_path: Path) -> None:
         f"{here}::test_nothing",
         f"{here}::all_answers",
         f"{here}::test_gaps_are_found[a]",
-        f"{here}::test_every_key_is_answered[nothing]",
+        f"{here}::test_every_key_is_answered[LoRA]",
     ):
         assert found.problem_of(test), test
     assert set(pages.outdated(tmp_path)) == set(pages.pages())
