@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -415,6 +416,17 @@ class Dying(ByteTokenizer):
 def test_a_killed_worker_is_said(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="a worker process ended with signal 9"):
         corpora(data_of(tmp_path, [SMALL], 2), Dying())
+
+
+@pytest.mark.parametrize("left", [20, 50_000])
+def test_a_worker_ends_quietly_with_the_main_process(tmp_path: Path, left: int) -> None:
+    items = [pieces.Item(Document("random/a", b"text " * 30_000), 0, False)]
+    work = pickle.dumps(pieces.Piece(tmp_path, 0, items, "data.sources"), 5)
+    sent = pickle.dumps(ByteTokenizer(), 5) + work[:-left]
+    command = [sys.executable, "-m", "setpoint.data.prepared.worker"]
+    ended = subprocess.run(command, input=sent, capture_output=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_documents_of_one_name_are_refused(
