@@ -134,11 +134,11 @@ def test_all_sources_read_to_their_limits_are_an_error() -> None:
 @given(st.data())
 def test_the_row_at_which_all_are_spent_is_known_ahead(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3))
-    weights = st.lists(st.integers(0, 3), min_size=count, max_size=count).filter(any)
+    weights = st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=count, max_size=count).filter(any)
     limits = data.draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
     _, sampler = mixture_of(data.draw(weights), {20: data.draw(weights)}, limits)
     for phases in (sampler.phases[:1], sampler.phases):
-        _, sampler = mixture_of([1] * count, limits=limits)
+        _, sampler = mixture_of([1.0] * count, limits=limits)
         sampler.phases = phases
         with pytest.raises(SetpointError, match="as often as its epochs allow"):
             sampler.take(sum(limits) + 1)
