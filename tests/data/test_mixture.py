@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
+from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.mixture import Mixture, MixtureSampler, Phase, planned_rows, shares_of
+from setpoint.data.packed import PackedSampler, build_packed
 from setpoint.data.sampler import ShuffledSampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.windows import Windows, training_windows
@@ -129,6 +131,39 @@ def test_all_sources_read_to_their_limits_are_an_error() -> None:
     sampler.take(14)
     with pytest.raises(SetpointError, match="as often as its epochs allow, after 14 sequences"):
         sampler.take(1)
+
+
+def by_tokens(weights: list[float]) -> MixtureSampler:
+    """Sources whose documents, one in each row, are of other lengths."""
+    made: list[PackedSampler] = []
+    for index in range(len(weights)):
+        lengths = range(3 + 8 * index, 9 + 8 * index)
+        documents = [Document(f"s{index}/{n}", b"x" * n) for n in lengths]
+        corpus = build_corpus(documents, ByteTokenizer(), side="train")
+        section = resolve(Packing(method="none"))
+        made.append(build_packed(corpus, section, length=32, seed=3, bucket=1, name=f"{index}")[1])
+    names = [f"s{index}" for index in range(len(weights))]
+    phases = [Phase(0, shares_of(weights))]
+    return MixtureSampler(names, made, phases, [None] * len(weights), 18, row_tokens=32)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=3))
+def test_shares_of_tokens(weights: list[float]) -> None:
+    sampler, counts = by_tokens(weights), np.zeros(len(weights))
+    for _ in range(150):
+        rows = sampler.take(1)
+        counts[rows.source[0]] += rows.parts[rows.source[0]].tokens
+        assert np.abs(counts - np.array(shares_of(weights)) * counts.sum()).max() < 32 * len(
+            weights
+        )
+    whole, resumed = by_tokens(weights), by_tokens(weights)
+    whole.take(70)
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    for _ in range(5):
+        one, other = whole.take(4), resumed.take(4)
+        assert one.source.tolist() == other.source.tolist()
+        for mine, theirs in zip(one.parts, other.parts, strict=True):
+            assert mine.starts.tolist() == theirs.starts.tolist()
 
 
 @given(st.data())

@@ -241,6 +241,10 @@ def test_documents_longer_than_a_row(policy: str, lengths: list[int]) -> None:
     pieces = pieces_of(corpus, 10, policy)
     assert pieces.lengths.tolist() == lengths
     assert pieces.too_long == 1
+    left_out = 31 - sum(lengths)
+    assert pieces.left_out == left_out
+    said = f"({left_out} tokens in no row)" if left_out else ""
+    assert packed(corpus, 10, too_long=policy)[0].note.endswith(said)
     assert "1 documents longer than a row" in packed(corpus, 10, too_long=policy)[0].note
 
 
@@ -284,6 +288,8 @@ def test_padding(multiple: int | None, width: int) -> None:
     batch = sequences.rows(sampler.take(2))
     assert batch.inputs.shape == (2, width) and batch.tokens == 25
     assert batch.documents is None  # a row has one
+    said = "19.5% of the places of 2 rows" if multiple is None else "2 rows of 12 tokens on average"
+    assert said in sequences.note
 
 
 def test_the_documents_of_a_row() -> None:

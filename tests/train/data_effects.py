@@ -235,6 +235,9 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "Packing.pad_to_multiple_of": ("data.packing.pad_to_multiple_of=8", stream, UNPACKED),
     "Mixture.temperature": (
         "data.mixture.temperature=3", stream, (*MIXED, "data.sources.0.weight=9")),
+    "Mixture.by": (
+        "data.mixture.by=tokens", stream,
+        (MIXED[0].replace("=20", "=20, length=5", 1), "data.packing.method=none")),
     "Data.phases": ("data.phases=[{start=2, weights={other=9.0}}]", stream, MIXED),
     "Data.anneal": ("data.anneal={start=2, weights={other=9.0}}", stream, MIXED),
     "Phase.start": ("data.anneal.start=3", stream,

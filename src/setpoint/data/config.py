@@ -190,6 +190,10 @@ class Mixture(Config, role=IDENTITY):
     """Temperature of the weights: shares are proportional to weight^(1/temperature); above 1 they
     are more alike."""
 
+    by: Literal["sequences", "tokens"] = field(default="sequences", before="sequences")
+    """What weights are shares of: sequences, or the tokens in them, which differ where rows hold
+    whole documents."""
+
 
 class Phase(Config, role=IDENTITY):
     """Part of the run with weights of its own."""
@@ -349,6 +353,13 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     @dead("mixture.temperature")
     def _temperature_is_dead(self) -> str | None:
         return None if self.is_mixture else "no source has a weight"
+
+    @dead("mixture.by")
+    def _by_is_dead(self) -> str | None:
+        if self.is_mixture and self.packing.method != "concatenate":
+            return None
+        concatenated = "all rows of concatenated text hold as many tokens"
+        return concatenated if self.is_mixture else "no source has a weight"
 
     @dead("held_out")
     def _held_out_is_dead(self) -> str | None:

@@ -38,7 +38,7 @@ def mixtures(*sources: str) -> Iterator[Operation]:
     yield Added("data.seed", None)
     prepare = {"folder": None, "above": "256 MiB", "workers": None}
     yield Added("data.prepare", prepare, role=RUNTIME)
-    yield Added("data.mixture", {"temperature": 1.0})
+    yield Added("data.mixture", {"temperature": 1.0, "by": "sequences"})
     yield Added("data.packing", PACKING)
     yield Added("data.packing.isolate", False, derived=True)
     yield Added("data.phases", [])

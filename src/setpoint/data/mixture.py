@@ -128,13 +128,14 @@ class MixtureSampler:
 
     Within a phase the count of each of K sources differs from its share of all rows by less than K
     at every moment, on all machines and for any number of ranks, so shares are exact in the long
-    run. Nothing is drawn.
+    run; those of tokens differ by less than K rows' tokens. Nothing is drawn.
 
     Arguments:
         members: the samplers of the sources.
         phases: by their first rows, which rise; the first is 0.
         limits: rows that may be taken of each source; None: as many as are wanted.
         size: rows of an epoch over all sources.
+        row_tokens: tokens that a row holds at most, where shares are of tokens; None: of rows.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class MixtureSampler:
         phases: Sequence[Phase],
         limits: Sequence[int | None],
         size: int,
+        row_tokens: int | None = None,
     ) -> None:
         self.names = tuple(names)
         self.members = tuple(members)
@@ -151,7 +153,8 @@ class MixtureSampler:
         self.limits = tuple(limits)
         self.size = size
         self.taken = [0] * len(self.names)
-        # Rows of each source since the shares were last others.
+        self.row_tokens = row_tokens
+        # Rows, or tokens, of each source since the shares were last others.
         self.since = [0] * len(self.names)
 
     @property
@@ -170,33 +173,48 @@ class MixtureSampler:
         Raises:
             SetpointError: all sources that have a share were read as often as they may be.
         """
-        before = list(self.taken)
         source: list[int] = []
+        found: list[list[Rows]] = [[] for _ in self.names]
         while len(source) < count:
-            source += self._stretch(count - len(source))
-        parts = tuple(
-            member.take(now - then)
-            for member, now, then in zip(self.members, self.taken, before, strict=True)
-        )
+            source += self._stretch(count - len(source), found)
+        pairs = zip(self.members, found, strict=True)
+        parts = tuple(_one_after_another(member, each) for member, each in pairs)
         return MixedRows(np.array(source, np.int64), parts)
 
-    def _stretch(self, count: int) -> list[int]:
-        """Sources of up to `count` rows, over which the shares stay the same."""
+    def _stretch(self, count: int, found: list[list[Rows]]) -> list[int]:
+        """Take up to `count` rows, over which the shares stay the same.
+
+        Arguments:
+            found: gets the rows of each source.
+
+        Returns:
+            their sources.
+        """
         at = self.position
         if any(phase.first == at for phase in self.phases):
             self.since = [0] * len(self.names)
         shares, taken, since = self._shares(at), self.taken, self.since
         ahead = (phase.first - at for phase in self.phases if phase.first > at)
-        count, before = min([count, *ahead]), sum(since)
-        places: list[int] = []
-        for total in range(before + 1, before + count + 1):
-            _, number = max((share * total - since[k], -k) for k, share in shares)
-            places.append(-number)
-            taken[-number] += 1
-            since[-number] += 1
-            if self._is_used_up(-number):
+        count, total = min([count, *ahead]), sum(since)
+        before, places = list(taken), list[int]()
+        for _ in range(count):
+            wanted = total + (self.row_tokens or 1)
+            _, number = max((share * wanted - since[k], -k) for k, share in shares)
+            number = -number
+            size = 1
+            if self.row_tokens is not None:
+                found[number].append(self.members[number].take(1))
+                size = int(found[number][-1].tokens)
+            places.append(number)
+            taken[number] += 1
+            since[number] += size
+            total += size
+            if self._is_used_up(number):
                 self.since = [0] * len(self.names)
                 break
+        if self.row_tokens is None:
+            for rows, member, now, then in zip(found, self.members, taken, before, strict=True):
+                rows += [member.take(now - then)] if now > then else []
         return places
 
     def _shares(self, at: int) -> list[tuple[int, float]]:
@@ -230,7 +248,7 @@ class MixtureSampler:
             member.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows of each source, over all and since the shares were last others; share and state."""
+        """What was taken of each source, over all and since shares changed; its share and state."""
         shares = self._given(self.position)
         counts = zip(self.names, self.members, self.taken, self.since, shares, strict=True)
         return {
@@ -274,6 +292,15 @@ class MixtureSampler:
             each.get("share", share) == share for each, share in zip(given, shares, strict=True)
         )
         self.since = [int(each["since"]) if same else 0 for each in given]
+
+
+def _one_after_another(member: Sampler, rows: Sequence[Rows]) -> Rows:
+    if len(rows) == 1:
+        return rows[0]
+    if not rows:
+        return member.take(0)
+    first = rows[0]
+    return np.concatenate(rows) if isinstance(first, np.ndarray) else type(first).joined(rows)
 
 
 class Planned(NamedTuple):

@@ -34,6 +34,7 @@ class PackedSequences:
             documents are not isolated.
         multiple: rows of a batch are padded to the longest, rounded up to a multiple of it; None:
             to the sequence length.
+        row_tokens: tokens of a row, on average over an epoch.
         note: what became of the documents, in words.
     """
 
@@ -46,6 +47,7 @@ class PackedSequences:
         isolated: bool = True,
         marked: bool = False,
         multiple: int | None = None,
+        row_tokens: float,
         note: str = "",
     ) -> None:
         self.corpus = corpus
@@ -54,6 +56,7 @@ class PackedSequences:
         self.isolated = isolated
         self.marked = marked
         self.multiple = multiple
+        self.row_tokens = row_tokens
         self.note = note
         self.places = np.arange(sequence_length)
 
@@ -268,11 +271,14 @@ def build_packed(
     pieces = pieces_of(corpus, length, section.too_long)
     packer = Packer(pieces, section, length=length, seed=seed, bucket=bucket, name=name)
     count = packer.rows_of_epoch()
-    fill = int(pieces.lengths.sum()) / (count * length)
-    notes = [f"{fill:.1%} of the places of {count:,} rows hold tokens"]
+    tokens = int(pieces.lengths.sum())
+    notes = [f"{tokens / (count * length):.1%} of the places of {count:,} rows hold tokens"]
+    if section.pad_to_multiple_of is not None:
+        notes = [f"{count:,} rows of {tokens / count:.0f} tokens on average"]
     if pieces.too_long:
         done = {"split": "split", "truncate": "truncated", "drop": "left out"}[section.too_long]
-        notes.append(f"{pieces.too_long:,} documents longer than a row {done}")
+        lost = f" ({pieces.left_out:,} tokens in no row)" if pieces.left_out else ""
+        notes.append(f"{pieces.too_long:,} documents longer than a row {done}{lost}")
     if pieces.without_targets:
         notes.append(f"{pieces.without_targets:,} documents without targets left out")
     sequences = PackedSequences(
@@ -283,6 +289,7 @@ def build_packed(
         isolated=bool(section.isolate) and section.method != "none",
         marked=marked,
         multiple=section.pad_to_multiple_of,
+        row_tokens=tokens / count,
         note=", ".join(notes),
     )
     return sequences, PackedSampler(sequences, packer)

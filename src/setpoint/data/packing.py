@@ -34,12 +34,14 @@ class Pieces(NamedTuple):
         starts: (P,) the first token that is read of each.
         lengths: (P,) how many tokens are read.
         too_long: documents that are longer than a row.
+        left_out: their tokens that are in no row.
         without_targets: pieces that are left out, as none of their tokens is a target.
     """
 
     starts: Ints
     lengths: Ints
     too_long: int
+    left_out: int
     without_targets: int
 
 
@@ -55,7 +57,7 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     starts = np.asarray(corpus.starts, np.int64) - 1
     lengths = np.diff(starts, append=len(corpus.tokens) - 1)
     longer = np.flatnonzero(lengths > length)
-    count = len(longer)
+    count, whole = len(longer), int(lengths.sum())
     if count and too_long == "error":
         first = int(longer[0])
         name, have = corpus.files[first].name, int(lengths[first])
@@ -75,6 +77,7 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         starts = np.repeat(starts, parts) + number * length
         lengths = np.minimum(np.repeat(lengths, parts) - number * length, length)
+    left_out = whole - int(lengths.sum())
     trained = _have_targets(corpus, starts, lengths)
     without = len(starts) - int(trained.sum())
     if without:
@@ -85,7 +88,7 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
             f"are longer than a row of {length} tokens and {without} have no target.\n"
             "Valid: a larger batch.sequence_length, too_long = split, or data with targets."
         )
-    return Pieces(starts, lengths, count, without)
+    return Pieces(starts, lengths, count, left_out, without)
 
 
 def _have_targets(corpus: Corpus, starts: Ints, lengths: Ints) -> npt.NDArray[np.bool_]:
@@ -174,6 +177,11 @@ class PackedRows:
         last = int(self.ends[stop - 1]) if stop > start else first
         ends = self.ends[start : max(stop, start)] - first
         return PackedRows(self.starts[first:last], self.lengths[first:last], ends)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the rows hold."""
+        return int(self.lengths.sum())
 
     @classmethod
     def joined(cls, parts: Sequence[PackedRows]) -> PackedRows:

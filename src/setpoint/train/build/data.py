@@ -40,7 +40,8 @@ def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences,
     limits = _limits_of(job, members)
     _require_rows(job, limits)
     mixture = Mixture(names, members)
-    return mixture, MixtureSampler(names, samplers, phases_of(job), limits, len(mixture))
+    size = job.batch.sequence_length if job.data.mixture.by == "tokens" else None
+    return mixture, MixtureSampler(names, samplers, phases_of(job), limits, len(mixture), size)
 
 
 def _rows_of(job: Job, corpus: Corpus, name: str) -> tuple[Sequences, Sampler]:
@@ -114,7 +115,18 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
     if steps is None or not isinstance(sequences, Mixture):
         return None
     rows, members = steps * job.batch.global_size, sequences.members
-    planned = planned_rows(phases_of(job), _limits_of(job, members), rows)
+    phases = phases_of(job)
+    if job.data.mixture.by == "tokens":
+        # Of rows then, about.
+        sizes = [each.row_tokens for each in members if isinstance(each, PackedSequences)]
+        shares = [
+            [share / size for share, size in zip(phase.shares, sizes, strict=True)]
+            for phase in phases
+        ]
+        phases = [
+            Phase(phase.first, shares_of(each)) for phase, each in zip(phases, shares, strict=True)
+        ]
+    planned = planned_rows(phases, _limits_of(job, members), rows)
     said = [
         f"{name} {count / planned.total:.1%} ({round(count):,} sequences, "
         f"{count / len(member):.3g} epochs)"
@@ -129,6 +141,8 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
     have = planned_rows(phases, limits).total
     # Each part of a plan with phases may be a row per source off; the rest is found on the way.
     off = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
+    if len(phases) > 1 and job.data.mixture.by == "tokens":
+        return  # rows of a source hold more or fewer tokens than those of others
     if steps is not None and steps * size > have + off:
         raise SetpointError(
             f"data.sources: `epochs` allows {have:,.0f} sequences of the sources that have a "
