@@ -89,6 +89,7 @@ coverage: $(VENV)/.dev
 bench: $(VENV)/.train bench-config bench-model bench-train
 	@$(BIN)/python benchmarks/bare_loop.py
 	@cd benchmarks && ../$(BIN)/python -m data.loader
+	@cd benchmarks && ../$(BIN)/python -m data.prepare
 
 # Beside transformers, which is among what the tests need; on a GPU where there is one.
 bench-model: $(VENV)/.dev
