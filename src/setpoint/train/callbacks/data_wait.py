@@ -92,19 +92,20 @@ def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
             f"{spent.planning / batches:.2g} s of each micro-batch went into finding its rows, "
             "which workers do not do: prepare streamed data, or lower data.packing.group_size"
         )
+    took = f"making a micro-batch takes {making * 1e3:.3g} ms"
+    if section.workers and making <= waited / batches:
+        return f"{took}, less than taking it from a worker: set data.loader.workers to 0"
     if making < CHEAP:
-        cost = f"making a micro-batch takes {making * 1e3:.2f} ms, no more than taking it from a "
-        if section.workers:
-            return f"{cost}worker: set data.loader.workers to 0"
-        return f"{cost}worker would: raise batch.micro_size rather than data.loader.workers"
+        return (
+            f"{took}, less than taking it from a worker would: raise batch.micro_size rather than "
+            "data.loader.workers"
+        )
     computing = max(seconds - waited, 1e-9) / batches
     wanted, cores = math.ceil(making / computing), os.cpu_count() or 1
-    took = f"making a micro-batch takes {making:.2g} s"
-    if wanted > max(section.workers, cores):
-        return (
-            f"{took} and computing it {computing:.2g} s: as many as {wanted} workers would be "
-            f"needed, and there are {cores} cores; make rows cheaper, or prepare the data"
-        )
-    if wanted > section.workers:
-        return f"{took}: raise data.loader.workers from {section.workers} to {wanted}"
-    return f"{took}, at times more: raise data.loader.prefetch from {section.prefetch}"
+    if wanted <= section.workers:
+        return f"{took}, at times more: raise data.loader.prefetch from {section.prefetch}"
+    limit = f" (there are {cores} cores: more help only where making waits for disk or network)"
+    return (
+        f"{took} and computing it {computing * 1e3:.3g} ms: raise data.loader.workers from "
+        f"{section.workers} to {wanted}{limit * (wanted > cores)}"
+    )
