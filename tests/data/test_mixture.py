@@ -166,6 +166,12 @@ def test_shares_of_tokens(weights: list[float]) -> None:
             assert mine.starts.tolist() == theirs.starts.tolist()
 
 
+def test_shares_of_tokens_need_rows_whose_tokens_are_known() -> None:
+    _, sampler = mixture_of([1, 1])
+    with pytest.raises(SetpointError, match=r"data\.mixture\.by: tokens needs .* row of 's0'"):
+        MixtureSampler(sampler.names, sampler.members, sampler.phases, [None] * 2, 14, row_tokens=4)
+
+
 @given(st.data())
 def test_the_row_at_which_all_are_spent_is_known_ahead(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 3))

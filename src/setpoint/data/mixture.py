@@ -13,6 +13,8 @@ import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError
+from setpoint.data.packed import PackedSampler
+from setpoint.data.packing import PackedRows
 from setpoint.data.sampler import Sampler
 from setpoint.data.sequences import DataIdentity, NamedRows, Rows, Sequences
 from setpoint.shapes.batch import IGNORE_INDEX, TENSORS, Batch
@@ -136,6 +138,9 @@ class MixtureSampler:
         limits: rows that may be taken of each source; None: as many as are wanted.
         size: rows of an epoch over all sources.
         row_tokens: tokens that a row holds at most, where shares are of tokens; None: of rows.
+
+    Raises:
+        SetpointError: shares are of tokens, and a source is not packed.
     """
 
     def __init__(
@@ -154,6 +159,13 @@ class MixtureSampler:
         self.size = size
         self.taken = [0] * len(self.names)
         self.row_tokens = row_tokens
+        for name, member in zip(names, members, strict=True):
+            if row_tokens is not None and not isinstance(member, PackedSampler):
+                raise SetpointError(
+                    f"data.mixture.by: tokens needs to know how many the next row of '{name}' "
+                    "holds, which is known of packed sources that are not streamed.\n"
+                    "Valid: sequences."
+                )
         # Rows, or tokens, of each source since the shares were last others.
         self.since = [0] * len(self.names)
 
@@ -173,22 +185,23 @@ class MixtureSampler:
         Raises:
             SetpointError: all sources that have a share were read as often as they may be.
         """
+        before = list(self.taken)
         source: list[int] = []
-        found: list[list[Rows]] = [[] for _ in self.names]
+        found: list[list[PackedRows]] = [[] for _ in self.names]
         while len(source) < count:
             source += self._stretch(count - len(source), found)
-        pairs = zip(self.members, found, strict=True)
-        parts = tuple(_one_after_another(member, each) for member, each in pairs)
+        if self.row_tokens is not None:
+            parts = tuple(PackedRows.joined(rows) for rows in found)
+        else:
+            counts = zip(self.members, self.taken, before, strict=True)
+            parts = tuple(member.take(now - then) for member, now, then in counts)
         return MixedRows(np.array(source, np.int64), parts)
 
-    def _stretch(self, count: int, found: list[list[Rows]]) -> list[int]:
-        """Take up to `count` rows, over which the shares stay the same.
+    def _stretch(self, count: int, found: list[list[PackedRows]]) -> list[int]:
+        """Sources of up to `count` rows, over which the shares stay the same.
 
         Arguments:
-            found: gets the rows of each source.
-
-        Returns:
-            their sources.
+            found: where shares are of tokens, gets the rows of each source.
         """
         at = self.position
         if any(phase.first == at for phase in self.phases):
@@ -196,7 +209,7 @@ class MixtureSampler:
         shares, taken, since = self._shares(at), self.taken, self.since
         ahead = (phase.first - at for phase in self.phases if phase.first > at)
         count, total = min([count, *ahead]), sum(since)
-        before, places = list(taken), list[int]()
+        places: list[int] = []
         for _ in range(count):
             wanted = total + (self.row_tokens or 1)
             _, number = max((share * wanted - since[k], -k) for k, share in shares)
@@ -204,7 +217,7 @@ class MixtureSampler:
             size = 1
             if self.row_tokens is not None:
                 found[number].append(self.members[number].take(1))
-                size = int(found[number][-1].tokens)
+                size = found[number][-1].tokens
             places.append(number)
             taken[number] += 1
             since[number] += size
@@ -212,9 +225,6 @@ class MixtureSampler:
             if self._is_used_up(number):
                 self.since = [0] * len(self.names)
                 break
-        if self.row_tokens is None:
-            for rows, member, now, then in zip(found, self.members, taken, before, strict=True):
-                rows += [member.take(now - then)] if now > then else []
         return places
 
     def _shares(self, at: int) -> list[tuple[int, float]]:
@@ -292,15 +302,6 @@ class MixtureSampler:
             each.get("share", share) == share for each, share in zip(given, shares, strict=True)
         )
         self.since = [int(each["since"]) if same else 0 for each in given]
-
-
-def _one_after_another(member: Sampler, rows: Sequence[Rows]) -> Rows:
-    if len(rows) == 1:
-        return rows[0]
-    if not rows:
-        return member.take(0)
-    first = rows[0]
-    return np.concatenate(rows) if isinstance(first, np.ndarray) else type(first).joined(rows)
 
 
 class Planned(NamedTuple):
