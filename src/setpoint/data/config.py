@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from setpoint.config import IDENTITY, RUNTIME, Config, Problem, check, dead, derive, derived, field
 from setpoint.data.sources.config import SourceConfig, Stdlib, unmixed_problems
@@ -16,28 +16,32 @@ from setpoint.units import ByteSize, Length
 NO_WORKERS = "workers = 0 makes batches in the main process, when they are taken"
 
 
+class Workers(NamedTuple):
+    """How many processes make batches, and how; see the fields of `Loader`."""
+
+    workers: int
+    prefetch: int
+    pin_memory: bool
+    timeout: float | None
+
+
 class EvaluationLoader(Config, role=RUNTIME):
     """Worker processes of evaluation, apart from those of training.
 
     They live from the first evaluation to the end of the run, and serve all validation sets.
     """
 
-    workers: int = derived(ge=0, le=1024, also_called=("eval_num_workers",))
-    """Number of worker processes of each rank; unless given, as many as for training."""
+    workers: int | None = field(default=None, ge=0, le=1024, also_called=("eval_num_workers",))
+    """Number of worker processes of each rank; null: as many as for training."""
 
-    prefetch: int = derived(ge=1)
-    """Prefetch factor: batches that each worker makes ahead; unless given, that of training."""
+    prefetch: int | None = field(default=None, ge=1)
+    """Prefetch factor: batches that each worker makes ahead; null: that of training."""
 
-    pin_memory: bool = derived()
-    """Page-locked memory for batches that go to a GPU; unless given, as in training."""
+    pin_memory: bool | None = None
+    """Page-locked memory for batches that go to a GPU; null: as in training."""
 
-    timeout: float | None = derived(gt=0, lt=inf)
-    """Seconds to wait for a worker before it counts as hanging; null: for ever. Unless given, that
-    of training."""
-
-    @dead("prefetch", "pin_memory", "timeout")
-    def _options_are_dead(self) -> str | None:
-        return None if self.workers else NO_WORKERS
+    timeout: float | None = field(default=None, gt=0, lt=inf)
+    """Seconds to wait for a worker before it counts as hanging; null: as in training."""
 
 
 class Loader(Config, role=RUNTIME):
@@ -67,25 +71,29 @@ class Loader(Config, role=RUNTIME):
     evaluation: EvaluationLoader = field(factory=EvaluationLoader)
     """Worker processes of evaluation."""
 
-    @derive("evaluation.workers")
-    def _derive_workers(self) -> int:
-        return self.workers
+    @property
+    def of_training(self) -> Workers:
+        """What makes the batches of training."""
+        return Workers(self.workers, self.prefetch, self.pin_memory, self.timeout)
 
-    @derive("evaluation.prefetch")
-    def _derive_prefetch(self) -> int:
-        return self.prefetch
-
-    @derive("evaluation.pin_memory")
-    def _derive_pin_memory(self) -> bool:
-        return self.pin_memory
-
-    @derive("evaluation.timeout")
-    def _derive_timeout(self) -> float | None:
-        return self.timeout
+    @property
+    def of_evaluation(self) -> Workers:
+        """What makes the batches of evaluations."""
+        own = self.evaluation
+        return Workers(
+            self.workers if own.workers is None else own.workers,
+            self.prefetch if own.prefetch is None else own.prefetch,
+            self.pin_memory if own.pin_memory is None else own.pin_memory,
+            self.timeout if own.timeout is None else own.timeout,
+        )
 
     @dead("prefetch", "pin_memory", "timeout")
     def _options_are_dead(self) -> str | None:
-        return None if self.workers or self.evaluation.workers else NO_WORKERS
+        return None if self.workers or self.of_evaluation.workers else NO_WORKERS
+
+    @dead("evaluation.prefetch", "evaluation.pin_memory", "evaluation.timeout")
+    def _options_of_evaluation_are_dead(self) -> str | None:
+        return None if self.of_evaluation.workers else NO_WORKERS
 
 
 class Packing(Config, role=IDENTITY):

@@ -43,15 +43,13 @@ INT32 = np.iinfo(np.int32)
 HELD = (*TENSORS, "source", "sources")
 
 
-def loader_options(
-    section: config.Loader | config.EvaluationLoader, device: torch.device
-) -> dict[str, Any]:
-    """What feeds make of `[data.loader]` or `[data.loader.evaluation]`."""
+def loader_options(workers: config.Workers, device: torch.device) -> dict[str, Any]:
+    """What feeds make of the workers that `[data.loader]` asks for."""
     return {
-        "workers": section.workers,
-        "prefetch": section.prefetch,
-        "pin_memory": section.pin_memory and device.type == "cuda",
-        "timeout": section.timeout or 0.0,
+        "workers": workers.workers,
+        "prefetch": workers.prefetch,
+        "pin_memory": workers.pin_memory and device.type == "cuda",
+        "timeout": workers.timeout or 0.0,
     }
 
 

@@ -32,9 +32,8 @@ def mixtures(*sources: str) -> Iterator[Operation]:
         for name, value in NEW_OF_SOURCES.items():
             yield Added(f"{path}.*.{name}", value)
     loader = {"workers": 0, "prefetch": 2, "pin_memory": True, "timeout": None}
-    yield Added("data.loader", {**loader, "evaluation": {}}, role=RUNTIME)
-    for name, value in loader.items():
-        yield Added(f"data.loader.evaluation.{name}", value, role=RUNTIME, derived=True)
+    as_training = dict.fromkeys(loader)
+    yield Added("data.loader", {**loader, "evaluation": as_training}, role=RUNTIME)
     yield Added("data.seed", None)
     prepare = {"folder": None, "above": "256 MiB", "workers": None}
     yield Added("data.prepare", prepare, role=RUNTIME)

@@ -63,7 +63,7 @@ def score_texts(loaded: Loaded, job: Inference, show: Work = no_work) -> dict[st
             isolated=job.data.packing.isolate,
             name=name,
             show=show,
-            loader=loader_options(job.data.loader.evaluation, loaded.device),
+            loader=loader_options(job.data.loader.of_evaluation, loaded.device),
         )
         for name, corpus in corpora(loaded, job, show)
     }

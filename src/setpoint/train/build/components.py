@@ -194,7 +194,7 @@ def build_components(
         accumulation=job.batch.accumulation,
         data_rank=world.data_rank,
         data_size=world.data_size,
-        **loader_options(job.data.loader, device),
+        **loader_options(job.data.loader.of_training, device),
     )
     eval_feed = None
     if job.evaluation is not None:
@@ -203,7 +203,7 @@ def build_components(
         eval_feed = EvaluationFeed(
             {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
             micro_size=job.batch.micro_size,
-            **loader_options(job.data.loader.evaluation, device),
+            **loader_options(job.data.loader.of_evaluation, device),
         )
     return Components(
         world=world,
