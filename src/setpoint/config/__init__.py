@@ -151,7 +151,6 @@ if TYPE_CHECKING:
     from .resolving.resolve import resolve as resolve
     from .schema.bounds import BUDGET as BUDGET
     from .schema.bounds import IDENTITY as IDENTITY
-    from .schema.bounds import INFINITIES as INFINITIES
     from .schema.bounds import RUNTIME as RUNTIME
     from .schema.bounds import Bounds as Bounds
     from .schema.bounds import Role as Role
@@ -234,6 +233,7 @@ if TYPE_CHECKING:
     from .words.names import did_you_mean as did_you_mean
     from .words.names import nearest as nearest
     from .words.names import within as within
+    from .words.shown import INFINITIES as INFINITIES
     from .words.shown import MAX_BITS as MAX_BITS
     from .words.shown import MISSING as MISSING
     from .words.shown import json_value as json_value
@@ -299,7 +299,7 @@ _NAMES = {
     ),
     "resolving.resolve": "resolve",
     "resolving.checks": ("Verification cautions_of describe_value known_cautions needs_of verify"),
-    "schema.bounds": "BUDGET Bounds IDENTITY INFINITIES RUNTIME Role",
+    "schema.bounds": "BUDGET Bounds IDENTITY RUNTIME Role",
     "schema.declare": "NEEDS Need Rule check component dead derive derived field",
     "schema.field": "FieldInfo",
     "schema.tree": "add_section added_sections all_fields classes_at field_of known_tags",
@@ -327,7 +327,7 @@ _NAMES = {
         "Caution ConfigError Invalid Problem RunError SetpointError UnresolvedError UserCodeError"
     ),
     "words.names": "Path did_you_mean nearest within",
-    "words.shown": "MAX_BITS MISSING json_value parsed same shown shown_plain",
+    "words.shown": "INFINITIES MAX_BITS MISSING json_value parsed same shown shown_plain",
     "words.texts": (
         "Format MAX_BYTES MAX_NAME MAX_PATH PlainScalar can_be_named can_be_path guess parse_flow "
         "parse_list"

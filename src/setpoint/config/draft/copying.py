@@ -89,14 +89,14 @@ class Fork:
         found = self.opened(section)
         if found is not None:
             return found
-        before, state, values = state_of(section), State(), dict[str, Any]()
+        before = state_of(section)
+        state = State(before.layers)
         closed = state.closed = vars(section).copy()
-        state.base, state.fork = section, self
-        state.layers, state.dropped = before.layers.copy(), before.dropped
-        draft = _made(section, values, state)
+        state.base, state.fork, state.dropped = section, self, before.dropped
+        draft = _made(section, {}, state)
         self.put(id(section), draft)
         for name in _forget_computed(closed, state):
-            values[name] = self.opened_value(section, name, closed.pop(name))
+            vars(draft)[name] = self.opened_value(section, name, closed.pop(name))
         return draft
 
     def opened(self, section: Node) -> Node | None:
@@ -110,8 +110,7 @@ class Fork:
 
     def drafts(self) -> list[tuple[int, Node]]:
         """All that is open: the identity of the resolved section, and the draft."""
-        pairs = ((identity, found()) for identity, found in self._opened.items())
-        return [(identity, draft) for identity, draft in pairs if draft is not None]
+        return [(of, draft) for of, made in self._opened.items() if (draft := made()) is not None]
 
     def opened_value(self, owner: Node, name: str, value: Any) -> Any:
         """A field's value for a draft, with its sections opened."""
@@ -146,6 +145,16 @@ def holds(value: Any) -> bool:
     if value.__class__ is tuple:
         return not PLAIN.issuperset(map(type, value))
     return isinstance(value, HOLDERS)
+
+
+def _not_plain(values: Mapping[str, Any]) -> list[str]:
+    """The fields that may hold a section, something that can be changed, or a reference."""
+    return [
+        name
+        for name, value in values.items()
+        if value.__class__ not in PLAIN
+        and (value.__class__ is not tuple or not PLAIN.issuperset(map(type, value)))
+    ]
 
 
 def _made(like: C, values: dict[str, Any], state: State) -> C:
@@ -271,17 +280,18 @@ class Copies(Generic[C]):
         found = self.of.get(id(config))
         if found is not None:
             return found
-        before, state = config._state or State(), State()  # pyright: ignore[reportPrivateUsage]
+        before = state_of(config)
         if own and before.frozen and id(config) in self._opened:
             return self._copy(self._opened[id(config)], False)
-        values: dict[str, Any] = vars(config).copy()
+        values, state = vars(config).copy(), State(before.layers)
         copy = self.of[id(config)] = _made(config, values, state)
-        state.layers, state.dropped = before.layers.copy(), before.dropped
+        state.dropped = before.dropped
         _forget_computed(values, state)  # which a record gives, too
-        fork, closed = cast("Fork | None", before.fork), before.closed or {}
+        fork: Fork | None = before.fork
         state.base = config if own and before.frozen else before.base
         if fork is None:
             return copy
+        closed = before.closed or {}
         if not self.working:
             state.closed, state.fork = closed.copy(), self._copied_fork(fork)
         elif closed:
@@ -290,7 +300,7 @@ class Copies(Generic[C]):
                 self._opened.update(fork.drafts())
             values.update(closed)
             held = state_of(cast(Node, state.base)).holding or ()
-            state.holding = [n for n, v in vars(config).items() if v.__class__ not in PLAIN]
+            state.holding = _not_plain(vars(config))
             state.holding += [name for name in held if name in closed]
         return copy
 
@@ -318,19 +328,18 @@ class Copies(Generic[C]):
             raise too_deep(copy, path)
         self.placed.append((path, copy))
         self._open[id(copy)] = True
-        state, values, known = state_of(copy), vars(copy), type(copy).__setpoint__
+        state, values, plan = state_of(copy), vars(copy), type(copy).__setpoint__.plan
         base: dict[str, Any] = {} if state.base is None else vars(state.base)
-        names = state.holding
-        if names is None:
-            names = [name for name, value in values.items() if value.__class__ not in PLAIN]
-        for name in known.plan.factories if self.working else ():
+        names = _not_plain(values) if state.holding is None else state.holding
+        for name in plan.factories if self.working else ():
             if name not in values:
                 made = value_or_missing(copy, name)
                 self.of[id(made)] = made  # it stands nowhere else
                 names.append(name)
         if len(names) > 1:
-            names.sort(key=known.plan.order.__getitem__)
-        fresh, holding = dict[str, Any](), list[str]()
+            names.sort(key=plan.order.__getitem__)
+        fresh: dict[str, Any] = {}
+        holding: list[str] = []
         for name in names:
             value: Any = values[name]
             stays = base.get(name) is value
@@ -418,31 +427,31 @@ def _is_reusable(value: Any) -> bool:
     """Whether nothing in a resolved value follows from values outside of it, or stands there."""
     if isinstance(value, Node):
         return state_of(value).self_contained
-    if not isinstance(value, dict | list | tuple):
-        return True
-    held = cast(Any, value)
-    items = held.values() if isinstance(value, dict) else held
-    return all(item.__class__ in PLAIN or _is_reusable(item) for item in items)
+    return all(_is_reusable(item) for _, item in children(value))
 
 
 def freeze(section: Node) -> None:
     """Make a section immutable, with every value in its place."""
     state, plan = state_of(section), type(section).__setpoint__.plan
     # Filled slots also make later reads plain attribute reads.
-    values, invalid = vars(section), state.invalid or ()
-    for name in plan.factories:
-        if name not in values and name not in invalid:
-            value_or_missing(section, name)
-    if state.holding is None:
-        state.holding = [n for n in plan.order if values.get(n).__class__ not in PLAIN]
+    values = vars(section)
     if len(values) < len(plan.order):
+        invalid = state.invalid or ()
+        for name in plan.factories:
+            if name not in values and name not in invalid:
+                value_or_missing(section, name)
         values = plan.constants | values
         for name in invalid:
             values.pop(name, None)  # known to be wrong, and so unreadable
         object.__setattr__(section, "__dict__", values)
-    state.holding = [name for name in state.holding if name in values and holds(values[name])]
-    for name in state.holding:
-        values[name] = frozen_value(values[name])
+    names, state.holding = plan.order if state.holding is None else state.holding, []
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, Node):
+            state.holding.append(name)
+        elif value.__class__ not in PLAIN and holds(value):
+            state.holding.append(name)
+            values[name] = frozen_value(value)
     state.frozen = True
     # What the copy was made of is of no more use, and would be kept alive.
     state.base = None
@@ -532,9 +541,7 @@ def keep_shared(old: Node, new: Node) -> None:
     for name in touched(old):
         chain = chains.get(name, [])
         value: Any = getattr(old, name)
-        if chain and chain[-1][0].layer == DEFAULT:
-            continue
-        if not chain and not is_changed(value):
+        if chain[-1][0].layer == DEFAULT if chain else not is_changed(value):
             continue
         origin = chain[-1][0] if chain else UNTOUCHED
         try:

@@ -59,7 +59,11 @@ def to_plain(
     result: dict[str, Any] = {} if tag is None else {"type": tag}
     result |= values_of(config)
     for name in [name for name, value in result.items() if value.__class__ not in PLAIN]:
-        value, info, here = result[name], fields[name], (*path, name)
+        value = result[name]
+        if value.__class__ is tuple and PLAIN.issuperset(map(type, value)):
+            result[name] = [*value]
+            continue
+        info, here = fields[name], (*path, name)
         if isinstance(value, Node) and places.get(id(value), here) == here:
             special = same is not None or not isinstance(info.factory, type)
             beside = _usual(info, same) if special else None

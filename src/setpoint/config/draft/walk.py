@@ -155,8 +155,7 @@ def has_shared(config: Node) -> bool:
     state = state_of(config)
     if state.has_shared is None:
         again: list[tuple[Path, Node]] = []
-        for _ in sections(config, (), again):
-            pass
+        sections(config, (), again)
         state.has_shared = bool(again)
     return state.has_shared
 

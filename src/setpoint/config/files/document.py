@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from ..words.errors import SetpointError
@@ -28,14 +27,15 @@ def is_list(value: object) -> TypeGuard[list[object]]:
     return isinstance(value, list)
 
 
-def is_shallow(data: dict[str, object] | list[object], classes: frozenset[type]) -> bool:
+def is_shallow(data: Any, classes: frozenset[type] | None = None) -> bool:
     """Whether data is nested no deeper than the limit and holds values of some classes only."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
-        inside = [each.values() if each.__class__ is dict else each for each in level]
-        if not classes.issuperset(map(type, chain.from_iterable(inside))):
+        values = (each.values() if each.__class__ is dict else each for each in level)
+        inside = [item for each in values for item in each]
+        if classes is not None and not classes.issuperset(map(type, inside)):
             return False
-        level = [item for item in chain.from_iterable(inside) if item.__class__ in _HOLDERS]
+        level = [item for item in inside if item.__class__ in _HOLDERS]
         if not level:
             return True
     return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
+from functools import cache
 
 from ..words.texts import (
     HALF_PAIR,
@@ -24,7 +26,6 @@ from .document import (
     Place,
     describe,
     error_at,
-    is_list,
     is_mapping,
     is_shallow,
     named,
@@ -33,7 +34,6 @@ from .document import (
 _SPACE = r"[ \t\r\n]*+"
 _NUMBER = r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?"
 _STRING_BODY = r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+'
-_CLASSES = frozenset((dict, list, str, int, float, bool, type(None)))
 _INFINITE = float("inf")
 
 
@@ -46,7 +46,6 @@ def parse_json(text: str, name: str) -> Document:
     Raises:
         FileError: the text is not JSON, or breaks one of the limits.
     """
-    import json
 
     def scan() -> Place:
         return scan_json(text, name)
@@ -63,14 +62,12 @@ def parse_json(text: str, name: str) -> Document:
     if doubtful:
         scan()
     try:
-        data: object = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
-        )
+        data = _decoder()(text)
     except (ValueError, RecursionError) as error:
         _refuse_extremes(text, name)
         scan()  # says the same with lines, columns and what was expected
         raise FileError(name, 1, 1, f"not valid JSON: {error}") from None
-    if (is_mapping(data) or is_list(data)) and not is_shallow(data, _CLASSES):
+    if text.count("[") + text.count("{") > MAX_DEPTH and not is_shallow(data):
         _refuse_extremes(text, name)
     if not is_mapping(data):
         offset = len(text) - len(text.lstrip(" \t\r\n"))
@@ -78,6 +75,15 @@ def parse_json(text: str, name: str) -> Document:
             name, text, offset, "expected '{': the top level is a mapping of keys to values"
         )
     return Document(name, "json", data, text, scan)
+
+
+@cache
+def _decoder() -> Callable[[str], object]:
+    import json
+
+    return json.JSONDecoder(
+        object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+    ).decode
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -226,7 +226,7 @@ def differences_of_tables(
 
 
 class _Uneven(Exception):
-    """Not all fields of one config are fields of the other, or a section stands in two places."""
+    """Not all fields of one config are fields of the other."""
 
 
 class _Pairs:
@@ -234,14 +234,9 @@ class _Pairs:
 
     def __init__(self) -> None:
         self.found: list[Difference] = []
-        self.seen: tuple[set[int], set[int]] = set(), set()
 
     def sections(self, left: Node, right: Node, path: Path, role: Role) -> None:
         """Compare two sections of one class field by field."""
-        for section, seen in zip((left, right), self.seen, strict=True):
-            if id(section) in seen:
-                raise _Uneven
-            seen.add(id(section))
         ours, theirs = vars(left), vars(right)
         known = type(left).__setpoint__
         if ours.keys() != theirs.keys() or len(ours) < len(known.fields):
@@ -266,14 +261,14 @@ class _Pairs:
         """Compare two values of one field, or two items of one place."""
         if isinstance(left, Node) and type(left) is type(right):
             self.sections(left, right, path, role)
-        elif isinstance(left, Node | Reference) or isinstance(right, Node | Reference):
+        elif isinstance(left, (Node, Reference)) or isinstance(right, (Node, Reference)):
             raise _Uneven
         elif isinstance(left, Free) and isinstance(right, Free):
             ours, theirs = list(free_leaves(left, path, role)), list(free_leaves(right, path, role))
             if [leaf.path for leaf in ours] != [leaf.path for leaf in theirs]:
                 raise _Uneven
             for one, two in zip(ours, theirs, strict=True):
-                self.leaf(one.value, two.value, one.path, role, (one.origin, two.origin))
+                self.leaf(one.value, two.value, one.path, role, one.origin, two.origin)
         elif isinstance(left, Free) or isinstance(right, Free):
             raise _Uneven
         elif kind.nested and (left or right):
@@ -290,14 +285,13 @@ class _Pairs:
             ours, theirs, name = field
             chains = chain_of(ours, name), chain_of(theirs, name)
             before, after = (chain[-1][0] if chain else UNTOUCHED for chain in chains)
-            self.leaf(dump_item(kind, left), dump_item(kind, right), path, role, (before, after))
+            self.leaf(dump_item(kind, left), dump_item(kind, right), path, role, before, after)
 
     def leaf(
-        self, left: Any, right: Any, path: Path, role: Role, origins: tuple[Origin, Origin]
+        self, left: Any, right: Any, path: Path, role: Role, before: Origin, after: Origin
     ) -> None:
         """Compare two values in plain data."""
         if not same(json_value(left), json_value(right)):
-            before, after = origins
             sources = (before, path), (after, path)
             self.found.append(Difference(dotted(path), left, right, sources, role))
 

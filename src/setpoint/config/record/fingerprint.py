@@ -18,7 +18,7 @@ from ..values.node import Node, is_frozen, state_of, value_or_missing
 from ..values.reference import Reference
 from ..words.errors import SetpointError
 from ..words.names import Path, dotted
-from ..words.shown import MISSING, json_value, same
+from ..words.shown import INFINITIES, MISSING, json_value, same
 
 SHORT = 8
 
@@ -96,7 +96,7 @@ def canonical_by_leaves(config: Node) -> str:
 
 
 class _Irregular(Exception):
-    """A section in two places, or a key that is no plain word: rows cannot be put together."""
+    """A key that is no plain word, or a field with another name: rows cannot be put together."""
 
 
 class _Rows:
@@ -112,34 +112,25 @@ class _Rows:
 
     def __init__(self) -> None:
         self.quote = _quote()
-        self.seen: set[int] = set()
+        self.writers = {**_WRITERS, str: self.quote}
 
     def section(self, config: Node) -> str:
         """The sorted rows of a section, with its tag, by paths relative to it."""
-        if id(config) in self.seen:
-            raise _Irregular
-        self.seen.add(id(config))
         state = state_of(config)
         # Of what is self-contained, no part stands in a second place.
         if state.self_contained and state.rows is not None:
             return state.rows
-        quote, held, known = self.quote, vars(config), type(config).__setpoint__
+        writers, held, known = self.writers, vars(config), type(config).__setpoint__
         rows: list[str] = []
         if known.tag is not None and known.role is IDENTITY:
-            rows.append(f'type":{quote(known.tag)}')
+            rows.append(f'type":{self.quote(known.tag)}')
         for name, key, info in _plan(type(config)):
             value: Any = held.get(name, MISSING)
-            cls = value.__class__
+            write = writers.get(value.__class__)
             if key is None:
                 self.special(rows, config, info)
-            elif cls is str:
-                rows.append(key + quote(value))
-            elif cls is int:
-                rows.append(key + int.__repr__(value))
-            elif cls is bool:
-                rows.append(key + ("true" if value else "false"))
-            elif cls is float:
-                rows.append(key + _float(value))
+            elif write is not None:
+                rows.append(key + write(value))
             elif value is not MISSING or (value := value_or_missing(config, name)) is not MISSING:
                 self.value(rows, name, info.type, value)
         rows.sort()
@@ -150,7 +141,9 @@ class _Rows:
 
     def value(self, rows: list[str], name: str, kind: FieldType, value: Any) -> None:
         """The rows of a value; `name` is its path relative to the section."""
-        if isinstance(value, Node):
+        if value is None and not kind.nested:
+            rows.append(f'{name}":null')
+        elif isinstance(value, Node):
             inside = self.section(value)
             if inside:
                 rows.append(f"{name}." + inside.replace("\n", f"\n{name}."))
@@ -236,9 +229,17 @@ def _word(key: str | int) -> str:
 
 
 def _float(value: float) -> str:
-    if value in (float("inf"), float("-inf")):
+    if value in INFINITIES:
         return '"inf"' if value > 0 else '"-inf"'
     return float.__repr__(value)
+
+
+# How numbers are written, truth values first, which Python takes for numbers as well.
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    bool: lambda value: "true" if value else "false",
+    int: int.__repr__,
+    float: _float,
+}
 
 
 def canonical_json(values: Mapping[str, object]) -> str:
@@ -266,18 +267,17 @@ def encoded(value: object) -> str:
 
 
 def _encoded(value: Any, quote: Callable[[str], str]) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join([_encoded(each, quote) for each in cast(list[Any], value)])}]"
+    if value is None:
+        return "null"
     if isinstance(value, str):
         return quote(value)
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, float):
-        return _float(value)
-    if isinstance(value, Mapping):
-        pairs = sorted(cast(Mapping[str, Any], value).items())
-        return "{" + ",".join(f"{quote(key)}:{_encoded(each, quote)}" for key, each in pairs) + "}"
-    return "[" + ",".join(_encoded(each, quote) for each in value) + "]"
+    for kind, write in _WRITERS.items():
+        if isinstance(value, kind):
+            return write(value)
+    pairs = sorted(cast(Mapping[str, Any], value).items())
+    return "{" + ",".join(f"{quote(key)}:{_encoded(each, quote)}" for key, each in pairs) + "}"
 
 
 def fingerprint(config: Node) -> str:

@@ -57,7 +57,7 @@ class Checker:
             held, known = vars(section), type(section).__setpoint__
             for name in known.plan.ranged:
                 value = held.get(name)
-                if not isinstance(value, CheckedList | CheckedDict):
+                if value.__class__ not in (CheckedList, CheckedDict):
                     continue  # it cannot be changed, and was checked when it was set
                 try:
                     known.fields[name].check(value)

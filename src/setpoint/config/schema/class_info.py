@@ -74,7 +74,9 @@ class Plan:
 
     def read(self, values: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, object]]:
         """The values of a mapping that need no closer look, as fields store them; the others."""
-        readers, given, rest = self.readers, dict[str, Any](), dict[str, object]()
+        readers = self.readers
+        given: dict[str, Any] = {}
+        rest: dict[str, object] = {}
         for key, value in values.items():
             stored = (readers.get(key) or self.reader(key))(value)
             if stored is DOUBT:

@@ -81,23 +81,20 @@ def _text(value: Any) -> Any:
 
 
 def _int_reader(bounds: Bounds | None) -> Reader:
-    if bounds is None:
-        return lambda v: v if v.__class__ is int and -WIDE < v < WIDE else DOUBT
-    takes = bounds.takes
-    return lambda v: v if v.__class__ is int and -WIDE < v < WIDE and takes(v) else DOUBT
+    low, high = (bounds or Bounds()).within(-WIDE, WIDE)
+    return lambda value: value if value.__class__ is int and low <= value <= high else DOUBT
 
 
 def _float_reader(bounds: Bounds | None) -> Reader:
-    takes = None if bounds is None else bounds.takes
+    low, high = (bounds or Bounds()).within()
 
     def read(value: Any) -> Any:
         if value.__class__ is not float:
             if value.__class__ is not int or not -EXACT < value < EXACT:
                 return DOUBT
             value = float(value)
-        if value != value or (takes is not None and not takes(value)):
-            return DOUBT
-        return value + 0.0  # minus zero equals zero
+        # Not a number lies nowhere; and minus zero equals zero.
+        return value + 0.0 if low <= value <= high else DOUBT
 
     return read
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..words.errors import Invalid
 from ..words.names import did_you_mean
-from ..words.shown import MAX_BITS, plain_number, shown
+from ..words.shown import INFINITIES, MAX_BITS, plain_number, shown
 from ..words.texts import (
     TOO_BIG,
     LiteralText,
@@ -22,7 +22,6 @@ from .base import FieldType
 if TYPE_CHECKING:
     from ..values.origin import Origin
 
-INFINITIES = (float("inf"), float("-inf"))
 TRUTH = {
     **dict.fromkeys(("yes", "on", "1", "y", "t"), "true"),
     **dict.fromkeys(("no", "off", "0", "n", "f"), "false"),

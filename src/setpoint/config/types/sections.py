@@ -189,7 +189,7 @@ def fill(
 def _rest(section: Node, values: Mapping[str, object], origin: Origin) -> Mapping[str, object]:
     """Store the values that need no closer look; the others are returned."""
     state = state_of(section)
-    known = state.frozen or any(layer is origin for layer, _ in state.layers)
+    known = state.frozen or (state.layers and any(one is origin for one, _ in state.layers))
     # What a layer sets a second time may be the same section in another place.
     if known or hasattr(type(section), "__setpoint_open__"):
         return values

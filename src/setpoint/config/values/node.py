@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..words.errors import Caution, UnresolvedError
@@ -41,10 +41,10 @@ class State:
     # What resolve found legal but suspicious, on the root; None elsewhere.
     cautions: tuple[Caution, ...] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Iterable[Layer] = ()) -> None:
         # The layers that set something here, first to last. What stands in a layer is not changed,
         # only replaced, since copies of a section have its layers in common.
-        self.layers: list[Layer] = []
+        self.layers: list[Layer] = [*layers]
 
 
 class Node:
@@ -69,11 +69,8 @@ class Node:
             value: a value as `FieldInfo.read` returns it.
         """
         object.__setattr__(self, name, value)
-        state = self._state
-        if state is None:
-            state = State()
-            object.__setattr__(self, "_state", state)
-        elif state.closed:
+        state = state_of(self)
+        if state.closed:
             state.closed.pop(name, None)
         state.holding = None
         layers = state.layers
@@ -126,10 +123,7 @@ def chain_of(config: Node, name: str) -> Chain:
     Returns:
         pairs of origin and value; the last one won.
     """
-    state = config._state  # pyright: ignore[reportPrivateUsage]
-    if state is None:
-        return []
-    return [(origin, given[name]) for origin, given in state.layers if name in given]
+    return [(origin, given[name]) for origin, given in layers_of(config) if name in given]
 
 
 def chains_of(config: Node) -> dict[str, Chain]:
@@ -200,10 +194,8 @@ def values_of(config: Node) -> dict[str, Any]:
 
 def touched(config: Node) -> Iterator[str]:
     """The fields that hold a value of their own: set, or sections that were looked into."""
-    state = config._state  # pyright: ignore[reportPrivateUsage]
-    frozen = state is not None and state.frozen
-    given = names_set(config)
-    closed = (state.closed if state and not frozen else None) or ()
+    frozen, given = is_frozen(config), names_set(config)
+    closed = (None if frozen else state_of(config).closed) or ()
     held = vars(config)
     for name, info in type(config).__setpoint__.fields.items():
         if info.constant and name not in given and not frozen:

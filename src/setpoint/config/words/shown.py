@@ -15,6 +15,9 @@ from .texts import PlainScalar, parse_flow, parse_list
 MAX_BITS = 14_284
 
 
+INFINITIES = (float("inf"), float("-inf"))
+
+
 KERNEL = "setpoint.config."
 
 
@@ -171,9 +174,9 @@ def named(name: str) -> str:
 def json_value(value: Any) -> Any:
     """A plain value as JSON can hold it."""
     # JSON has no infinities, and json.dumps would write them as words that no reader takes.
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return "inf" if value > 0 else "-inf"
-    return rebuild(value, json_value)
+    if isinstance(value, float):
+        return ("inf" if value > 0 else "-inf") if value in INFINITIES else value
+    return value if isinstance(value, (str, int)) else rebuild(value, json_value)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -215,10 +218,10 @@ def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
 
     Any other value stays as it is.
     """
+    if isinstance(value, (list, tuple)):
+        return [function(item) for item in cast(Sequence[Any], value)]
     if isinstance(value, Mapping):
         return {key: function(item) for key, item in children(cast(object, value))}
-    if isinstance(value, list | tuple):
-        return [function(item) for item in cast(Sequence[Any], value)]
     return value
 
 
