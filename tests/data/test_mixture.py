@@ -42,7 +42,7 @@ def mixture_of(
     phases += [Phase(first, shares_of(each)) for first, each in (later or {}).items()]
     whole = Mixture(names, members)
     limits = limits or [None] * len(weights)
-    return whole, MixtureSampler(names, samplers, phases, limits, len(whole))
+    return whole, MixtureSampler(names, samplers, phases, limits, whole.epoch_rows)
 
 
 def taken(sampler: MixtureSampler, count: int) -> list[tuple[int, int]]:

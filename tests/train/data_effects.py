@@ -39,6 +39,7 @@ def stream(job: Job) -> list[Any]:
     """The first rows of a feed, and what they are from."""
     feed = build_components(job).feed
     steps = [feed.take() for _ in range(4)]
+    feed.close()
     return [[batch.inputs.tolist() for batch in step.batches] for step in steps]
 
 
@@ -169,7 +170,8 @@ def asked(job: Job) -> dict[str, Any]:
 
     def load_dataset(path: str, **options: Any) -> Any:
         seen.update(options, path=path)
-        return datasets.Dataset.from_dict({"text": ["a text"]})
+        table = datasets.Dataset.from_dict({"text": ["a text"]})
+        return table.to_iterable_dataset() if options["streaming"] else table
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.load_dataset", load_dataset)
@@ -181,6 +183,7 @@ def asked(job: Job) -> dict[str, Any]:
 FIRST = "data.sources.0"
 ALONE = ("data.held_out=0", "evaluation=null")
 TOKENS = (f"data.sources=[{{{KINDS['Tokens']}}}]", "data.held_out=0", "evaluation=null")
+TEXT = (f"data.sources=[{{{KINDS['Text']}}}]", *ALONE, "batch.sequence_length=8")
 HUB = ("data.sources=[{type=huggingface, path=owner/name}]",)
 SAVED = (f"data.sources=[{{{KINDS['HubDataset']}}}]",)
 RANDOM = (f"data.sources=[{{{KINDS['Random']}, filter={{}}}}]", *ALONE)
@@ -223,6 +226,8 @@ ROWS: dict[str, tuple[Any, ...]] = {
                             f"{FIRST}.filter.longest=90")),
     "Filter.shards": (f"{FIRST}.filter.shards=3", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
     "Filter.shard": (f"{FIRST}.filter.shard=1", documents, (*RANDOM, f"{FIRST}.filter.shards=2")),
+    "Text.streaming": (f"{FIRST}.streaming=true", stream, TEXT),
+    "Data.shuffle_buffer": ("data.shuffle_buffer=2", stream, (*TEXT, f"{FIRST}.streaming=true")),
     "Data.seed": ("data.seed=5", stream),
     "Packing.method": ("data.packing.method=next_fit", stream, NEXT_FIT[1:]),
     "Packing.isolate": ("data.packing.isolate=true", isolation, NEXT_FIT[1:]),

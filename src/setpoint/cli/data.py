@@ -10,7 +10,7 @@ from setpoint.config import ConfigError, SetpointError, verify
 
 if TYPE_CHECKING:
     from setpoint.cli.command import Arguments
-    from setpoint.data.corpus import Corpora
+    from setpoint.data.prepared.use import Sides
     from setpoint.data.tokenizers.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
@@ -22,7 +22,7 @@ class JobData(NamedTuple):
 
     job: Job
     tokenizer: Tokenizer
-    corpora: Corpora
+    corpora: Sides
 
 
 def open_data(arguments: Arguments) -> JobData:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 COUNT, SOURCE = "--count", "--source"
 SHOWN = 3
+STREAMED = 10_000  # rows of streamed data that are looked through
 COMMAND = Command(
     "data inspect",
     "SOURCE [OVERRIDES]",
@@ -61,13 +62,14 @@ def _first(data: JobData, count: int, source: str | None) -> list[Sample]:
         raise SetpointError("seed is null, and the order of rows depends on it: --seed 1")
     sequences, sampler = build_training_data(job, data.corpora.train)
     found: list[Sample] = []
-    taken, most = 0, max(len(sequences), count)
+    taken, most = 0, max(sequences.epoch_rows or STREAMED, count)
     while len(found) < count and taken < most:
         # Rows that are packed together come out the same however many are taken at once.
         step = min(max(count, 16 if source else count), most - taken)
         samples = samples_of(sequences, sampler.take(step), data.tokenizer, taken)
         found += [sample for sample in samples if source in (None, sample.source)]
         taken += step
+    sampler.forget()
     if not found:
         raise SetpointError(f"{SOURCE} {source}: none of the first {taken:,} rows is of it")
     return found[:count]

@@ -41,26 +41,34 @@ def run(arguments: Arguments) -> int:
 def _facts(found: JobData) -> dict[str, Any]:
     import numpy as np
 
+    from setpoint.data.corpus import Corpus
     from setpoint.data.stats import duplicates, histogram, lengths_of, source_stats
     from setpoint.train.build.data import phases_of
 
-    job, corpora = found.job, found.corpora
+    job, held_out = found.job, found.corpora.held_out
+    corpora = [each for each in found.corpora.train if isinstance(each, Corpus)]
+    for index, source in enumerate(job.data.sources):
+        if source.is_streamed:
+            raise SetpointError(
+                f"data.sources.{index}.streaming: true, and what is streamed is never counted.\n"
+                "Valid: false, or setpoint data inspect."
+            )
     length = job.batch.sequence_length
     names = [source.name for source in job.data.sources]
-    train = source_stats(corpora.train, names, length)
+    train = source_stats(corpora, names, length)
     if job.data.is_mixture:
         for each, share in zip(train, phases_of(job)[0].shares, strict=True):
             each["mixture_share"] = share
     held: list[dict[str, Any]] = []
-    if corpora.held_out is not None:
-        held = source_stats([corpora.held_out], corpora.held_out.sources, length)
-    lengths = np.concatenate([lengths_of(corpus) for corpus in corpora.train])
+    if held_out is not None:
+        held = source_stats([held_out], held_out.sources, length)
+    lengths = np.concatenate([lengths_of(corpus) for corpus in corpora])
     bars = [{"from": a, "to": b, "documents": n} for a, b, n in histogram(lengths)]
     return {
         "sequence_length": length,
         "train": train,
         "held_out": held,
-        "duplicates": duplicates(corpora.train, corpora.held_out),
+        "duplicates": duplicates(corpora, held_out),
         "histogram": bars,
         "rows": _rows(found),
     }
@@ -78,8 +86,9 @@ def _rows(found: JobData) -> dict[str, Any]:
         return {"note": str(error)}
     members = getattr(sequences, "members", (sequences,))
     notes = [note for each in members if (note := getattr(each, "note", ""))]
-    steps = len(sequences) / found.job.batch.global_size
-    return {"rows": len(sequences), "steps": steps, "note": "; ".join(notes)}
+    rows = sequences.epoch_rows or 0
+    steps = rows / found.job.batch.global_size
+    return {"rows": rows, "steps": steps, "note": "; ".join(notes)}
 
 
 def _page(facts: dict[str, Any]) -> list[str]:

@@ -124,7 +124,8 @@ class Packing(Config, role=IDENTITY):
         before=100_000,
         also_called=("sample_packing_group_size", "packing_buffer_size"),
     )
-    """Documents that are packed together, next to each other in the order of the epoch."""
+    """Documents that are packed together, next to each other in the order of the epoch; of a
+    streamed source at most `data.shuffle_buffer`."""
 
     length_buckets: bool = field(
         default=False, before=False, also_called=("group_by_length", "train_on_length_buckets")
@@ -273,6 +274,15 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     """Validation data sources instead of a split of `sources`; all of their documents are held
     out."""
 
+    shuffle_buffer: int = field(
+        default=10_000,
+        ge=1,
+        before=10_000,
+        also_called=("shuffle_buffer_size", "buffer_size", "shuffle_block_size"),
+    )
+    """Shuffle buffer of streamed sources: documents that are read and shuffled as a block. 1: the
+    order of the files."""
+
     mixture: Mixture = field(factory=Mixture)
     """Mixture of the sources; counts where sources have a weight."""
 
@@ -298,6 +308,11 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     def is_mixture(self) -> bool:
         """Whether sources are drawn from by weight, each in epochs of its own."""
         return any(source.weight is not None for source in self.sources)
+
+    @property
+    def streams(self) -> tuple[SourceConfig, ...]:
+        """The sources that are read while training runs."""
+        return tuple(source for source in self.sources if source.is_streamed)
 
     @property
     def all_phases(self) -> tuple[Phase, ...]:
@@ -353,6 +368,57 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
                     )
             if not any((weights | phase.weights).values()):
                 yield Problem(f"{path}.weights", "leave no source a weight above 0")
+
+    @check
+    def _check_streams(self) -> Iterator[Problem]:
+        streams = self.streams
+        for index, source in enumerate(self.sources):
+            if not source.is_streamed:
+                continue
+            if len(self.sources) > 1 and not self.is_mixture:
+                yield Problem(
+                    f"sources.{index}.streaming",
+                    "reads a source by itself, and sources without weights are one text",
+                    valid=("false",),
+                    also=(f"sources.{index}.weight",),
+                    hint="Give every source a weight.",
+                )
+            field_name: str = getattr(source, "field", "")
+            if field_name.rpartition(".")[2] == "input_ids":
+                yield Problem(
+                    f"sources.{index}.field",
+                    "holds tokens, and what is streamed are texts",
+                    valid=("text",),
+                    also=(f"sources.{index}.streaming",),
+                )
+            if source.epochs is not None:
+                yield Problem(
+                    f"sources.{index}.epochs",
+                    "counts rows of an epoch, which are not known of a streamed source",
+                    valid=("null",),
+                    also=(f"sources.{index}.streaming",),
+                )
+        if not streams:
+            return
+        if self.packing.length_buckets:
+            yield Problem(
+                "packing.length_buckets",
+                "sorts documents that are known, and those of a streamed source are not",
+                valid=("false",),
+                also=("sources",),
+            )
+        if self.held_out and not self.validation and len(streams) < len(self.sources):
+            yield Problem(
+                "held_out",
+                "is a share of sources that are all streamed, or none of them",
+                valid=("0",),
+                also=("sources",),
+                hint="Give data.validation, or evaluation = null with held_out = 0.",
+            )
+
+    @dead("shuffle_buffer")
+    def _shuffle_buffer_is_dead(self) -> str | None:
+        return None if self.streams else "no source is streamed"
 
     @check
     def _check_validation(self) -> Iterator[Problem]:

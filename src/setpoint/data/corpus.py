@@ -146,7 +146,7 @@ def build_corpus(
         if show is not None:
             at = f" (document {number} of {len(documents)} has {document.size / 1e6:,.0f} MB)"
             show(what + at * whole, done, total, now=whole)
-        for size, piece in _encoded(document, tokenizer, where):
+        for size, piece in encoded(document, tokenizer, where):
             row.add(piece)
             done += size
             if show is not None and done < total:
@@ -221,10 +221,14 @@ def _byte_count(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
     return sum(int(token_bytes[tokens[start : start + COUNTED]].sum()) for start in starts)
 
 
-def _encoded(
+def encoded(
     document: Document, tokenizer: Tokenizer, where: str
 ) -> Iterator[tuple[int, npt.NDArray[np.integer[Any]]]]:
-    """The tokens of a document with the bytes they are of, in pieces where that changes none."""
+    """The tokens of a document with the bytes they are of, in pieces where that changes none.
+
+    Raises:
+        SetpointError: the tokenizer cannot take it.
+    """
     if document.tokens is not None:
         yield document.size, document.tokens
         return
@@ -292,7 +296,7 @@ def build_corpora(
     """Read all sources and build both sides in memory.
 
     Arguments:
-        config: the section `data`.
+        config: the section `data`; its streams are left out.
         mixed: whether each source gets a training corpus of its own.
         named: makes the corpus of `config.validation`, as `build_named_corpus`.
 
@@ -314,7 +318,11 @@ def build_corpora(
         for document in documents:
             of_sources[source_of(document.name, names)].append(document)
         parts, held_out = split_mixture(of_sources, share)
-        for index, part in enumerate(parts):
+        streamed = {i for i, source in enumerate(config.sources) if source.is_streamed}
+        parts = [part for i, part in enumerate(parts) if i not in streamed]
+        numbers = [i for i in range(len(config.sources)) if i not in streamed]
+        names = [names[i] for i in numbers]
+        for index, part in zip(numbers, parts, strict=True):
             if not part:
                 raise SetpointError(_no_part(config, index, any(d.size for d in of_sources[index])))
     else:
@@ -370,7 +378,7 @@ def _named_source(config: Data, index: int) -> str:
 def read_sources(
     config: Data, tokenizer: Tokenizer, limited: list[str] | None = None
 ) -> Iterator[Document]:
-    """The documents of all sources, one source after the other.
+    """The documents of all sources but streams, one source after the other.
 
     Arguments:
         config: the section `data`.
@@ -383,7 +391,8 @@ def read_sources(
         SetpointError: a source cannot be read.
     """
     for index, source in enumerate(config.sources):
-        yield from documents_of(source, f"data.sources.{index}", tokenizer, limited)
+        if not source.is_streamed:
+            yield from documents_of(source, f"data.sources.{index}", tokenizer, limited)
 
 
 def documents_of(

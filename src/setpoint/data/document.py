@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -80,6 +80,35 @@ class Source(Protocol):
 
         Raises:
             SetpointError: something to be read is missing, unreadable or not text.
+        """
+        ...
+
+
+Place = Mapping[str, Any]
+"""Where in a part of a stream a document begins: `row`, its number, and more; JSON-able."""
+Placed = tuple[Document, Callable[[], Place]]
+"""A document, and what tells the place behind it until the next one is asked for."""
+
+
+class StreamSource(Protocol):
+    """A source that is read while it is trained on, from any place on."""
+
+    def parts(self) -> Sequence[FileRecord]:
+        """The files, or what else it is made of, in an order that never changes.
+
+        Returns:
+            each with its name; size and hash are those of what tells that its content changed.
+
+        Raises:
+            SetpointError: something to be read is missing.
+        """
+        ...
+
+    def read(self, part: int, place: Place) -> Iterator[Placed]:
+        """The documents of a part from a place on; an empty place is its start.
+
+        Raises:
+            SetpointError: it cannot be read, or is not text; with the row.
         """
         ...
 

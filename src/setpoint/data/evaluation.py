@@ -13,7 +13,7 @@ from setpoint.data.loader import Loader
 from setpoint.shapes.batch import Batch
 
 if TYPE_CHECKING:
-    from setpoint.data.sequences import Sequences
+    from setpoint.data.sequences import CountedSequences
 
 Named = tuple[str, "npt.NDArray[np.int64]"]
 """Rows of one of several texts."""
@@ -42,7 +42,7 @@ class EvaluationFeed:
 
     def __init__(
         self,
-        texts: Mapping[str, tuple[Sequences, int | None]],
+        texts: Mapping[str, tuple[CountedSequences, int | None]],
         *,
         micro_size: int,
         workers: int = 0,
@@ -118,7 +118,7 @@ class EvaluationFeed:
 class _Texts:
     """Several texts, whose rows name the one that they are of."""
 
-    def __init__(self, texts: Mapping[str, Sequences]) -> None:
+    def __init__(self, texts: Mapping[str, CountedSequences]) -> None:
         self.texts = texts
 
     def rows(self, rows: Named) -> Batch:

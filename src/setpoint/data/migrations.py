@@ -35,6 +35,7 @@ def mixtures(*sources: str) -> Iterator[Operation]:
     as_training = dict.fromkeys(loader)
     yield Added("data.loader", {**loader, "evaluation": as_training}, role=RUNTIME)
     yield Added("data.seed", None)
+    yield Added("data.shuffle_buffer", 10_000)
     prepare = {"folder": None, "above": "256 MiB", "workers": None}
     yield Added("data.prepare", prepare, role=RUNTIME)
     yield Added("data.mixture", {"temperature": 1.0, "by": "sequences"})
@@ -53,6 +54,7 @@ def sources_of_many_kinds(*sources: str) -> Iterator[Operation]:
     for path in sources:
         yield Added(f"{path}.*.format", None, of="text")
         yield Added(f"{path}.*.field", "text", of="text")
+        yield Added(f"{path}.*.streaming", False, of="text")
         yield Meant(f"{path}.*.paths", READ_AS_RECORDS, _records, of="text")
 
 

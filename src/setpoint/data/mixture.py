@@ -71,8 +71,11 @@ class Mixture:
         """What its sources are, one after the other."""
         return DataIdentity.joined([each.identity for each in self.members])
 
-    def __len__(self) -> int:
-        return sum(len(each) for each in self.members)
+    @property
+    def epoch_rows(self) -> int | None:
+        """Rows of an epoch of each source; None where one is a stream."""
+        counts = [each.epoch_rows for each in self.members]
+        return None if None in counts else sum(count or 0 for count in counts)
 
     def rows(self, rows: MixedRows) -> Batch:
         """Some of them as a batch, in the order of the stream."""
@@ -136,7 +139,7 @@ class MixtureSampler:
         members: the samplers of the sources.
         phases: by their first rows, which rise; the first is 0.
         limits: rows that may be taken of each source; None: as many as are wanted.
-        size: rows of an epoch over all sources.
+        size: rows of an epoch over all sources; None: not known.
         row_tokens: tokens that a row holds at most, where shares are of tokens; None: of rows.
 
     Raises:
@@ -149,7 +152,7 @@ class MixtureSampler:
         members: Sequence[Sampler],
         phases: Sequence[Phase],
         limits: Sequence[int | None],
-        size: int,
+        size: int | None,
         row_tokens: int | None = None,
     ) -> None:
         self.names = tuple(names)
@@ -176,7 +179,9 @@ class MixtureSampler:
 
     @property
     def epoch(self) -> float:
-        """Rows taken as a multiple of all that there are."""
+        """Rows taken as a multiple of all there are; with a stream, passes of the least read."""
+        if self.size is None:
+            return min(member.epoch for member in self.members)
         return self.position / self.size
 
     def take(self, count: int) -> MixedRows:

@@ -11,7 +11,7 @@ import torch
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
-from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of
+from setpoint.data.packing import PackedRows, Packer, parts_of_rows, pieces_of, require_pieces
 from setpoint.data.sampler import refuse_other_stream
 from setpoint.data.sequences import DataIdentity
 from setpoint.data.token_row import slices
@@ -71,6 +71,11 @@ class PackedSequences:
         return self.corpus.sources
 
     def __len__(self) -> int:
+        return self.count
+
+    @property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch."""
         return self.count
 
     def rows(self, rows: PackedRows) -> Batch:
@@ -266,9 +271,10 @@ def build_packed(
         name: of the source, where there are several streams with one seed.
 
     Raises:
-        SetpointError: see `setpoint.data.packing.pieces_of`.
+        SetpointError: a document is too long and that is an error, or none is left.
     """
     pieces = pieces_of(corpus, length, section.too_long)
+    require_pieces(pieces, len(corpus.starts), length)
     packer = Packer(pieces, section, length=length, seed=seed, bucket=bucket, name=name)
     count = packer.rows_of_epoch()
     tokens = int(pieces.lengths.sum())

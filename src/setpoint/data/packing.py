@@ -46,13 +46,13 @@ class Pieces(NamedTuple):
 
 
 def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
-    """Divide a corpus into pieces of at most `length` tokens, in its order.
+    """Divide a corpus into pieces of at most `length` tokens, in its order; there may be none.
 
     Arguments:
         too_long: as `data.packing.too_long`.
 
     Raises:
-        SetpointError: a document is too long and that is an error, or nothing is left.
+        SetpointError: a document is too long and that is an error.
     """
     starts = np.asarray(corpus.starts, np.int64) - 1
     lengths = np.diff(starts, append=len(corpus.tokens) - 1)
@@ -82,13 +82,22 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> Pieces:
     without = len(starts) - int(trained.sum())
     if without:
         starts, lengths = starts[trained], lengths[trained]
-    if not len(starts):
+    return Pieces(starts, lengths, count, left_out, without)
+
+
+def require_pieces(pieces: Pieces, documents: int, length: int) -> None:
+    """Refuse documents of which none can be trained on.
+
+    Raises:
+        SetpointError: nothing is left.
+    """
+    if not len(pieces.starts):
         raise SetpointError(
-            f"data.packing: none of {len(corpus.starts)} documents is left to train on: {count} "
-            f"are longer than a row of {length} tokens and {without} have no target.\n"
+            f"data.packing: none of {documents} documents is left to train on: {pieces.too_long} "
+            f"are longer than a row of {length} tokens and {pieces.without_targets} have no "
+            "target.\n"
             "Valid: a larger batch.sequence_length, too_long = split, or data with targets."
         )
-    return Pieces(starts, lengths, count, left_out, without)
 
 
 def _have_targets(corpus: Corpus, starts: Ints, lengths: Ints) -> npt.NDArray[np.bool_]:

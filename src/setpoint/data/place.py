@@ -26,5 +26,17 @@ def place_in_words(state: Mapping[str, Any]) -> str:
         group, row = state["group"] + 1, state["row"]
         return f"epoch {state['epoch'] + 1}, after {row:,} rows of group {group:,}"
     if "epoch" in state and "index" in state:
-        return f"epoch {state['epoch'] + 1}, after {state['index']:,} sequences"
+        found = f"epoch {state['epoch'] + 1}, after {state['index']:,} sequences"
+        return found + (_in_stream(state) if "block" in state else "")
     return ""
+
+
+def _in_stream(state: Mapping[str, Any]) -> str:
+    """Which file of a stream, and which document."""
+    begin, document = state["block"]["from"], state["next"]["document"]
+    found = ""
+    if begin is not None:
+        found = f", in the documents from {begin['file']}, row {begin.get('row', 0) + 1:,} on"
+    if document:
+        found += f", {document} at token {state['next']['offset']:,}"
+    return found

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.order import FEISTEL, Order
-from setpoint.data.sequences import Rows, Sequences
+from setpoint.data.sequences import CountedSequences, Rows
 
 
 class Sampler(Protocol):
@@ -60,7 +60,7 @@ class ShuffledSampler:
         name: of the source, where there are several streams with one seed.
     """
 
-    def __init__(self, sequences: Sequences, seed: int, name: str = "") -> None:
+    def __init__(self, sequences: CountedSequences, seed: int, name: str = "") -> None:
         self.sequences = sequences
         self.name = name
         self.order = Order(seed, len(sequences), name=name)
@@ -158,6 +158,20 @@ def refuse_other_stream(
     Raises:
         SetpointError: it has other keys, or is of other data unless that is wanted.
     """
+    streamed, was = "block" in place, "block" in state
+    if streamed != was:
+        raise SetpointError(
+            f"data.sources: streaming was {str(was).lower()} where the data position was recorded, "
+            f"and is {str(streamed).lower()} now, so it does not point at the same rows.\n"
+            f"Valid: streaming = {str(was).lower()}, or a new run."
+        )
+    method = state.get("method", "concatenate")
+    if streamed and method != stream["method"]:
+        raise SetpointError(
+            f"data.packing.method: the data position was recorded with {method}, and now it is "
+            f"{stream['method']}, so it does not point at the same rows.\n"
+            f"Valid: {method}, or a new run."
+        )
     expected = {*place, *stream}
     if set(state) != expected:
         raise SetpointError(
@@ -185,4 +199,5 @@ _FIELDS = {
     "group_size": ("data.packing.group_size", "groups of"),
     "bucket": ("data.packing.length_buckets", "length buckets of"),
     "too_long": ("data.packing.too_long", "too_long"),
+    "shuffle_buffer": ("data.shuffle_buffer", "a shuffle buffer of"),
 }

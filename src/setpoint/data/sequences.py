@@ -21,15 +21,16 @@ class DataIdentity:
     Arguments:
         side: "train", "held_out" or the name of a text that is only evaluated on.
         digest: equal digests mean equal tokens.
-        tokens, bytes: how many there are; bytes as the tokenizer sees them.
+        tokens, bytes: how many there are; bytes as the tokenizer sees them. None: of a stream,
+            whose end is not known.
         files: name, size and SHA-256 of each document, in order.
         prepared: folder of the prepared data that they are mapped from; None: they are in memory.
     """
 
     side: str
     digest: str
-    tokens: int
-    bytes: int
+    tokens: int | None
+    bytes: int | None
     files: Sequence[FileRecord]
     prepared: str | None = None
 
@@ -37,7 +38,10 @@ class DataIdentity:
     def joined(cls, parts: Sequence[DataIdentity]) -> DataIdentity:
         """What several texts of one side are together."""
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()
-        tokens, size = sum(part.tokens for part in parts), sum(part.bytes for part in parts)
+        tokens, size = (
+            None if None in counts else sum(count or 0 for count in counts)
+            for counts in ([part.tokens for part in parts], [part.bytes for part in parts])
+        )
         prepared = ", ".join(dict.fromkeys(part.prepared for part in parts if part.prepared))
         files = ManyRecords([part.files for part in parts])
         return cls(parts[0].side, digest, tokens, size, files, prepared or None)
@@ -93,8 +97,9 @@ class Sequences(Protocol):
         """Names of the sources, which `Batch.source` counts from 0."""
         ...
 
-    def __len__(self) -> int:
-        """Rows of an epoch."""
+    @property
+    def epoch_rows(self) -> int | None:
+        """Rows of an epoch; None: of a stream, whose end is not known."""
         ...
 
     def rows(self, rows: Rows) -> Batch:
@@ -103,6 +108,14 @@ class Sequences(Protocol):
 
     def describe(self, rows: Rows) -> str:
         """Name documents of some of them, for messages."""
+        ...
+
+
+class CountedSequences(Sequences, Protocol):
+    """Sequences that have numbers, from 0."""
+
+    def __len__(self) -> int:
+        """How many there are."""
         ...
 
 

@@ -56,6 +56,11 @@ class Windows:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch."""
+        return self.count
+
     def rows(self, rows: npt.NDArray[np.int64]) -> Batch:
         """Some of them, (B,) numbers in 0 .. len - 1, as a batch."""
         return cut(self.corpus, rows * self.stride, self.sequence_length, self.isolated)

@@ -191,6 +191,17 @@ class Inference(
             )
 
     @check
+    def _check_streams(self) -> Iterator[Problem]:
+        sides = () if self.evaluation is None else self.evaluation.sides
+        if "train" in sides and self.data.streams:
+            yield Problem(
+                "evaluation.sides",
+                "the training data is streamed, and is not evaluated on whole",
+                also=("data.sources",),
+                valid=('["held_out"]',),
+            )
+
+    @check
     def _check_context(self) -> Iterator[Problem]:
         longest = self.model.max_sequence_length
         if self.evaluation is not None and self.batch.sequence_length > longest:

@@ -80,10 +80,10 @@ def corpora(loaded: Loaded, job: Inference, show: Work = no_work) -> Iterator[tu
     """
     assert job.evaluation is not None
     if job.evaluation.sides:
-        (train,), held_out = job.data.build(tokenizer=loaded.tokenizer, show=show)
+        train, held_out = job.data.build(tokenizer=loaded.tokenizer, show=show)
         for side in job.evaluation.sides:
-            corpus = train if side == "train" else held_out
-            assert corpus is not None, "the configuration is refused otherwise"
+            corpus = train[0] if side == "train" else held_out
+            assert isinstance(corpus, Corpus), "the configuration is refused otherwise"
             yield side, corpus
     for index, each in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"

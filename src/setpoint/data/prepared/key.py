@@ -29,6 +29,7 @@ class Request:
         where: the path of `sources` in the job, for messages.
         held_out: share of documents that is.
         mixed: whether each source has a corpus of its own.
+        numbers: of the sources in the list that `where` is the path of; empty: all in a row.
     """
 
     side: str
@@ -36,6 +37,11 @@ class Request:
     where: str
     held_out: float = 0.0
     mixed: bool = False
+    numbers: tuple[int, ...] = ()
+
+    def where_of(self, index: int) -> str:
+        """The path of one of the sources in the job."""
+        return f"{self.where}.{self.numbers[index] if self.numbers else index}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,7 +72,7 @@ class Request:
         """
         lines: list[str] = []
         for index, source in enumerate(self.sources):
-            built: object = source.build(where=f"{self.where}.{index}")
+            built: object = source.build(where=self.where_of(index))
             inputs = getattr(built, "inputs", None)
             if inputs is None:
                 return None

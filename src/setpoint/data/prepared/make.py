@@ -199,7 +199,7 @@ def _items(
 def _found(
     request: Request, index: int, tokenizer: Tokenizer, limited: list[str]
 ) -> Iterator[tuple[Document, int]]:
-    where = f"{request.where}.{index}"
+    where = request.where_of(index)
     for document in documents_of(request.sources[index], where, tokenizer, limited):
         if document.size:
             yield document, source_of(document.name, request.names)

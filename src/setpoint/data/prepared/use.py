@@ -32,6 +32,7 @@ from setpoint.data.prepared.store import (
 )
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.token_files import prepared_folders
+from setpoint.data.stream import Stream, held_out_corpus, open_streams
 from setpoint.track.lock import holder, write_owner
 
 if TYPE_CHECKING:
@@ -42,15 +43,59 @@ if TYPE_CHECKING:
 PAUSE = 0.5  # seconds between two looks at a lock
 
 
+class Sides(NamedTuple):
+    """Both sides of the data.
+
+    Arguments:
+        train: of all sources, or of a mixture one for each; what is streamed is a `Stream`.
+        held_out: of all sources; None where nothing is held out.
+    """
+
+    train: tuple[Corpus | Stream, ...]
+    held_out: Corpus | None
+
+
 def corpora(
     config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Show | None = None
-) -> Corpora:
+) -> Sides:
     """Both sides of the data, with the same tokens in the same order wherever they come from.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
         RunError: prepared data cannot be written.
     """
+    streams = open_streams(config, tokenizer)
+    if not streams:
+        return Sides(*_read(config, tokenizer, mixed, show))
+    if len(streams) < len(config.sources):
+        others, held_out = _read(config, tokenizer, mixed, show)
+    elif config.validation:
+        request = requests_of(config, mixed)[-1]
+        others, held_out = (
+            (),
+            named_corpus(
+                "held_out",
+                request.sources,
+                tokenizer,
+                config.prepare,
+                where=request.where,
+                show=show,
+            ),
+        )
+    else:
+        others = ()
+        held_out = held_out_corpus(streams, tokenizer, show) if config.held_out else None
+    if not mixed:
+        return Sides((*others, *streams), held_out)
+    rest, streamed = iter(others), iter(streams)
+    return Sides(
+        tuple(next(streamed if source.is_streamed else rest) for source in config.sources),
+        held_out,
+    )
+
+
+def _read(config: Data, tokenizer: Tokenizer, mixed: bool, show: Show | None) -> Corpora:
+    """Both sides of what is not streamed."""
     train, *validation = requests_of(config, mixed)
     found = _stored(train, tokenizer) or _cached(train, config.prepare, tokenizer, show)
     named = partial(named_corpus, config=config.prepare)
@@ -92,9 +137,11 @@ def named_corpus(
 
 
 def requests_of(config: Data, mixed: bool) -> list[Request]:
-    """What is prepared of the section `data`: what is trained on, and what is validated on."""
+    """What is read of the section `data`, streams aside: to train on, and to validate on."""
     share = 0.0 if config.validation else config.held_out
-    found = [Request("train", config.sources, "data.sources", share, mixed)]
+    numbers = tuple(i for i, source in enumerate(config.sources) if not source.is_streamed)
+    sources = tuple(config.sources[number] for number in numbers)
+    found = [Request("train", sources, "data.sources", share, mixed, numbers)]
     if config.validation:
         found.append(Request("held_out", config.validation, "data.validation"))
     return found
@@ -226,6 +273,12 @@ def prepare_all(
             of a source change.
         RunError: prepared data cannot be written.
     """
+    for index, source in enumerate(config.sources):
+        if source.is_streamed:
+            raise SetpointError(
+                f"data.sources.{index}.streaming: true is for a source that is never prepared.\n"
+                "Valid: false."
+            )
     requests = requests_of(config, config.is_mixture)
     requests += [Request(name, tuple(sources), where) for name, sources, where in texts]
     found: list[Prepared] = []

@@ -90,6 +90,11 @@ class SourceConfig(Config, role=IDENTITY):
     filter: Filter | None = field(default=None, before=None)
     """Limits on length, and the part that is read; null: all documents as they are."""
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether documents are read while training runs."""
+        return False
+
     sized_by: ClassVar[str] = ""
     """`module:function` that `most_tokens` calls with the section; empty: the size is unknown."""
 
@@ -112,6 +117,12 @@ def unmixed_problems(sources: Sequence[SourceConfig], path: str) -> Iterator[Pro
                     "is for a mixture to train on, and validation data is read whole",
                     valid=("null",),
                 )
+        if isinstance(source, Text) and source.streaming:
+            yield Problem(
+                f"{path}.{index}.streaming",
+                "is for data to train on, and validation data is read whole",
+                valid=("false",),
+            )
 
 
 class Stdlib(SourceConfig, type="stdlib", owner="setpoint.data.sources.stdlib:StdlibSource"):
@@ -173,6 +184,15 @@ class Text(
     format: Format | None = field(default=None, before=None, also_called=("ds_type", "file_type"))
     """File format; null: by each file's suffix, text if unknown. A .gz, .bz2, .xz or .zst after it
     is decompressed."""
+
+    streaming: bool = field(default=False, before=False, also_called=("stream",))
+    """Streaming: documents are read and tokenized while training runs, in shuffled blocks of
+    `data.shuffle_buffer`."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """See `SourceConfig.is_streamed`."""
+        return self.streaming
 
     # The last one: from here on `field` is this.
     field: str = field(
@@ -272,9 +292,14 @@ class HubDataset(
     )
     """Reference to the access token of the hub: "env:HF_TOKEN"; null: that of `hf auth login`."""
 
-    streaming: bool = field(default=False, role=RUNTIME, also_called=("hf_streaming", "stream"))
-    """Read files as they are needed instead of downloading them first. The documents are the
-    same."""
+    streaming: bool = field(default=False, also_called=("hf_streaming", "stream"))
+    """Streaming: documents are read and tokenized while training runs, without a download first.
+    Validation data is read whole."""
+
+    @property
+    def is_streamed(self) -> bool:
+        """See `SourceConfig.is_streamed`."""
+        return self.streaming
 
     # The last one: from here on `field` is this.
     field: str = field(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = "here"  # stands for the path of a source that does not know its own
+SKIPPED = 1 << 20  # bytes that are skipped at a time
 NEARBY = 5  # entries of a folder that a message names
 EXTRA = "'setpoint[data]'"
 
@@ -223,13 +224,14 @@ def inputs_of(files: dict[str, File]) -> Iterator[str]:
 
 
 @contextmanager
-def opened(file: File, where: str) -> Iterator[BinaryIO]:
+def opened(file: File, where: str, offset: int = 0) -> Iterator[BinaryIO]:
     """Open a file for reading, decompressed by its suffix.
 
     What goes wrong while it is read inside the `with` block is an error that names the file.
 
     Arguments:
         where: dotted path of the field, for messages.
+        offset: bytes, decompressed, that are skipped.
 
     Raises:
         SetpointError: it cannot be opened or read, or is damaged.
@@ -237,9 +239,14 @@ def opened(file: File, where: str) -> Iterator[BinaryIO]:
     with named_errors(file, where), file.open("rb") as raw:
         compression = compression_of(str(file))
         if not compression:
+            if offset:
+                raw.seek(offset)
             yield cast(BinaryIO, raw)
         else:
             with _decompressed(cast(BinaryIO, raw), compression, where) as stream:
+                while offset > 0:  # not all decompressors can seek
+                    skipped = len(stream.read(min(offset, SKIPPED)))
+                    offset -= skipped or offset
                 yield stream
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from setpoint.config import SetpointError
-from setpoint.data.document import Document
+from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
 from setpoint.data.sources.hub_files import folder_of, is_saved, path_problems
@@ -23,6 +25,10 @@ REASONS = {
 }
 
 
+def _behind(row: int, shard: Any) -> Place:
+    return {"row": row, "shard": shard.state_dict()}
+
+
 class HubDatasetSource:
     """Documents from a field of a data set, a row each.
 
@@ -33,14 +39,19 @@ class HubDatasetSource:
     def __init__(self, config: HubDataset, *, where: str = "data.sources") -> None:
         self.config = config
         self.where = where
+        self._stream: Any = None
 
     def documents(self) -> Iterator[Document]:
-        """The rows of the split, named `<name>/<split>#<number>`.
+        """The rows of the split, named `<name>/<split>#<number>`, or with streaming by shard.
 
         Raises:
             SetpointError: the package is missing, the data set cannot be had or read, it has no
                 such split or field, or a row holds no text there; with the row.
         """
+        if self.config.streaming:
+            for part in range(self._open()):
+                yield from (document for document, _ in self.read(part, {}))
+            return
         field, where = self.config.field, f"{self.where}.field"
         for row in self.rows((field,)):
             yield from row_documents(row, field, where)
@@ -59,6 +70,61 @@ class HubDatasetSource:
         # That of the files as they lie in the library's cache, which are those of one revision.
         return iter([f"{config.name}/{config.path}\t{size} {len(table)} {table._fingerprint}"])
 
+    def parts(self) -> Sequence[FileRecord]:
+        """The shards, by the files of the data set. See `StreamSource`.
+
+        Raises:
+            SetpointError: see `documents`.
+        """
+        count, state = self._open(), hashlib.sha256()
+        for line in self._files():
+            state.update(f"{line}\n".encode())
+        # Which files a shard is of is known to the library alone.
+        digest = state.hexdigest()
+        return [FileRecord(self._part_name(number), 0, digest) for number in range(count)]
+
+    def _open(self) -> int:
+        """Open the stream; say how many shards it has."""
+        self._check()
+        self._stream = self._selected(self._loaded(), (self.config.field,))
+        return self._stream.num_shards
+
+    def read(self, part: int, place: Place) -> Iterator[Placed]:
+        """See `StreamSource`; the library goes to the place by its own state.
+
+        Raises:
+            SetpointError: see `documents`.
+        """
+        shard = self._stream.shard(num_shards=self._stream.num_shards, index=part)
+        if "shard" in place:
+            shard.load_state_dict(place["shard"])
+        field, where = self.config.field, f"{self.where}.field"
+        for row in self._read(shard, self._part_name(part), place.get("row", 0)):
+            for document in row_documents(row, field, where):
+                yield document, partial(_behind, row.number + 1, shard)
+
+    def _part_name(self, part: int) -> str:
+        return f"{self.config.name}/{self.config.split}/{part:05d}"
+
+    def _files(self) -> Iterator[str]:
+        """Names of the files with what changes when their content does."""
+        config, folder = self.config, folder_of(self.config)
+        if folder is not None:
+            files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+            yield from (f"{path.relative_to(folder)}\t{path.stat().st_size}" for path in files)
+            return
+        import datasets
+
+        try:
+            # The names hold the commit.
+            builder = datasets.load_dataset_builder(config.path, **self._asked())
+        except Exception as error:  # of the library, of the hub and of the connection
+            raise self._refused(f"the data set {config.path!r} cannot be had", error) from error
+        listed: Any = getattr(builder.config, "data_files", None) or {}
+        yield from (str(file) for files in listed.values() for file in files)
+        if not listed:
+            yield str(builder.hash)
+
     def rows(self, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
         """The rows of the split.
 
@@ -70,25 +136,42 @@ class HubDatasetSource:
         """
         config = self.config
         name = f"{config.name}/{config.split}"
-        for problem in path_problems(config):
+        self._check()
+        table, row = self._selected(self._loaded(), columns), None
+        for row in self._read(table, name):
+            yield row
+        if row is None:
+            raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
+
+    def _check(self) -> None:
+        for problem in path_problems(self.config):
             raise SetpointError(f"{self.where}.{problem.path}: {problem.message}. {problem.hint}")
-        table, number = self._loaded(), -1
+
+    def _selected(self, table: Any, columns: tuple[str, ...] | None) -> Any:
+        """The table with the columns that are needed."""
         try:
             have = table.column_names  # None where only the rows of a stream say it
-            if columns is not None and have is not None:
-                tops = top_columns(columns, have)
-                for top in tops:
-                    if top not in have:
-                        raise SetpointError(missing_column(f"{self.where}.field", name, top, have))
-                table = table.select_columns(tops)
-            for number, values in enumerate(table):
+        except Exception as error:
+            raise self._refused(f"{self.config.path!r} cannot be read", error) from error
+        if columns is None or have is None:
+            return table
+        tops = top_columns(columns, have)
+        for top in tops:
+            if top not in have:
+                name = f"{self.config.name}/{self.config.split}"
+                raise SetpointError(missing_column(f"{self.where}.field", name, top, have))
+        return table.select_columns(tops)
+
+    def _read(self, table: Any, name: str, first: int = 0) -> Iterator[Row]:
+        """The rows of a table, or of what is left of one from row `first` on."""
+        number = first - 1
+        try:
+            for number, values in enumerate(table, first):
                 yield Row(name, "row", number, values)
         except (SetpointError, GeneratorExit):
             raise
         except Exception as error:  # the readers of many formats have their own
             raise self._refused(f"row {number + 2:,} of {name} cannot be read", error) from error
-        if number < 0:
-            raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
 
     def _loaded(self) -> Any:
         try:
@@ -101,24 +184,28 @@ class HubDatasetSource:
         config, folder = self.config, folder_of(self.config)
         if folder is not None and is_saved(folder):
             return self._saved(datasets, folder)
-        token = None
+        asked = self._asked()
+        try:
+            return datasets.load_dataset(
+                folder or config.path, split=config.split, streaming=config.streaming, **asked
+            )
+        except Exception as error:  # of the library, of the hub and of the connection
+            raise self._refused(f"the data set {config.path!r} cannot be had", error) from error
+
+    def _asked(self) -> dict[str, Any]:
+        """What the library is asked for, the split aside."""
+        config, token = self.config, None
         if config.token is not None:
             try:
                 token = str(config.token.reveal())
             except SetpointError as error:
                 raise SetpointError(f"{self.where}.token: {error}") from None
-        try:
-            return datasets.load_dataset(
-                folder or config.path,
-                name=config.subset,
-                split=config.split,
-                revision=config.revision,
-                data_files=list(config.data_files) or None,
-                token=token,
-                streaming=config.streaming,
-            )
-        except Exception as error:  # of the library, of the hub and of the connection
-            raise self._refused(f"the data set {config.path!r} cannot be had", error) from error
+        return {
+            "name": config.subset,
+            "revision": config.revision,
+            "data_files": list(config.data_files) or None,
+            "token": token,
+        }
 
     def _saved(self, datasets: Any, folder: str) -> Any:
         """The split of a data set on disk."""

@@ -32,8 +32,7 @@ class Limits:
         """
         kept = 0
         for document in documents:
-            self.counts["of"] += 1
-            found = self._kept(document)
+            found = self.kept(document)
             if found is not None:
                 kept += 1
                 yield found
@@ -43,7 +42,13 @@ class Limits:
                 f"({self._reasons()}).\nValid: wider limits."
             )
 
-    def _kept(self, document: Document) -> Document | None:
+    def kept(self, document: Document) -> Document | None:
+        """The document, perhaps truncated; None where it is left out.
+
+        Raises:
+            SetpointError: it is too long, and that is an error.
+        """
+        self.counts["of"] += 1
         config, length = self.config, _length(document)
         if config.shards is not None and _shard(document.name, config.shards) != config.shard:
             self.counts["of other shards"] += 1

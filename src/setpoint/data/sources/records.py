@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -37,12 +36,14 @@ class Row(NamedTuple):
         file: name of the document without the row, `source/relative/path`.
         unit: what the file's rows are called, "line" or "row".
         number: from 0, in the file.
+        behind: bytes of the file up to its end, where a reader can start from there; else 0.
     """
 
     file: str
     unit: str
     number: int
     values: Mapping[str, object]
+    behind: int = 0
 
     @property
     def name(self) -> str:
@@ -55,8 +56,26 @@ class Row(NamedTuple):
         return f"{self.file}, {self.unit} {self.number + 1:,}"
 
 
+class Start(NamedTuple):
+    """From where on a file is read.
+
+    Arguments:
+        row: number of the first row that is wanted.
+        offset: `Row.behind` of the row before.
+    """
+
+    row: int = 0
+    offset: int = 0
+
+
 def read_rows(
-    name: str, file: File, format: str, *, where: str, columns: Sequence[str] | None = None
+    name: str,
+    file: File,
+    format: str,
+    *,
+    where: str,
+    columns: Sequence[str] | None = None,
+    start: Start = Start(),  # noqa: B008 - immutable
 ) -> Iterator[Row]:
     """The rows of a file; memory does not grow with it.
 
@@ -73,8 +92,8 @@ def read_rows(
         SetpointError: the file cannot be read, is damaged, has no rows or not these columns, or a
             row is none; with file and row.
     """
-    empty = True
-    for row in _READERS[format](name, file, f"{where}.paths", columns):
+    empty = not start.row
+    for row in _READERS[format](name, file, f"{where}.paths", columns, start):
         empty = False
         yield row
     if empty:
@@ -165,9 +184,13 @@ def _no_field(row: Row, field: str, level: object, where: str) -> str:
     )
 
 
-def _json_lines(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
-    with opened(file, where) as stream:
-        for number, line in enumerate(stream):
+def _json_lines(
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
+) -> Iterator[Row]:
+    with opened(file, where, start.offset) as stream:
+        behind = start.offset
+        for number, line in enumerate(stream, start.row):
+            behind += len(line)
             try:
                 # A byte order mark may begin a file.
                 text = line.decode("utf-8-sig" if number == 0 else "utf-8")
@@ -182,7 +205,7 @@ def _json_lines(name: str, file: File, where: str, columns: Sequence[str] | None
                 raise SetpointError(_not_json(where, name, number, text, error)) from None
             if not isinstance(values, dict):
                 raise SetpointError(_no_object(where, name, number, values))
-            yield Row(name, "line", number, cast(dict[str, object], values))
+            yield Row(name, "line", number, cast(dict[str, object], values), behind)
 
 
 def not_utf8(where: str, place: str, data: bytes, error: UnicodeDecodeError) -> str:
@@ -221,14 +244,16 @@ def _no_object(where: str, name: str, number: int, value: object) -> str:
     )
 
 
-def _csv(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
+def _csv(
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
+) -> Iterator[Row]:
     arrow = need_arrow("CSV files", where)
     from pyarrow import csv
 
     delimiter = "\t" if suffix_of(str(file)) == ".tsv" else ","
     header = _csv_header(name, file, where, delimiter)
     chosen = _present(columns, header, name, where)
-    done = 0
+    done = start.row
     for block in CSV_BLOCKS:
         with opened(file, where) as stream:
             try:
@@ -243,7 +268,7 @@ def _csv(name: str, file: File, where: str, columns: Sequence[str] | None) -> It
                         check_utf8=False,
                     ),
                 )
-                for row in islice(_rows_of_batches(reader, name, where), done, None):
+                for row in _rows_of_batches(reader, name, where, done):
                     done = row.number + 1
                     yield row
                 return
@@ -281,7 +306,9 @@ def _csv_header(name: str, file: File, where: str, delimiter: str) -> list[str]:
     return header
 
 
-def _parquet(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
+def _parquet(
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
+) -> Iterator[Row]:
     need_arrow("Parquet files", where)
     from pyarrow import parquet
 
@@ -289,29 +316,38 @@ def _parquet(name: str, file: File, where: str, columns: Sequence[str] | None) -
     with opened(file, where) as stream:
         table = parquet.ParquetFile(stream, buffer_size=BUFFER)
         chosen = _present(columns, table.schema_arrow.names, name, where)
+        first = before = 0
+        while first < table.num_row_groups:
+            rows = table.metadata.row_group(first).num_rows
+            if before + rows > start.row:
+                break
+            first, before = first + 1, before + rows
         # One group after the other: an iterator over several keeps what it has read.
         batches = (
             batch
-            for group in range(table.num_row_groups)
+            for group in range(first, table.num_row_groups)
             for batch in table.iter_batches(BATCH, [group], chosen, use_threads=False)
         )
-        yield from _rows_of_batches(batches, name, where)
+        yield from _rows_of_batches(batches, name, where, start.row, before)
 
 
-def _arrow(name: str, file: File, where: str, columns: Sequence[str] | None) -> Iterator[Row]:
+def _arrow(
+    name: str, file: File, where: str, columns: Sequence[str] | None, start: Start
+) -> Iterator[Row]:
     arrow = need_arrow("Arrow files", where)
     _not_compressed(file, where)
     with named_errors(file, where), opened(file, where) as stream:
-        start = stream.read(6)
+        magic = stream.read(6)
         stream.seek(0)
         source = arrow.memory_map(str(file)) if isinstance(file, Path) else stream
-        if start == b"ARROW1":  # the file format; `datasets` writes the stream format
+        if magic == b"ARROW1":  # the file format; `datasets` writes the stream format
             table = arrow.ipc.open_file(source)
             batches = (table.get_batch(index) for index in range(table.num_record_batches))
         else:
             table = batches = arrow.ipc.open_stream(source)
         chosen = _present(columns, table.schema.names, name, where)
-        yield from _rows_of_batches((batch.select(chosen) for batch in batches), name, where)
+        selected = (batch.select(chosen) for batch in batches)
+        yield from _rows_of_batches(selected, name, where, start.row)
 
 
 def _not_compressed(file: File, where: str) -> None:
@@ -348,10 +384,20 @@ def missing_column(where: str, name: str, column: str, have: Sequence[str]) -> s
     )
 
 
-def _rows_of_batches(batches: Any, name: str, where: str) -> Iterator[Row]:
-    """Rows of Arrow's record batches; values as Python has them, and bytes as text."""
-    number = 0
+def _rows_of_batches(
+    batches: Any, name: str, where: str, first: int, number: int = 0
+) -> Iterator[Row]:
+    """Rows of Arrow's record batches; values as Python has them, and bytes as text.
+
+    Arguments:
+        first: number of the first row that is wanted.
+        number: that of the first row of the batches.
+    """
     for batch in batches:
+        skipped = min(max(first - number, 0), batch.num_rows)
+        number += skipped
+        if skipped:
+            batch = batch.slice(skipped)
         names = batch.schema.names
         columns = [_values(column, name, number, where) for column in batch.columns]
         for row in zip(*columns, strict=True):
@@ -383,5 +429,5 @@ def _bytes_of(column: Any, index: int) -> object:
         return error.object
 
 
-_Reader = Callable[[str, File, str, Sequence[str] | None], Iterator[Row]]
+_Reader = Callable[[str, File, str, Sequence[str] | None, Start], Iterator[Row]]
 _READERS: dict[str, _Reader] = {JSONL: _json_lines, CSV: _csv, PARQUET: _parquet, ARROW: _arrow}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 from setpoint.config import SetpointError
-from setpoint.data.document import Document
+from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.files import File, inputs_of, opened
 from setpoint.data.sources.formats import text_files
-from setpoint.data.sources.records import read_rows
+from setpoint.data.sources.records import Start, read_rows
 from setpoint.data.sources.suffixes import TEXT, format_of
 from setpoint.data.sources.token_rows import row_documents
 
@@ -27,6 +30,7 @@ class TextSource:
     def __init__(self, config: Text, *, where: str = "data.sources") -> None:
         self.config = config
         self.where = where
+        self._parts: list[tuple[str, File]] = []
 
     def files(self) -> dict[str, File]:
         """The files to be read, by document name, sorted; nothing is opened.
@@ -57,7 +61,8 @@ class TextSource:
             if self.config.separator is None:
                 yield Document(name, self._read(file))
                 continue
-            for number, piece in enumerate(self._pieces(file, self.config.separator.encode())):
+            pieces = self._pieces(file, self.config.separator.encode())
+            for number, (piece, _) in enumerate(pieces):
                 divided = divided or number > 0
                 yield Document(f"{name}#{number:06d}", piece)
         if self.config.separator is not None and texts and not divided:
@@ -71,10 +76,48 @@ class TextSource:
         return self.config.format or format_of(str(file))
 
     def _records(self, name: str, file: File) -> Iterator[Document]:
+        return (document for document, _ in self._placed_records(name, file, Start()))
+
+    def _placed_records(self, name: str, file: File, start: Start) -> Iterator[Placed]:
         field, where = self.config.field, self.where
-        rows = read_rows(name, file, self._format(file), where=where, columns=(field,))
+        rows = read_rows(name, file, self._format(file), where=where, columns=(field,), start=start)
         for row in rows:
-            yield from row_documents(row, field, f"{where}.field")
+            for document in row_documents(row, field, f"{where}.field"):
+                yield document, partial(dict, row=row.number + 1, offset=row.behind)
+
+    def parts(self) -> Sequence[FileRecord]:
+        """The files, by their sizes; of URLs by what the service tells. See `StreamSource`.
+
+        Raises:
+            SetpointError: see `files`.
+        """
+        found: list[FileRecord] = []
+        self._parts = list(self.files().items())
+        for name, file in self._parts:
+            local = isinstance(file, Path)
+            size = file.stat().st_size if local else 0
+            # Of a copy the time is another one, and the content the same.
+            state = f"{size}" if local else file.state()
+            found.append(FileRecord(name, size, hashlib.sha256(state.encode()).hexdigest()))
+        return found
+
+    def read(self, part: int, place: Place) -> Iterator[Placed]:
+        """See `StreamSource`; Parquet and JSON Lines are found at once, others are read up to it.
+
+        Raises:
+            SetpointError: see `documents`.
+        """
+        name, file = self._parts[part]
+        start = Start(place.get("row", 0), place.get("offset", 0))
+        if self._format(file) != TEXT:
+            yield from self._placed_records(name, file, start)
+        elif self.config.separator is not None:
+            pieces = self._pieces(file, self.config.separator.encode(), start.offset)
+            for number, (piece, behind) in enumerate(pieces, start.row):
+                document = Document(f"{name}#{number:06d}", piece)
+                yield document, partial(dict, row=number + 1, offset=behind)
+        elif not start.row:
+            yield Document(name, self._read(file)), partial(dict, row=1)
 
     def _never_found(self, separator: str, count: int) -> str:
         which = "the file" if count == 1 else f"any of the {count} files"
@@ -95,18 +138,26 @@ class TextSource:
             raise self._not_utf8(file, data[error.start], error.start, error.reason) from error
         return data
 
-    def _pieces(self, file: File, separator: bytes) -> Iterator[bytes]:
-        """What stands between separators; the file is read block by block."""
+    def _pieces(self, file: File, separator: bytes, start: int = 0) -> Iterator[tuple[bytes, int]]:
+        """What stands between separators, with the offset behind; the file is read in blocks.
+
+        Arguments:
+            start: offset of the first piece; -1: behind the last one.
+        """
+        if start < 0:
+            return
         decoder = codecs.getincrementaldecoder("utf-8")()
-        rest, offset = b"", 0
-        with opened(file, f"{self.where}.paths") as stream:
+        rest, offset = b"", start
+        with opened(file, f"{self.where}.paths", start) as stream:
             while block := stream.read(BLOCK):
                 self._decode(decoder, file, block, offset)
                 offset += len(block)
                 *pieces, rest = (rest + block).split(separator)
-                yield from pieces
+                for piece in pieces:
+                    start += len(piece) + len(separator)
+                    yield piece, start
             self._decode(decoder, file, b"", offset)
-        yield rest
+        yield rest, -1
 
     def _decode(
         self, decoder: codecs.IncrementalDecoder, file: File, block: bytes, offset: int

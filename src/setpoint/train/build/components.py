@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
 from setpoint.data.feed import Feed
 from setpoint.data.loader import loader_options
-from setpoint.data.sequences import Sequences
+from setpoint.data.sequences import DataIdentity, Sequences
+from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window
 from setpoint.memory.apply import save_activations, save_state
@@ -70,7 +72,7 @@ class Components:
 
     world: World
     tokenizer: Tokenizer
-    corpora: tuple[Corpus, ...]
+    corpora: tuple[Corpus | Stream, ...]
     train: Sequences
     held_out: Windows | None
     feed: Feed
@@ -96,23 +98,28 @@ class Components:
 
 def data_line(job: Job, parts: Components) -> str:
     """What the data is, and how often the duration goes through it."""
-    train = parts.train.identity
-    count = len(train.files)
-    held_out = ""
+    corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
+    found, held_out = _streamed(parts.corpora), ""
     if parts.held_out is not None:
-        held_out = f", {short_count(parts.held_out.identity.tokens)} held out"
-    prepared = "" if train.prepared is None else f", from prepared data in {train.prepared}"
-    line = (
-        f"data: {count:,} document{'s' * (count != 1)}, "
-        f"{short_count(train.tokens)} tokens to train on{held_out}{prepared}"
-    )
-    notes = [line, *notes_of(parts.train)]
-    limited = [said for corpus in parts.corpora for said in corpus.limited]
+        tokens = "" if corpora else " tokens"
+        held_out = f", {short_count(len(parts.held_out.corpus.tokens))}{tokens} held out"
+    if corpora:
+        train = DataIdentity.joined([corpus.identity for corpus in corpora])
+        count = len(train.files)
+        prepared = "" if train.prepared is None else f", from prepared data in {train.prepared}"
+        found.append(
+            f"{count:,} document{'s' * (count != 1)}, "
+            f"{short_count(train.tokens or 0)} tokens to train on{held_out}{prepared}"
+        )
+    else:
+        found[-1] += held_out
+    notes = [f"data: {', '.join(found)}", *notes_of(parts.train)]
+    limited = [said for corpus in corpora for said in corpus.limited]
     if parts.held_out is not None:
         limited += parts.held_out.corpus.limited
     # An epoch is all windows once, each of which is a sequence of a step.
-    per_epoch = len(parts.train) / job.batch.global_size
-    for limit in job.duration.limits:
+    per_epoch = (parts.train.epoch_rows or 0) / job.batch.global_size
+    for limit in job.duration.limits if per_epoch else ():
         if limit.unit == "epochs":
             notes.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")
         elif limit.unit in ("steps", "tokens"):
@@ -120,6 +127,16 @@ def data_line(job: Job, parts: Components) -> str:
             steps = limit.count if limit.unit == "steps" else limit.count / tokens
             notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
     return "\n".join(["; ".join(notes), *(f"filter: {said}" for said in limited)])
+
+
+def _streamed(corpora: Sequence[Corpus | Stream]) -> list[str]:
+    """What is read while training runs."""
+    return [
+        f"{stream.name} streamed from {len(stream.parts):,} "
+        f"part{'s' * (len(stream.parts) != 1)} in blocks of {stream.buffer:,} documents"
+        for stream in corpora
+        if isinstance(stream, Stream)
+    ]
 
 
 def build_components(
@@ -220,7 +237,7 @@ def build_components(
         schedule=LearningRate(
             job.schedule,
             tokens_per_step=job.batch.global_size * job.batch.sequence_length,
-            epochs_per_step=job.batch.global_size / len(train),
+            epochs_per_step=job.batch.global_size / train.epoch_rows if train.epoch_rows else 0.0,
             phases=[
                 (steps_before(phase.start, job.batch), phase.lr_factor)
                 for phase in job.data.all_phases

@@ -12,6 +12,8 @@ from setpoint.data.packed import PackedSequences, build_packed
 from setpoint.data.place import place_in_words
 from setpoint.data.sampler import Sampler, ShuffledSampler
 from setpoint.data.sequences import Sequences
+from setpoint.data.stream import Stream
+from setpoint.data.streamed import build_streamed
 from setpoint.data.windows import training_windows
 from setpoint.model.config import Transformer
 from setpoint.train.batch import steps_before
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from setpoint.train.config import Job
 
 
-def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences, Sampler]:
+def build_training_data(job: Job, corpora: Sequence[Corpus | Stream]) -> tuple[Sequences, Sampler]:
     """Cut the training side into sequences, or pack it, and put them in order.
 
     Arguments:
@@ -41,13 +43,18 @@ def build_training_data(job: Job, corpora: Sequence[Corpus]) -> tuple[Sequences,
     _require_rows(job, limits)
     mixture = Mixture(names, members)
     size = job.batch.sequence_length if job.data.mixture.by == "tokens" else None
-    return mixture, MixtureSampler(names, samplers, phases_of(job), limits, len(mixture), size)
+    return mixture, MixtureSampler(
+        names, samplers, phases_of(job), limits, mixture.epoch_rows, size
+    )
 
 
-def _rows_of(job: Job, corpus: Corpus, name: str) -> tuple[Sequences, Sampler]:
+def _rows_of(job: Job, corpus: Corpus | Stream, name: str) -> tuple[Sequences, Sampler]:
     section, length = job.data.packing, job.batch.sequence_length
     seed = job.seed if job.data.seed is None else job.data.seed
     assert seed is not None
+    marked = isinstance(job.model, Transformer) and job.model.moe is not None
+    if isinstance(corpus, Stream):
+        return build_streamed(corpus, section, length=length, seed=seed, marked=marked)
     if section.method != "concatenate":
         return build_packed(
             corpus,
@@ -55,7 +62,7 @@ def _rows_of(job: Job, corpus: Corpus, name: str) -> tuple[Sequences, Sampler]:
             length=length,
             seed=seed,
             bucket=job.batch.global_size,
-            marked=isinstance(job.model, Transformer) and job.model.moe is not None,
+            marked=marked,
             name=name,
         )
     windows = training_windows(corpus, length, bool(section.isolate))
@@ -104,7 +111,9 @@ def where_in_data(job: Job, state: Mapping[str, Any]) -> str:
 
 def _limits_of(job: Job, members: Sequence[Sequences]) -> list[int | None]:
     return [
-        None if source.epochs is None else max(1, round(source.epochs * len(member)))
+        None
+        if source.epochs is None or member.epoch_rows is None
+        else max(1, round(source.epochs * member.epoch_rows))
         for source, member in zip(job.data.sources, members, strict=True)
     ]
 
@@ -117,6 +126,8 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
     rows, members = steps * job.batch.global_size, sequences.members
     phases = phases_of(job)
     if job.data.mixture.by == "tokens":
+        if job.data.streams:
+            return None
         # Of rows then, about.
         sizes = [each.row_tokens for each in members if isinstance(each, PackedSequences)]
         shares = [
@@ -128,8 +139,8 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
         ]
     planned = planned_rows(phases, _limits_of(job, members), rows)
     said = [
-        f"{name} {count / planned.total:.1%} ({round(count):,} sequences, "
-        f"{count / len(member):.3g} epochs)"
+        f"{name} {count / planned.total:.1%} ({round(count):,} sequences"
+        + (f", {count / member.epoch_rows:.3g} epochs)" if member.epoch_rows else ")")
         for name, member, count in zip(sequences.sources, members, planned.sources, strict=True)
     ]
     return ", ".join(said)

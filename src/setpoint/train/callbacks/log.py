@@ -91,7 +91,8 @@ class LogCallback(Callback):
                 step=at.step,
                 loss=row["mean_loss"],
                 tokens_per_second=row["tokens_per_second"],
-                seconds_left=at.seconds * (1 - done) / done,
+                # Of streamed data it is not known how much of an epoch is done.
+                seconds_left=at.seconds * (1 - done) / done if done else None,
                 mfu=row["mfu"],
                 fraction=done,
             )

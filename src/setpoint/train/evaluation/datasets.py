@@ -52,6 +52,9 @@ def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[
     """Look for documents that are both evaluated and trained on."""
     if not datasets:
         return
+    if train.identity.tokens is None:
+        yield "evaluation: whether its texts are trained on is not looked up in streamed data"
+        return
     if len(train.identity.files) > COMPARED:
         yield (
             f"evaluation: whether its texts are trained on is not looked up in "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from setpoint.config import SHORT, fingerprint
+from setpoint.data.corpus import Corpus
 from setpoint.data.ngram import ngram_baselines
 from setpoint.model.layers import count_parameters
 from setpoint.track.console import short_time
@@ -57,7 +58,8 @@ def print_summary(job: Job, outcome: Outcome, stream: TextIO | None = None) -> N
 def _print_baselines(job: Job, outcome: Outcome, bits: float, stream: TextIO | None) -> None:
     parts = outcome.parts
     assert parts.held_out is not None
-    counted = ngram_baselines(parts.corpora, eval_slice(job, parts.held_out.corpus))
+    corpora = [corpus for corpus in parts.corpora if isinstance(corpus, Corpus)]
+    counted = ngram_baselines(corpora, eval_slice(job, parts.held_out.corpus))
     rows = [
         ("unigram (how frequent is the byte)", f"{counted.unigram:.3f}"),
         ("bigram (given the byte before)", f"{counted.bigram:.3f}"),

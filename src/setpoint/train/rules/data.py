@@ -1,12 +1,13 @@
-"""Cross-section checks of `[data]`: the phases of a mixture."""
+"""Cross-section checks of `[data]`: the phases of a mixture, and what a stream cannot be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Problem
+from setpoint.config import Config, Problem, fields_of
 from setpoint.train.batch import steps_before
+from setpoint.units import Duration
 
 if TYPE_CHECKING:
     from setpoint.train.config import Job
@@ -35,3 +36,44 @@ def phase_problems(job: Job) -> Iterator[Problem]:
                 also=("duration",),
             )
         before, last = max(before, step), path
+
+
+def stream_problems(job: Job) -> Iterator[Problem]:
+    """Find what needs the length of an epoch, which is not known of streamed data."""
+    index = next(i for i, source in enumerate(job.data.sources) if source.is_streamed)
+    for path, counts in _in_epochs(job, ""):
+        if path.startswith("schedule."):
+            message = "is in epochs, and how many steps an epoch of streamed data has is not known"
+            valid = ("10000 steps", "1e9 tokens")
+        elif job.data.is_mixture:
+            message = "is in epochs, which have no end in a mixture with a streamed source"
+            valid = ("10000 steps", "1e9 tokens")
+        elif any(count != int(count) for count in counts):
+            message = "is part of an epoch, and of streamed data only the end of an epoch is known"
+            valid = ("1 epochs",)
+        else:
+            continue
+        also = ["duration"] if path == "schedule.horizon" else []
+        yield Problem(path, message, valid=valid,
+                      also=(*also, f"data.sources.{index}.streaming"))  # fmt: skip
+
+
+def _in_epochs(section: Config, path: str) -> Iterator[tuple[str, list[float]]]:
+    """The values that are counted in epochs, by their paths."""
+    for name in fields_of(section):
+        value = getattr(section, name)
+        items = value if isinstance(value, tuple) else (value,)
+        for number, item in enumerate(items):
+            here = f"{path}{name}.{number}" if isinstance(value, tuple) else f"{path}{name}"
+            if isinstance(item, Config):
+                yield from _in_epochs(item, f"{here}.")
+                continue
+            limits = item.limits if isinstance(item, Duration) else (item,)
+            counts = [x.count for x in limits if getattr(x, "unit", None) == "epochs"]
+            if counts:
+                yield here, counts
+
+
+def baselines_are_dead(_: Job) -> str:
+    """Say why no n-grams are counted."""
+    return "n-grams are counted in whole data, and a source is streamed"

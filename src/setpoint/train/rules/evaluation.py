@@ -88,7 +88,7 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
 def _held_out_tokens(data: Data) -> float | None:
     if data.validation:
         return _tokens(data.validation)
-    whole = _tokens(data.sources)
+    whole = None if data.streams else _tokens(data.sources)
     return None if whole is None else whole * data.held_out
 
 

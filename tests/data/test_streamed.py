@@ -1,0 +1,505 @@
+"""Streams: the rows of an oracle, in bounded memory, and the same after every resume."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import gzip
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from setpoint.config import SetpointError, resolve
+from setpoint.data.config import Data, Packing
+from setpoint.data.document import Document, FileRecord, Place, Placed
+from setpoint.data.feed import Feed
+from setpoint.data.keyed_random import shuffled
+from setpoint.data.mixture import Mixture, MixtureSampler, Phase
+from setpoint.data.place import place_in_words
+from setpoint.data.sources.config import Filter, HubDataset, Random, Text
+from setpoint.data.split import split_position
+from setpoint.data.stream import Stream, held_out_corpus, open_streams
+from setpoint.data.streamed import AHEAD, StreamedSequences, StreamSampler, build_streamed
+from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
+
+S, SEED, BUFFER = 24, 5, 6
+TOKENIZER = ByteTokenizer()
+FILES = 3
+TEXTS = [
+    [f"file {file} row {row} " + "xyz" * ((row * 7 + file) % 11) for row in range(8 + file)]
+    for file in range(FILES)
+]
+
+
+def write_jsonl(folder: Path) -> list[str]:
+    for file, texts in enumerate(TEXTS):
+        lines = [json.dumps({"text": text, "n": n}) for n, text in enumerate(texts)]
+        lines.insert(4, "")  # a blank line is counted
+        (folder / f"{file}.jsonl").write_text("\n".join(lines) + "\n")
+    return ["*.jsonl"]
+
+
+def write_gzip(folder: Path) -> list[str]:
+    for file, texts in enumerate(TEXTS):
+        lines = [json.dumps({"text": text}) for text in texts]
+        (folder / f"{file}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    return ["*.jsonl.gz"]
+
+
+def write_csv(folder: Path) -> list[str]:
+    for file, texts in enumerate(TEXTS):
+        with (folder / f"{file}.csv").open("w", newline="") as out:
+            rows = csv.writer(out)
+            rows.writerow(["n", "text"])
+            rows.writerows([n, text] for n, text in enumerate(texts))
+    return ["*.csv"]
+
+
+def write_parquet(folder: Path) -> list[str]:
+    for file, texts in enumerate(TEXTS):
+        parquet.write_table(pa.table({"text": texts}), folder / f"{file}.parquet", row_group_size=4)
+    return ["*.parquet"]
+
+
+def write_arrow(folder: Path) -> list[str]:
+    for file, texts in enumerate(TEXTS):
+        table = pa.table({"text": texts})
+        with pa.ipc.new_stream(str(folder / f"{file}.arrow"), table.schema) as out:
+            out.write_table(table, max_chunksize=4)
+    return ["*.arrow"]
+
+
+def write_divided(folder: Path) -> list[str]:
+    for file, texts in enumerate(TEXTS):
+        (folder / f"{file}.txt").write_text("\n--\n".join(texts))
+    return ["*.txt"]
+
+
+def write_whole(folder: Path) -> list[str]:
+    for file, texts in enumerate(TEXTS):
+        for row, text in enumerate(texts):
+            (folder / f"{file}-{row:02}.md").write_text(text)
+    return ["*.md"]
+
+
+FORMATS: dict[str, Callable[[Path], list[str]]] = {
+    "jsonl": write_jsonl,
+    "gzip": write_gzip,
+    "csv": write_csv,
+    "parquet": write_parquet,
+    "arrow": write_arrow,
+    "divided": write_divided,
+    "whole": write_whole,
+    "hub": write_parquet,
+}
+
+
+def section_of(kind: str, folder: Path) -> Text | HubDataset:
+    folder.mkdir(exist_ok=True)
+    patterns = FORMATS[kind](folder)
+    if kind == "hub":
+        return HubDataset(path=str(folder), streaming=True)
+    paths = tuple(f"{folder}/{pattern}" for pattern in patterns)
+    return Text(paths=paths, streaming=True, separator="\n--\n" if kind == "divided" else None)
+
+
+def stream_of(section: Any, held_out: float = 0.0, buffer: int = BUFFER) -> Stream:
+    (stream,) = open_streams(
+        resolve(Data(sources=(section,), held_out=held_out, shuffle_buffer=buffer)), TOKENIZER
+    )
+    return stream
+
+
+def open_stream(
+    section: Any, method: str = "concatenate", held_out: float = 0.0, **packing: Any
+) -> tuple[StreamedSequences, StreamSampler]:
+    stream = stream_of(section, held_out)
+    return build_streamed(stream, resolve(Packing(method=method, **packing)), length=S, seed=SEED)
+
+
+def take(pair: tuple[StreamedSequences, StreamSampler], count: int) -> list[list[list[int]]]:
+    """Inputs and targets of rows, without padding."""
+    sequences, sampler = pair
+    return rows_of(sequences.rows(sampler.take(count)))
+
+
+def rows_of(batch: Batch) -> list[list[list[int]]]:
+    found = []
+    for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        have = len(targets)
+        while targets[have - 1] == IGNORE_INDEX:
+            have -= 1
+        found.append([inputs[:have], targets[:have]])
+    return found
+
+
+def oracle_documents(
+    parts: Sequence[Sequence[str]], name: str, epoch: int, buffer: int = BUFFER
+) -> list[str]:
+    """The texts of an epoch in the order that the documentation describes."""
+    order = shuffled(f"parts/{SEED}/{name}/{epoch}", len(parts), np.arange(len(parts)))
+    texts = [text for part in order.tolist() for text in parts[part]]
+    found: list[str] = []
+    for number, first in enumerate(range(0, len(texts), buffer)):
+        block = texts[first : first + buffer]
+        key = f"blocks/{SEED}/{name}/{epoch}/{number}"
+        found += [block[i] for i in shuffled(key, len(block), np.arange(len(block))).tolist()]
+    return found
+
+
+def oracle_rows(
+    parts: Sequence[Sequence[str]], name: str, epochs: int, buffer: int = BUFFER
+) -> list[list[list[int]]]:
+    """Rows of epochs, each cut from all of its documents at once."""
+    rows: list[list[list[int]]] = []
+    for epoch in range(epochs):
+        tokens = [256]
+        for text in oracle_documents(parts, name, epoch, buffer):
+            tokens += [*text.encode(), 256]
+        windows = [tokens[at : at + S + 1] for at in range(0, len(tokens) - S, S + 1)]
+        rows += [[window[:-1], window[1:]] for window in windows]
+    return rows
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_rows_are_those_of_all_documents_at_once(kind: str, tmp_path: Path) -> None:
+    section = section_of(kind, tmp_path / "data")
+    parts = [[text] for texts in TEXTS for text in texts] if kind == "whole" else TEXTS
+    expected = oracle_rows(parts, section.name, epochs=3)
+    pair = open_stream(section)
+    assert take(pair, len(expected)) == expected
+    assert pair[1].epoch == 3.0
+    assert len(pair[1].take(0)) == 0
+    pair[1].forget()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_resume_at_each_row_goes_on_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
+    section = section_of(kind, tmp_path / "data")
+    parts = [[text] for texts in TEXTS for text in texts] if kind == "whole" else TEXTS
+    count = len(oracle_rows(parts, section.name, epochs=1)) + 6
+    whole = open_stream(section)
+    rows = take(whole, count + 3)
+    first = open_stream(section)
+    for done in range(count):
+        state = json.loads(json.dumps(first[1].state_dict()))
+        again = open_stream(section)
+        again[1].load_state_dict(state)
+        assert take(again, 3) == rows[done : done + 3], done
+        assert again[1].epoch == (1.0 if done + 3 >= count - 6 else 0.0)
+        take(first, 1)
+        again[1].forget()
+    first[1].forget()
+    whole[1].forget()
+
+
+METHODS: list[tuple[str, dict[str, Any]]] = [
+    ("concatenate", {"isolate": True}),
+    ("next_fit", {"group_size": 4}),
+    ("first_fit_decreasing", {}),
+    ("first_fit_decreasing", {"group_size": 4, "too_long": "drop"}),
+    ("none", {"too_long": "truncate", "pad_to_multiple_of": 8}),
+]
+
+
+@pytest.mark.parametrize(("method", "packing"), METHODS)
+def test_packed_rows_hold_each_document_once_and_resume_at_each_row(
+    method: str, packing: dict[str, Any], tmp_path: Path
+) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+    whole = open_stream(section, method, **packing)
+    rows: list[Any] = []
+    seen: list[bytes] = []
+    while whole[1].epoch < 2:
+        state = whole[1].state_dict()
+        taken = whole[1].take(1)
+        batch = whole[0].rows(taken)
+        assert batch.documents is not None or method == "none"
+        if whole[1].epoch < 1:
+            seen += texts_in(batch)
+        rows.append((state, rows_of(batch)[0], batch.documents))
+    for done, (state, _, _) in enumerate(rows):
+        again = open_stream(section, method, **packing)
+        again[1].load_state_dict(json.loads(json.dumps(state)))
+        found = take(again, min(2, len(rows) - done))
+        assert found == [row for _, row, _ in rows[done : done + 2]]
+        again[1].forget()
+    if method != "concatenate" and packing.get("too_long", "split") == "split":
+        short = [text.encode() for texts in TEXTS for text in texts if len(text) < S]
+        assert sorted(text for text in seen if text in short) == sorted(short)
+    whole[1].forget()
+
+
+def texts_in(batch: Batch) -> list[bytes]:
+    """The documents of packed rows, as far as they are whole."""
+    found: list[bytes] = []
+    for inputs, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        piece: list[int] = []
+        for source, target in zip(inputs, targets, strict=True):
+            if target == IGNORE_INDEX:
+                break
+            if source == 256:
+                piece = []
+            if target == 256:
+                found.append(bytes(piece))
+            elif target < 256:
+                piece.append(target)
+    return found
+
+
+def count_all(batch: Batch) -> Count:
+    return Count(float(batch.target_tokens), batch.tokens, batch.target_tokens, batch.target_bytes)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_do_not_depend_on_ranks_workers_or_micro_batches(
+    workers: int, tmp_path: Path
+) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+
+    def feed(rank: int, ranks: int, micro: int, workers: int) -> Feed:
+        sequences, sampler = open_stream(section)
+        return Feed(
+            sequences, sampler, count_all, micro_size=micro, accumulation=4 // micro // ranks,
+            data_rank=rank, data_size=ranks, workers=workers,
+        )  # fmt: skip
+
+    one = feed(0, 1, 4, 0)
+    expected = [rows_of(one.take().batches[0]) for _ in range(9)]
+    two = [feed(rank, 2, 1, workers) for rank in range(2)]
+    for number in range(5):
+        steps = [each.take().batches for each in two]
+        found = [rows_of(batch)[0] for pair in zip(*steps, strict=True) for batch in pair]
+        assert found == expected[number]
+    state = json.loads(json.dumps(two[1].state_dict()))
+    assert state == two[0].state_dict()
+    for each in (*two, one):
+        each.close()
+    last = feed(0, 1, 2, 2 - workers)
+    last.load_state_dict(state)
+    for number in range(5, 9):
+        assert [row for batch in last.take().batches for row in rows_of(batch)] == expected[number]
+    last.close()
+
+
+class Endless:
+    """A stream without end, that counts what was read of it."""
+
+    def __init__(self, wrong: int | None = None) -> None:
+        self.read_rows = 0
+        self.wrong = wrong
+
+    def parts(self) -> Sequence[FileRecord]:
+        return [FileRecord("endless/tap", 0, "")]
+
+    def read(self, part: int, place: Place) -> Iterator[Placed]:
+        number = place.get("row", 0)
+        while True:
+            if number == self.wrong:
+                raise SetpointError(f"endless/tap, row {number + 1} is broken")
+            self.read_rows += 1
+            document = Document(f"endless/tap#{number}", b"a text of some length %d" % number)
+            number += 1
+            yield document, lambda number=number: {"row": number}
+
+
+def endless(source: Endless, buffer: int) -> tuple[StreamedSequences, StreamSampler]:
+    section = resolve(Text(name="endless", paths=("x",), streaming=True))
+    stream = Stream(
+        section, "data.sources.0", source, tuple(source.parts()), TOKENIZER, 0.0, buffer
+    )
+    return build_streamed(stream, resolve(Packing()), length=S, seed=SEED)
+
+
+def test_of_an_endless_stream_a_block_is_held_and_a_few_rows(tmp_path: Path) -> None:
+    source, buffer = Endless(), 50
+    pair = endless(source, buffer)
+    before = held()
+    most = 0
+    for _ in range(40):
+        take(pair, 25)
+        most = max(most, held() - before)
+    assert source.read_rows > 1000 > 4 * most
+    assert most <= buffer + 2  # with the one that is cut, and the one that was read last
+    assert pair[1]._ahead is not None
+    assert len(pair[1]._ahead.ready) <= AHEAD
+    pair[1].forget()
+
+
+def held() -> int:
+    return sum(type(each) is Document for each in gc.get_objects())
+
+
+def test_the_first_row_needs_one_block_and_closing_ends_the_thread() -> None:
+    source = Endless()
+    pair = endless(source, 300)
+    before = threading.active_count()
+    take(pair, 1)
+    assert threading.active_count() == before + 1
+    pair[1].forget()
+    assert threading.active_count() == before
+    assert source.read_rows <= 300 + 2 * AHEAD
+    take(pair, 1)  # opened again
+    assert pair[1].state_dict()["index"] == 2
+    pair[1].forget()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_comes_with_its_row_after_all_rows_before_it(workers: int) -> None:
+    source = Endless(wrong=40)
+    sequences, sampler = endless(source, 10)
+    good = oracle_rows([[f"a text of some length {n}" for n in range(40)]], "endless", 1, 10)
+    feed = Feed(sequences, sampler, count_all, micro_size=1, workers=workers)
+    for row in good:
+        assert rows_of(feed.take().batches[0]) == [row]
+    with pytest.raises(SetpointError, match=r"endless/tap, row 41 is broken"):
+        feed.take()
+    feed.close()
+
+
+def test_a_wrong_row_of_a_file_is_named(tmp_path: Path) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+    for path in (tmp_path / "data").glob("*.jsonl"):
+        path.write_text(path.read_text() + '{"txt": "no text"}\n')
+    pair = open_stream(section)
+    with pytest.raises(SetpointError, match=r"text/\d.jsonl, line \d+ has no field 'text'"):
+        take(pair, 1000)
+    pair[1].forget()
+
+
+def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+    first = open_stream(section)
+    take(first, 8)
+    first[1].forget()
+    state = first[1].state_dict()
+    part = state["block"]["from"]["file"]
+    assert part in place_in_words(state)
+    assert state["next"]["document"] in place_in_words(state)
+    path = tmp_path / "data" / Path(part).name
+    text = path.read_text()
+    path.write_text(text.replace("xyz", "zyx"))  # of the same size
+    again = open_stream(section)
+    again[1].load_state_dict(state)
+    with pytest.raises(SetpointError, match=f"documents from {part}, row .* are not those"):
+        take(again, 1)
+    again[1].forget()
+    again[1].load_state_dict(state, other_data=True)
+    assert len(take(again, 3)) == 3
+    again[1].forget()
+    path.write_text(text + "\n")  # of another size
+    with pytest.raises(SetpointError, match="recorded with corpus digest"):
+        open_stream(section)[1].load_state_dict(state)
+    path.unlink()
+    gone = open_stream(section)
+    with pytest.raises(SetpointError, match="recorded with corpus digest"):
+        gone[1].load_state_dict(state)
+    gone[1].load_state_dict(state, other_data=True)
+    take(gone, 1)
+    assert gone[1].state_dict()["epoch"] == 1
+    gone[1].forget()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 6}, "seed: "),
+        ({"shuffle_buffer": 7}, "data.shuffle_buffer: "),
+        ({"method": "next_fit"}, "data.packing.method: "),
+        ({"block": 3}, "data loader state: "),
+        ({"next": {"item": -1}}, "data loader state: "),
+    ],
+)
+def test_a_state_of_another_stream_is_refused(
+    change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    sampler = open_stream(section_of("jsonl", tmp_path / "data"))[1]
+    with pytest.raises(SetpointError) as caught:
+        sampler.load_state_dict({**sampler.state_dict(), **change})
+    assert str(caught.value).startswith(named)
+
+
+def test_documents_are_held_out_by_the_hash_of_their_names(tmp_path: Path) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+    stream = stream_of(section, held_out=0.3)
+    held_out = held_out_corpus([stream], TOKENIZER)
+    names = [document.name for document, _ in stream.documents(range(FILES))]
+    both = [document.name for document, _ in stream.both_sides(range(FILES))]
+    assert sorted([*names, *(file.name for file in held_out.files)]) == sorted(both)
+    assert all(split_position(name) >= 0.3 for name in names)
+    with pytest.raises(SetpointError, match=r"held_out: 1e-06 holds out none of the first 27 doc"):
+        held_out_corpus([stream_of(section, held_out=1e-6)], TOKENIZER)
+
+
+def test_filters_are_applied_while_reading(tmp_path: Path) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+    section.filter = Filter(shortest=20, longest=30)
+    parts = [[text for text in texts if 20 <= len(text) <= 30] for texts in TEXTS]
+    expected = oracle_rows(parts, "text", epochs=2)
+    assert take(open_stream(section), len(expected)) == expected
+    section.filter = Filter(longest=3)
+    with pytest.raises(SetpointError, match="hold less than one row"):
+        take(open_stream(section), 1)
+
+
+def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Path) -> None:
+    section = section_of("jsonl", tmp_path / "data")
+
+    def build() -> tuple[Mixture, MixtureSampler]:
+        pairs = [open_stream(section), endless(Endless(), 10)]
+        mixture = Mixture(["text", "endless"], [sequences for sequences, _ in pairs])
+        samplers = [sampler for _, sampler in pairs]
+        phases = [Phase(0, (0.25, 0.75))]
+        assert mixture.epoch_rows is None
+        return mixture, MixtureSampler(
+            mixture.sources, samplers, phases, [None, None], mixture.epoch_rows
+        )
+
+    mixture, sampler = build()
+    first = mixture.rows(sampler.take(40))
+    assert first.source is not None
+    assert np.bincount(first.source.numpy()).tolist() == [10, 30]
+    state = json.loads(json.dumps(sampler.state_dict()))
+    assert "endless 75.0% (epoch 1, after 30 sequences, in the documents" in place_in_words(state)
+    rest = rows_of(mixture.rows(sampler.take(9)))
+    other, again = build()
+    again.load_state_dict(state)
+    assert rows_of(other.rows(again.take(9))) == rest
+    sampler.forget()
+    again.forget()
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"sources": ("text", "random")}, "sources.0.streaming"),
+        ({"sources": ("text 1 2", "random 1"), "held_out": 0.0}, "sources.0.epochs"),
+        ({"sources": ("text 1", "random 1")}, "held_out"),
+        ({"packing": Packing(method="none", length_buckets=True)}, "packing.length_buckets"),
+        ({"validation": ("text",)}, "validation.0.streaming"),
+        ({"sources": ("random",), "shuffle_buffer": 5}, "shuffle_buffer"),
+    ],
+)
+def test_what_does_not_go_with_a_stream_is_refused(fields: dict[str, Any], path: str) -> None:
+    def source(text: str) -> Any:
+        kind, *numbers = text.split()
+        weight, epochs = [*map(float, numbers), None, None][:2]
+        if kind == "random":
+            return Random(weight=weight)
+        return Text(paths=("x",), streaming=True, weight=weight, epochs=epochs)
+
+    given = {"sources": ("text",), **fields}
+    for name in ("sources", "validation"):
+        if name in given:
+            given[name] = tuple(map(source, given[name]))
+    with pytest.raises(SetpointError) as caught:
+        resolve(Data(**given))
+    assert path in str(caught.value)
