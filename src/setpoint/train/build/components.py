@@ -18,7 +18,7 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
 from setpoint.data.feed import Feed
 from setpoint.data.loader import loader_options
-from setpoint.data.sequences import DataIdentity, Sequences
+from setpoint.data.sequences import CountedSequences, DataIdentity, Sequences
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizers.tokenizer import Tokenizer
 from setpoint.data.windows import Windows, evaluation_windows, require_one_window
@@ -216,7 +216,7 @@ def build_components(
     eval_feed = None
     if job.evaluation is not None:
         assert held_out is not None
-        texts: dict[str, Sequences] = {HELD_OUT: held_out, **eval_sets}
+        texts: dict[str, CountedSequences] = {HELD_OUT: held_out, **eval_sets}
         eval_feed = EvaluationFeed(
             {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
             micro_size=job.batch.micro_size,
