@@ -122,7 +122,9 @@ def open_stream(
     section: Any, method: str = "concatenate", held_out: float = 0.0, **packing: Any
 ) -> tuple[StreamedSequences, StreamSampler]:
     stream = stream_of(section, held_out)
-    return build_streamed(stream, resolve(Packing(method=method, **packing)), length=S, seed=SEED)
+    return build_streamed(
+        stream, resolve(Packing(**{"method": method, **packing})), length=S, seed=SEED
+    )
 
 
 def take(pair: tuple[StreamedSequences, StreamSampler], count: int) -> list[list[list[int]]]:
@@ -256,7 +258,7 @@ def texts_in(batch: Batch) -> list[bytes]:
 
 
 def count_all(batch: Batch) -> Count:
-    return Count(float(batch.target_tokens), batch.tokens, batch.target_tokens, batch.target_bytes)
+    return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
