@@ -183,6 +183,8 @@ class Blocks:
         name = document.name.encode("utf-8", "surrogateescape")
         self.hash.update(f"{len(name)} {len(document.data)} ".encode() + name)
         self.hash.update(document.data)
+        for part in (document.tokens, document.trained):
+            self.hash.update(b"" if part is None else np.ascontiguousarray(part).data)
         return True
 
     def next(self) -> Block | None:

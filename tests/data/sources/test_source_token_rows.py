@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.corpus import documents_of
-from setpoint.data.document import Document
+from setpoint.data.document import Document, StreamSource
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 
@@ -152,3 +152,21 @@ def test_prepared_and_packed_as_any_other(tmp_path: Path) -> None:
     assert there.train[0].trained is not None
     np.testing.assert_array_equal(here.train[0].tokens[:], there.train[0].tokens[:])
     np.testing.assert_array_equal(here.train[0].trained[:], there.train[0].trained[:])
+
+
+@pytest.mark.parametrize("kind", [jsonl, columns, streamed])
+def test_a_stream_goes_on_within_a_packed_row(tmp_path: Path, kind: Kind) -> None:
+    (tmp_path / "rows").mkdir()
+    section = kind(tmp_path / "rows", [*ROWS, ROWS[0]])
+
+    def source() -> StreamSource:
+        made = resolve(section).build(where="data.sources.0")
+        made.parts()
+        return made
+
+    found = [(d.name, dict(behind())) for d, behind in source().read(0, {})]
+    names = [name for name, _ in found]
+    assert [name.rpartition("#")[2] for name in names][2:4] == ["000002.0", "000002.1"]
+    for number, (_, place) in enumerate(found, start=1):
+        kept = json.loads(json.dumps(place))
+        assert [d.name for d, _ in source().read(0, kept)] == names[number:]

@@ -13,8 +13,8 @@ from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.files import EXTRA, inputs_of
 from setpoint.data.sources.hub_files import folder_of, is_saved, path_problems
-from setpoint.data.sources.records import Row, missing_column, top_columns
-from setpoint.data.sources.token_rows import row_documents
+from setpoint.data.sources.records import Row, holds_tokens, missing_column, top_columns
+from setpoint.data.sources.token_rows import placed_documents, row_documents
 
 REASONS = {
     "DatasetNotFoundError": "there is no such data set on the hub, or it is private or gated and "
@@ -100,8 +100,10 @@ class HubDatasetSource:
             shard.load_state_dict(place["shard"])
         field, where = self.config.field, f"{self.where}.field"
         for row in self._read(shard, self._part_name(part), place.get("row", 0)):
-            for document in row_documents(row, field, where):
-                yield document, partial(_behind, row.number + 1, shard)
+            behind = partial(_behind, row.number + 1, shard)
+            yield from placed_documents(row, field, where, place, behind)
+            # The state of the library is looked at only where a row may hold several documents.
+            place = behind() if holds_tokens(field) else {}
 
     def _part_name(self, part: int) -> str:
         return f"{self.config.name}/{self.config.split}/{part:05d}"

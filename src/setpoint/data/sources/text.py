@@ -15,7 +15,7 @@ from setpoint.data.sources.files import File, inputs_of, opened
 from setpoint.data.sources.formats import text_files
 from setpoint.data.sources.records import Start, read_rows
 from setpoint.data.sources.suffixes import TEXT, format_of
-from setpoint.data.sources.token_rows import row_documents
+from setpoint.data.sources.token_rows import placed_documents
 
 BLOCK = 1 << 20  # bytes of a file that are read at a time where a separator divides it
 
@@ -76,14 +76,16 @@ class TextSource:
         return self.config.format or format_of(str(file))
 
     def _records(self, name: str, file: File) -> Iterator[Document]:
-        return (document for document, _ in self._placed_records(name, file, Start()))
+        return (document for document, _ in self._placed_records(name, file, {}))
 
-    def _placed_records(self, name: str, file: File, start: Start) -> Iterator[Placed]:
+    def _placed_records(self, name: str, file: File, place: Place) -> Iterator[Placed]:
         field, where = self.config.field, self.where
+        start = Start(place.get("row", 0), place.get("offset", 0))
         rows = read_rows(name, file, self._format(file), where=where, columns=(field,), start=start)
         for row in rows:
-            for document in row_documents(row, field, f"{where}.field"):
-                yield document, partial(dict, row=row.number + 1, offset=row.behind)
+            behind = partial(dict, row=row.number + 1, offset=row.behind)
+            yield from placed_documents(row, field, f"{where}.field", place, behind)
+            place = behind()
 
     def parts(self) -> Sequence[FileRecord]:
         """The files, by their sizes; of URLs by what the service tells. See `StreamSource`.
@@ -110,7 +112,7 @@ class TextSource:
         name, file = self._parts[part]
         start = Start(place.get("row", 0), place.get("offset", 0))
         if self._format(file) != TEXT:
-            yield from self._placed_records(name, file, start)
+            yield from self._placed_records(name, file, place)
         elif self.config.separator is not None:
             pieces = self._pieces(file, self.config.separator.encode(), start.offset)
             for number, (piece, behind) in enumerate(pieces, start.row):

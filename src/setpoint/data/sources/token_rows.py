@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.document import Document
+from setpoint.data.document import Document, Place, Placed
 from setpoint.data.sources.records import (
     BESIDE,
     TOKENS,
@@ -79,6 +80,24 @@ def row_documents(row: Row, field: str, where: str) -> Iterator[Document]:
             f"{', '.join(BESIDE)} of the same length; leave such rows out."
         ) from error
     yield from found.documents(row.name)
+
+
+def placed_documents(
+    row: Row, field: str, where: str, before: Place, behind: Callable[[], Place]
+) -> Iterator[Placed]:
+    """The documents of a row of a stream, with the place behind each.
+
+    Arguments:
+        before: the place of the row, from where on `skip` of its documents were read already.
+        behind: tells the place behind the row.
+
+    Raises:
+        SetpointError: see `row_documents`.
+    """
+    documents = list(row_documents(row, field, where))
+    for number, document in enumerate(documents[before.get("skip", 0) :], before.get("skip", 0)):
+        last = number == len(documents) - 1
+        yield document, behind if last else partial(dict, before, skip=number + 1)
 
 
 def read_tokens(row: Mapping[str, Any]) -> TokenizedRow:
