@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Packing
+from setpoint.data.config import Mixture as Mixed
 from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.feed import Feed
 from setpoint.data.keyed_random import shuffled
@@ -32,6 +33,7 @@ from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 
 S, SEED, BUFFER = 24, 5, 6
 TOKENIZER = ByteTokenizer()
+NEXT_FIT = Packing(method="next_fit")
 FILES = 3
 TEXTS = [
     [f"file {file} row {row} " + "xyz" * ((row * 7 + file) % 11) for row in range(8 + file)]
@@ -485,6 +487,10 @@ def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Pat
         ({"sources": ("text", "random")}, "sources.0.streaming"),
         ({"sources": ("text 1 2", "random 1"), "held_out": 0.0}, "sources.0.epochs"),
         ({"sources": ("text 1", "random 1")}, "held_out"),
+        (
+            {"sources": ("text 1",), "mixture": Mixed(by="tokens"), "packing": NEXT_FIT},
+            "mixture.by",
+        ),
         ({"packing": Packing(method="none", length_buckets=True)}, "packing.length_buckets"),
         ({"validation": ("text",)}, "validation.0.streaming"),
         ({"sources": ("random",), "shuffle_buffer": 5}, "shuffle_buffer"),

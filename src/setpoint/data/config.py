@@ -400,6 +400,13 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
                 )
         if not streams:
             return
+        if self.is_mixture and self.mixture.by == "tokens":
+            yield Problem(
+                "mixture.by",
+                "needs the tokens of the next row, and those of a streamed source are not known",
+                valid=("sequences",),
+                also=("sources",),
+            )
         if self.packing.length_buckets:
             yield Problem(
                 "packing.length_buckets",
