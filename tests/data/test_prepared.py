@@ -506,3 +506,10 @@ def test_what_filters_left_out_is_said_of_prepared_data_too(tmp_path: Path) -> N
         found = corpora(data, ByteTokenizer())
         assert_all_same(expected, found)
         assert found.train[0].limited == expected.train[0].limited
+
+
+def test_a_cache_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    data = data_of(tmp_path / "file", [SMALL])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"data\.prepare\.folder: .*file is no folder"):
+        corpora(data, ByteTokenizer())

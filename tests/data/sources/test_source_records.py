@@ -122,7 +122,7 @@ def rows_with(number: int, row: Any) -> list[Any]:
     [
         ({"txt": "a"}, "text/a.jsonl, line 17,301 has no field 'text'; its fields are txt"),
         ({"text": None}, "text/a.jsonl, line 17,301: 'text' is null, not a str"),
-        ({"text": 5}, "text/a.jsonl, line 17,301: 'text' is 5, a int, not a str"),
+        ({"text": 5}, "text/a.jsonl, line 17,301: 'text' is 5 (int), not a str"),
         ({"text": "\ud800x"}, r"text/a.jsonl, line 17,301: character 0 is '\ud800', half of a"),
         ([1], "text/a.jsonl, line 17,301 is a list, not a JSON object"),
     ],
@@ -157,6 +157,7 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
         ("a.jsonl", b"", "holds no rows"),
         ("a.jsonl", b"\n\n", "holds no rows"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 is not JSON: Expecting value"),
+        ("a.jsonl", b'{"text": "a"}\n{"te', "Unterminated string starting at character 2"),
         ("a.jsonl", b'[\n{"text": "a"}\n]', "line 1 is not JSON(.|\n)*jq -c"),
         (
             "a.jsonl",

@@ -78,6 +78,7 @@ def test_files_of_a_server(tmp_path: Path, server: str) -> None:
 
 
 def test_a_server_that_does_not_answer() -> None:
+    pytest.importorskip("aiohttp")
     with pytest.raises(SetpointError, match=r"a\.txt' cannot be listed: .*127\.0\.0\.1:9"):
         read("http://127.0.0.1:9/a.txt")
 

@@ -133,7 +133,7 @@ def test_tokens_beyond_the_vocabulary_are_named(tmp_path: Path, kind: Kind) -> N
 def test_a_list_of_another_field_is_no_text(tmp_path: Path) -> None:
     jsonl(tmp_path, [{"text": [1]}])
     with pytest.raises(
-        SetpointError, match=r"'text' is \[1\], a list, not a str\.\nValid: .*input"
+        SetpointError, match=r"'text' is \[1\] \(list\), not a str\.\nValid: .*input"
     ):
         documents(Text(paths=(f"{tmp_path}/a.jsonl",)))
 

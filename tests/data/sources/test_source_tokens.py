@@ -11,6 +11,7 @@ import pytest
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
+from setpoint.data.prepared.names import KIND, MANIFEST
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import TokensSource
 from setpoint.data.tokenizers.tokenizer import Tokenizer
@@ -113,7 +114,7 @@ def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
         (np.array([[1]]), "with shape (1, 1)"),
         (np.array([], np.uint16), "with shape (0,)"),
         (np.array([9, 9], np.uint16), "holds no tokens but separators"),
-        (np.array([{}], dtype=object), "cannot read"),
+        (np.array([{}], dtype=object), "holds an array of |O"),
         (np.array([1, 0, 2, 0, 3, 0, 4, 0], np.uint16), "every second token"),
     ],
 )
@@ -127,10 +128,34 @@ def test_a_shard_cut_short(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(IDS, np.uint16))
     data = (tmp_path / "a.npy").read_bytes()
     (tmp_path / "a.npy").write_bytes(data[:-3])
-    assert "cannot read" in refusal(tmp_path / "a.npy")
+    assert "cut short: it holds 8 of the 10 tokens" in refusal(tmp_path / "a.npy")
+    (tmp_path / "a.npy").write_bytes(data[:20])
+    assert "the header of" in refusal(tmp_path / "a.npy")
+    (tmp_path / "a.npy").write_bytes(b"x" * 99)
+    assert "is no .npy file" in refusal(tmp_path / "a.npy")
     (tmp_path / "a.bin").write_bytes(b"123")
     assert "it is cut short, or of another dtype" in refusal(
         tmp_path / "a.bin", token_dtype="uint16"
     )
     (tmp_path / "a.bin").write_bytes(b"")
     assert "a.bin is empty" in refusal(tmp_path / "a.bin", token_dtype="uint16")
+
+
+@pytest.mark.parametrize("name", ["cut.npy", "floats.npy", "pair.bin"])
+def test_check_looks_at_headers_and_indices(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "cut.npy", np.array(IDS, np.uint16))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "cut.npy").read_bytes()[:-3])
+    np.save(tmp_path / "floats.npy", np.array([1.0]))
+    write_index(tmp_path / "pair", IDS[:-1], [len(IDS)], [0, 1])
+    tokens = Tokens(paths=(f"{tmp_path}/{name}",))
+    (problem,) = verify(resolve(tokens), ("files",)).problems
+    assert problem.path == "paths" and name in str(problem)
+
+
+def test_a_cache_of_prepared_data_is_no_folder_of_tokens(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "one"
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(f'{{"kind": "{KIND}"}}')
+    np.save(folder / "train.npy", np.array(IDS, np.uint16))
+    said = refusal(tmp_path / "cache")
+    assert "one in it is prepared data" in said and f"paths = ['{folder}']" in said

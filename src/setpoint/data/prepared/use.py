@@ -368,6 +368,8 @@ def locked(root: Path, name: str) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
+        if isinstance(error, (FileExistsError, NotADirectoryError)):
+            raise RunError(f"data.prepare.folder: {root} is no folder") from error
         raise RunError(f"data.prepare.folder: {path}: {error.strerror}") from error
     try:
         waits = False

@@ -147,7 +147,7 @@ class ChatTemplate:
                 **self.variables,
             )
         except Exception as error:  # a template can raise whatever Python can
-            reason = str(error) or type(error).__name__
+            reason = str(error).rstrip(".") or type(error).__name__
             raise RowError(f"{self.title} raises: {reason}") from error
         return _without_marks(text)
 

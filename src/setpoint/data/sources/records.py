@@ -147,7 +147,7 @@ def text_at(row: Row, field: str, where: str) -> str:
         shown = "null"
     else:
         shown = repr(value)
-        shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'}, a {type(value).__name__}"
+        shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'} ({type(value).__name__})"
     raise SetpointError(
         f"{where}: {row.place}: {field!r} is {shown}, not a str.\n"
         f"Valid: a field that holds a text in every row, or {TOKENS} for tokens."
@@ -221,7 +221,7 @@ def _not_json(where: str, name: str, number: int, text: str, error: Exception) -
     if isinstance(error, RecursionError):
         reason = "its values are nested too deep"
     elif isinstance(error, json.JSONDecodeError):
-        reason = f"{error.msg} at character {error.pos + 1:,}"
+        reason = f"{error.msg.removesuffix(' at')} at character {error.pos + 1:,}"
     else:
         reason = str(error).partition(";")[0]
     start = text.lstrip()[:1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -27,11 +28,14 @@ WIDTHS = {"uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "int64": 8}
 MAGIC = {20240520: "uint16", 20240801: "uint32"}
 HEADER = 256 * 4
 INDEX_MAGIC = b"MMIDIDX\x00\x00"
+NPY_MAGIC = b"\x93NUMPY"
+LONG_INDEX = 1 << 20  # bytes of an index from which only training reads it
 # Megatron's codes; 6 and 7 are floating point.
 _HUB = re.compile(
     r"hf://datasets/(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w.%-]+))?"
     r"(/(?P<inside>.*?))?/*"
 )
+_NPY_DTYPE = re.compile(r"[<>|=][ui](?P<width>[1248])")
 INDEX_TYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
@@ -70,6 +74,13 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> Found:
                 "memory.\nValid: a path on this machine, to which they are copied; "
                 "hf://datasets/owner/name, which is downloaded."
             )
+    parents = {file.parent for file in found.files.values() if isinstance(file, Path)}
+    inside = sorted(str(parent) for parent in parents if is_prepared(parent))
+    if inside and field not in found.errors:
+        found.errors[field] = SetpointError(
+            f"{field}: {inside[0]} in it is prepared data.\n"
+            f"Valid: that folder itself, paths = ['{inside[0]}']."
+        )
     wrong = [file for file in found.files.values() if not _is_wanted(file)]
     if wrong and field not in found.errors:
         found.errors[field] = SetpointError(
@@ -177,6 +188,54 @@ def layout_of(path: Path, dtype: str | None, where: str) -> Layout:
     return found
 
 
+def check_npy(path: Path, dtype: str | None, where: str) -> None:
+    """Look at the header of a `.npy` file.
+
+    Raises:
+        SetpointError: it is no row of whole numbers, of another dtype, or cut short.
+    """
+    with path.open("rb") as file:
+        start = file.read(8)
+        wide = start[6:7] >= b"\x02"
+        length = file.read(4 if wide else 2)
+        if not start.startswith(NPY_MAGIC) or len(length) != (4 if wide else 2):
+            raise SetpointError(f"{where}.paths: {path} is no .npy file.\nValid: a whole file.")
+        header = file.read(struct.unpack("<I" if wide else "<H", length)[0]).decode("latin-1")
+        offset = file.tell()
+    try:
+        facts = ast.literal_eval(header.strip())
+        kind, shape = facts["descr"], tuple(int(size) for size in facts["shape"])
+    except (ValueError, SyntaxError, LookupError, TypeError):
+        raise SetpointError(
+            f"{where}.paths: the header of {path} cannot be read.\nValid: a whole file."
+        ) from None
+    found = _NPY_DTYPE.fullmatch(kind) if isinstance(kind, str) else None
+    if found is None or len(shape) != 1 or not shape[0]:
+        shown = _dtype_name(kind) if isinstance(kind, str) else "records"
+        raise SetpointError(
+            f"{where}.paths: {path} holds an array of {shown} with shape {shape}.\n"
+            "Valid: token ids in a row: whole numbers, one dimension, not empty."
+        )
+    name, width = _dtype_name(kind), int(found["width"])
+    if dtype is not None and name != dtype:
+        raise SetpointError(
+            f"{where}.token_dtype: {dtype} is not what {path} says, {name}.\n"
+            f"Valid: null, or {name}."
+        )
+    have = (path.stat().st_size - offset) // width
+    if have < shape[0]:
+        raise SetpointError(
+            f"{where}.paths: {path} is cut short: it holds {have:,} of the {shape[0]:,} tokens "
+            "that its header says.\nValid: a whole file."
+        )
+
+
+def _dtype_name(kind: str) -> str:
+    """Name of the dtype that a header describes, such as uint16 for <u2."""
+    name = {"u": "uint", "i": "int", "f": "float", "c": "complex"}.get(kind[1:2])
+    return f"{name}{8 * int(kind[2:])}" if name and kind[2:].isdigit() else kind
+
+
 def _width(dtype: str) -> int:
     return int("".join(sign for sign in dtype if sign.isdigit())) // 8
 
@@ -255,11 +314,13 @@ def file_problems(config: Tokens) -> Iterator[Problem]:
     found = token_files(config, f"{HERE}.paths")
     errors = dict(found.errors)
     for file in found.files.values():
-        if isinstance(file, Path) and file.suffix == ".bin" and not errors:
-            if file.with_suffix(".idx").is_file():
-                continue  # it may be long
+        if isinstance(file, Path) and not errors:
+            index = file.with_suffix(".idx")
             try:
-                layout_of(file, config.token_dtype, HERE)
+                if file.suffix == ".npy":
+                    check_npy(file, config.token_dtype, HERE)
+                elif not index.is_file() or index.stat().st_size < LONG_INDEX:
+                    layout_of(file, config.token_dtype, HERE)
             except SetpointError as error:
                 errors[str(error).partition(": ")[0]] = error
             except OSError as error:

@@ -16,6 +16,7 @@ from setpoint.data.prepared.store import stored_documents
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.files import File, inputs_of, named_errors
 from setpoint.data.sources.token_files import (
+    check_npy,
     layout_of,
     prepared_folders,
     prepared_inputs,
@@ -88,8 +89,8 @@ class TokensSource:
         dtype = self.config.token_dtype
         with named_errors(path, f"{self.where}.paths"):
             if path.suffix == ".npy":
+                check_npy(path, dtype, self.where)
                 ids, bounds = np.load(path, mmap_mode="r", allow_pickle=False), None
-                self._check_array(ids, path)
             else:
                 layout = layout_of(path, dtype, self.where)
                 bounds, kind = layout.documents, np.dtype(layout.dtype).newbyteorder("<")
@@ -107,19 +108,6 @@ class TokensSource:
                 "uint32 is read as uint16.\nValid: uint32, if that is what wrote the file."
             )
         return ids, bounds
-
-    def _check_array(self, ids: npt.NDArray[Any], path: Path) -> None:
-        dtype = self.config.token_dtype
-        if ids.ndim != 1 or ids.dtype.kind not in "ui" or not len(ids):
-            raise SetpointError(
-                f"{self.where}.paths: {path} holds an array of {ids.dtype} with shape {ids.shape}."
-                "\nValid: token ids in a row: whole numbers, one dimension, not empty."
-            )
-        if dtype is not None and ids.dtype != np.dtype(dtype):
-            raise SetpointError(
-                f"{self.where}.token_dtype: {dtype} is not what {path} says, {ids.dtype}.\n"
-                f"Valid: null, or {ids.dtype}."
-            )
 
     def _separators(
         self, ids: Ids, separator: int, tokenizer: Tokenizer, file: object

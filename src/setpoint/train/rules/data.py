@@ -26,7 +26,9 @@ def phase_problems(job: Job) -> Iterator[Problem]:
                 f"{path}.start",
                 f"is step {step}, and {last} starts at step {before}; starts must rise",
                 valid=(f"{before + 1} steps",) if end is None or before + 1 < end else (),
-                also=("batch",) if phase.start.unit == "tokens" else (),
+                also=("batch.global_size", "batch.sequence_length")
+                if phase.start.unit == "tokens"
+                else (),
             )
         elif end is not None and step >= end:
             yield Problem(
