@@ -266,7 +266,9 @@ def build_named_corpus(
             if show is not None:
                 show(f"reading documents of {name}", len(documents), None)
     if not documents:
-        raise SetpointError(f"{where}: no source holds a single byte of text")
+        raise SetpointError(
+            f"{where}: no source holds a single byte of text.\nValid: a source with text."
+        )
     documents.sort(key=lambda document: split_position(document.name))
     names = [source.name for source in sources]
     return build_corpus(

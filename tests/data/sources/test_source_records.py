@@ -271,3 +271,15 @@ def test_memory_does_not_grow_with_the_file(
             )
     tracemalloc.stop()
     assert held > 26e6 and most < 9e6, (size, most)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "fields", "path"),
+    [(".md", {"field": "body"}, "field"), (".jsonl", {"separator": "x"}, "separator")],
+)
+def test_a_folder_whose_files_leave_a_field_without_effect(
+    tmp_path: Path, suffix: str, fields: Any, path: str
+) -> None:
+    (tmp_path / f"a{suffix}").write_text('{"text": "a"}')
+    (problem,) = verify(resolve(Text(paths=(str(tmp_path),), **fields)), ("files",)).problems
+    assert problem.path == path and "has no effect" in problem.message

@@ -147,7 +147,8 @@ class Text(
     type="text",
     owner="setpoint.data.sources.text:TextSource",
     rules=(
-        Rule("setpoint.data.sources.formats:file_problems", ("paths", "format"),
+        Rule("setpoint.data.sources.formats:file_problems",
+             ("paths", "format", "field", "separator"),
              "Whether the paths lead to files that can be read here", needs="files"),
         Rule("setpoint.data.sources.formats:record_files", ("paths", "format"),
              "Whether files of text hold text", needs="files",

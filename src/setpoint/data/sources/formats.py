@@ -93,6 +93,15 @@ def file_problems(config: Text) -> Iterator[Problem]:
     found = text_files(config, f"{HERE}.paths", remote=False)
     yield from problems_of(found.errors)
     yield from _packages(found, lambda file: config.format or format_of(str(file)))
+    # What the rules on dead fields cannot see: the files of a folder.
+    inside = {config.format or format_of(str(file)) for file in found.files.values()}
+    if any(map(is_remote, config.paths)) or found.errors or not inside:
+        return
+    if inside == {TEXT} and config.field != "text":
+        hint = "Remove it, or say `format` where the files hold records."
+        yield Problem("field", "has no effect: the files are plain text", hint=hint)
+    if TEXT not in inside and config.separator is not None:
+        yield Problem("separator", "has no effect: each row is a document", hint="Remove it.")
 
 
 def conversation_files(config: Conversations, field: str, *, remote: bool = True) -> Found:
