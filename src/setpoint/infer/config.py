@@ -11,7 +11,7 @@ from setpoint.data.config import Data
 from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
 from setpoint.infer.tasks import Evaluation, Export, Generation, Harness
 from setpoint.model.config import ModelConfig, Transformer, names_attention_backend
-from setpoint.parallel.config import Parallel
+from setpoint.parallel.config import Ranks
 from setpoint.precision.config import NAMES_16
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import Resilience
@@ -124,7 +124,7 @@ class Inference(
     precision: Precision = field(factory=Precision)
     """Compute dtype; unless given, that of the run."""
 
-    parallel: Parallel = field(factory=Parallel, role=RUNTIME)
+    parallel: Ranks = field(factory=Ranks, role=RUNTIME)
     """Device and number of ranks."""
 
     deterministic: bool = field(

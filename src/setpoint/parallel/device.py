@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import torch
 
 from setpoint.config import Problem, SetpointError
-from setpoint.parallel.config import Parallel
+from setpoint.parallel.config import Ranks
 
 
-def choose_device(config: Parallel) -> torch.device:
-    """Find the device of the model.
+def choose_device(config: Ranks) -> torch.device:
+    """Find the device of the model, of a rank that a launcher started its own GPU.
 
     Raises:
         SetpointError: if a GPU is asked for and there is none.
@@ -24,10 +25,15 @@ def choose_device(config: Parallel) -> torch.device:
         )
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    local = os.environ.get("LOCAL_RANK")
+    if wanted == "cuda" and local is not None:
+        device = torch.device("cuda", int(local))
+        torch.cuda.set_device(device)
+        return device
     return torch.device(wanted)
 
 
-def device_problems(config: Parallel) -> Iterator[Problem]:
+def device_problems(config: Ranks) -> Iterator[Problem]:
     """Find that the device is not there."""
     try:
         choose_device(config)

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
+from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.device import choose_device
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+T = TypeVar("T")
+
+
+class ToldByMain(SetpointError):
+    """What the main rank was refused, on the others, which need not say it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +33,7 @@ class World:
     Arguments:
         rank, size: of this process among all.
         data_rank, data_size: of this process among those that read different data.
+        mesh: the ranks by the axes `replicate` and `shard`; None where there is one rank.
     """
 
     device: torch.device
@@ -27,6 +42,7 @@ class World:
     local_rank: int = 0
     data_rank: int = 0
     data_size: int = 1
+    mesh: DeviceMesh | None = None
 
     @property
     def is_main(self) -> bool:
@@ -47,6 +63,85 @@ class World:
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
         return bool(found)
 
+    def on_main(self, act: Callable[[], T]) -> T:
+        """Let the main rank act alone, and all ranks get what it returns or is refused.
+
+        Arguments:
+            act: what it returns can be pickled.
+
+        Raises:
+            SetpointError: what the main rank raised; a `ToldByMain` on the others.
+            RunError: if the main rank has failed otherwise.
+        """
+        if self.size == 1:
+            return act()
+        answer: list[Any] = [None, None]
+        failure: BaseException | None = None
+        if self.is_main:
+            try:
+                answer[0] = act()
+            except BaseException as error:
+                failure, answer[1] = error, _described(error)
+        distributed.broadcast_object_list(answer, src=0, device=self.device)
+        if failure is not None:
+            raise failure
+        if answer[1] is not None:
+            raise ToldByMain(answer[1])
+        return answer[0]
+
+    def all_of(self, value: T) -> list[T]:
+        """The values of all ranks, by rank; they can be pickled."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        distributed.all_gather_object(found, value)
+        return found
+
+
+def _described(error: BaseException) -> str:
+    return str(error) if isinstance(error, SetpointError) else repr(error)
+
+
+def launched() -> int:
+    """How many ranks a launcher such as torchrun has started; 1 without one."""
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isdecimal() and "RANK" in os.environ else 1
+
+
+@contextmanager
+def joined(config: Parallel) -> Iterator[None]:
+    """Meet the other ranks of a launcher; nothing happens for one rank, or within a group.
+
+    Raises:
+        RunError: if they do not come in time.
+    """
+    if launched() == 1 or distributed.is_initialized():
+        yield
+        return
+    device = choose_device(config)
+    waits = timedelta(seconds=config.timeout)
+    try:
+        distributed.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            timeout=waits,
+            device_id=device if device.type == "cuda" else None,
+        )
+    except (RuntimeError, ValueError) as error:
+        rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+        raise RunError(
+            f"rank {rank} of {size} has not met the others at MASTER_ADDR = "
+            f"{os.environ.get('MASTER_ADDR')}, MASTER_PORT = {os.environ.get('MASTER_PORT')} "
+            f"within parallel.timeout = {config.timeout:g} s: {_first_line(error)}"
+        ) from error
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
 
 def world_of(config: Parallel) -> World:
     """Find this process's place.
@@ -57,7 +152,12 @@ def world_of(config: Parallel) -> World:
     device = choose_device(config)
     if not (distributed.is_available() and distributed.is_initialized()):
         return World(device)
+    from torch.distributed.device_mesh import init_device_mesh
+
     rank, size = distributed.get_rank(), distributed.get_world_size()
     local = int(os.environ.get("LOCAL_RANK", rank))
-    # All ranks hold the whole model so far, and each reads data of its own.
-    return World(device, rank, size, local, data_rank=rank, data_size=size)
+    shards = config.shards if config.world_size == size else 1
+    mesh = init_device_mesh(
+        device.type, (size // shards, shards), mesh_dim_names=("replicate", "shard")
+    )
+    return World(device, rank, size, local, data_rank=rank, data_size=size, mesh=mesh)

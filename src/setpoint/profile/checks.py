@@ -9,11 +9,11 @@ from setpoint.config import Problem
 from setpoint.profile.config import SNAPSHOT_ON_CPU
 
 if TYPE_CHECKING:
-    from setpoint.parallel.config import Parallel
+    from setpoint.parallel.config import Ranks
     from setpoint.profile.config import Profiling
 
 
-def rank_problems(section: Profiling, parallel: Parallel) -> Iterator[Problem]:
+def rank_problems(section: Profiling, parallel: Ranks) -> Iterator[Problem]:
     """Look for ranks that are not there."""
     size = parallel.world_size
     for index, rank in enumerate(section.ranks or ()):

@@ -37,3 +37,16 @@ class EventLog:
     def close(self) -> None:
         """Close the file; it is complete with or without this."""
         self._writer.close()
+
+
+class NoEvents(EventLog):
+    """Writes nothing, where another rank writes what happens to the run."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, event: str, **details: Any) -> None:
+        """See `EventLog.write`."""
+
+    def close(self) -> None:
+        """See `EventLog.close`."""

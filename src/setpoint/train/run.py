@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from setpoint.checkpoint.store import CheckpointStore
+from setpoint.parallel.device import choose_device
+from setpoint.parallel.world import World, joined, world_of
 from setpoint.resilience.signals import StopRequest, active
 from setpoint.track.tracker import Trackers
 from setpoint.train.build.components import build_components, data_line
@@ -22,6 +24,7 @@ from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.kept import kept_lines
 from setpoint.train.record.outlook import command_again, outlook
+from setpoint.train.record.ranks import refuse_alike
 from setpoint.train.record.refuse import refuse
 from setpoint.train.record.rollback import roll_back
 from setpoint.train.record.session import close_run, open_run, progress_of, resume, run_loop
@@ -51,18 +54,22 @@ def train(
         RunError: if the run itself fails.
         KeyboardInterrupt: if a signal arrives before the first step, or Ctrl-C a second time.
     """
-    plan = refuse(job, directory, accept)
-    job = plan.job
     # Signals are answered from here on, while the data is read, too.
-    with stop or active() or StopRequest() as stop, settings_of(job), ExitStack() as ending:
+    with stop or active() or StopRequest() as stop, joined(job.parallel), ExitStack() as ending:
+        world = world_of(job.parallel)
+        plan = refuse_alike(world, job, directory, accept)
+        job = plan.job
+        ending.enter_context(settings_of(job))
         stop.resumable, stop.grace = True, job.resilience.grace_period
         again = command_again(job, plan.path)
         stop.outlook = partial(outlook, plan.path / "checkpoints", again=again)
         stop.watch()
-        shown = progress_of(job)
+        shown = progress_of(job, world)
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(job, not plan.has_checkpoints, shown.work, *plan.kept)
+            parts = build_components(
+                job, not plan.has_checkpoints, shown.work, *plan.kept, world=world
+            )
         with open_run(plan, parts, stop, shown) as run:
             added = added_callbacks(run)
             start = resume(run)
@@ -91,7 +98,7 @@ def rehearse(
     run = plan.looked_at
     damaged: list[str] = []
     with settings_of(job), ExitStack() as ending:
-        shown = progress_of(job)
+        shown = progress_of(job, World(choose_device(job.parallel)))
         ending.callback(shown.stop)
         with explain_oom(job):
             parts = build_components(job, not plan.has_checkpoints, shown.work, *plan.kept)

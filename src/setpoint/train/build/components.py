@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from setpoint.model.layers import layers_of
 from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
+from setpoint.parallel.apply import Replicas
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
 from setpoint.precision.build import build_scaler, build_weights, state_dtype
@@ -37,7 +39,7 @@ from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
 from setpoint.train.build.companions import Companions, companions_of
 from setpoint.train.build.data import build_training_data, notes_of
-from setpoint.train.build.model import build_first_model
+from setpoint.train.build.model import build_first_model, divide_model
 from setpoint.train.build.parameter_groups import groups_of
 from setpoint.train.config import Job
 from setpoint.train.evaluation.config import HELD_OUT
@@ -59,6 +61,7 @@ class Components:
         eval_feed: gives evaluations their batches; None where nothing is evaluated.
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
+        replicas: sum the gradients of all ranks.
         weights: the model's parameters as the optimizer gets them.
         options: those of its groups as they were built, by which it is seen what it has counted.
         schedule: from the position of the run to the factor on the peak learning rate.
@@ -78,6 +81,7 @@ class Components:
     feed: Feed
     model: nn.Module
     objective: Objective
+    replicas: Replicas
     weights: OptimizerParams
     optimizer: torch.optim.Optimizer
     options: Options
@@ -145,6 +149,7 @@ def build_components(
     show: Work = no_work,
     tokenizer_files: Path | None = None,
     model_files: Path | None = None,
+    world: World | None = None,
 ) -> Components:
     """Build everything that a job needs; nothing is written.
 
@@ -157,15 +162,17 @@ def build_components(
         tokenizer_files: the directory with the tokenizer's files; None: `tokenizer.path`.
         model_files: the checkpoint that keeps the config.json of a model of transformers; None:
             `model.config`.
+        world: this process's place; None: found here.
 
     Raises:
         SetpointError: if the data is empty or cannot be read, the device is not there, or the loss
             does not fit the tokenizer or the model.
     """
-    world = world_of(job.parallel)
+    world = world or world_of(job.parallel)
     device = world.device
     assert job.seed is not None
-    seed_everything(job.seed, world.rank)
+    # Models that initialize themselves do it alike on all ranks; each step draws by its own seed.
+    seed_everything(job.seed)
     elsewhere = {} if tokenizer_files is None else {"directory": tokenizer_files}
     tokenizer = job.tokenizer.build(**elsewhere)
     require_tokens(job.loss, tokenizer.vocab_size)
@@ -181,7 +188,10 @@ def build_components(
         held_out = evaluation_windows(
             kept_back, job.batch.sequence_length, job.data.packing.isolate
         )
-    model, full, pretrained = build_first_model(job, tokenizer.vocab_size, device, fresh, keys)
+    divide = partial(divide_model, job, world)
+    model, full, pretrained = build_first_model(
+        job, tokenizer.vocab_size, device, fresh, keys, divide
+    )
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8
 
@@ -196,7 +206,8 @@ def build_components(
     groups = groups_of(job.optimizer, model, weights.named_parameters())
     optimizer = build_optimizer(job.optimizer, groups, state_dtype(job.precision), job.seed)
     save_state(job.memory, optimizer, device)
-    objective = Objective(model, job.loss.build(), len(train.sources))
+    replicas = Replicas(world, model)
+    objective = Objective(model, job.loss.build(), len(train.sources), replicas.model)
     if job.data.packing.isolate and not objective.has_head:
         raise SetpointError(
             f"data.packing.isolate: true needs a model that takes documents, and a "
@@ -231,6 +242,7 @@ def build_components(
         feed=feed,
         model=model,
         objective=objective,
+        replicas=replicas,
         weights=weights,
         optimizer=optimizer,
         options=options_of(optimizer),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from setpoint.model.build import build_model
 from setpoint.model.config import Transformer
 from setpoint.model.initialize import Initializable, initialize
+from setpoint.model.layers import layers_of
 from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import materialize, skeleton
-from setpoint.precision.build import store_in
+from setpoint.parallel.apply import shard
+from setpoint.parallel.world import World
+from setpoint.precision.build import sharding_policy, store_in
 from setpoint.train.build.parameter_groups import freeze
 from setpoint.units.dtype import DType
 
@@ -40,6 +43,7 @@ def build_first_model(
     device: torch.device,
     fresh: bool = True,
     keys: Mapping[str, Any] | None = None,
+    divide: Callable[[nn.Module], None] = lambda model: None,
 ) -> FirstModel:
     """Build a model and give it its first weights.
 
@@ -51,6 +55,7 @@ def build_first_model(
     Arguments:
         fresh: whether the run begins now, so that `model.pretrained` counts.
         keys: of the config.json of a model of transformers; None: of `model.config`.
+        divide: leaves each rank its part of the parameters, which may have no values yet.
 
     Raises:
         SetpointError: the model cannot be built, or the weights to start from do not fit it.
@@ -60,6 +65,7 @@ def build_first_model(
     starts = fresh and job.model.pretrained is not None
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
+        divide(model)
         # Masters are taken from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
@@ -73,6 +79,17 @@ def build_first_model(
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model)
+        divide(model.to(device))
     freeze(job.optimizer, model)
     full = store_in(job.precision, model)
     return FirstModel(model.to(device), full, pretrained)
+
+
+def divide_model(job: Job, world: World, model: nn.Module) -> None:
+    """Leave this rank its part of a model's parameters, where the job divides them.
+
+    Raises:
+        SetpointError: `[precision]` asks for what divided parameters cannot do.
+    """
+    if world.mesh is not None and job.parallel.shards > 1:
+        shard(job.parallel, world.mesh, model, layers_of(model), sharding_policy(job.precision))

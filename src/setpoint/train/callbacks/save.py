@@ -11,10 +11,10 @@ from setpoint.train.step.loop import Callback, Phase
 from setpoint.train.step.position import is_due
 
 if TYPE_CHECKING:
-    from setpoint.checkpoint.store import CheckpointStore
     from setpoint.track.events import EventLog
     from setpoint.track.tracker import Trackers
     from setpoint.train.callbacks.evaluate import EvaluateCallback
+    from setpoint.train.record.ranks import SharedStore
     from setpoint.train.step.loop import Loop, StepResult
 
 
@@ -31,7 +31,7 @@ class SaveCallback(Callback):
 
     def __init__(
         self,
-        store: CheckpointStore,
+        store: SharedStore,
         states: Mapping[str, Stateful],
         events: EventLog,
         evaluation: EvaluateCallback,
@@ -67,7 +67,8 @@ class SaveCallback(Callback):
 
     def finish(self, loop: Loop) -> None:
         """Save what has not been saved yet, be it a row or a score of the last step."""
-        if self.saved == self.progress_of(loop):
+        # Only the main rank knows the rows that were written since.
+        if loop.parts.world.on_main(lambda: self.saved == self.progress_of(loop)):
             return
         finished = loop.is_over and self.evaluation.best.due is None
         last = loop.job.checkpoint.last if finished else "full"

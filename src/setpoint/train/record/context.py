@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from setpoint.checkpoint.store import CheckpointStore
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.events import EventLog
 from setpoint.track.progress import Progress
@@ -19,6 +18,7 @@ from setpoint.train.evaluation.best_metric import BestMetric
 from setpoint.train.evaluation.config import HELD_OUT
 from setpoint.train.evaluation.score import Score, Scores
 from setpoint.train.record.accepted import Accepted
+from setpoint.train.record.ranks import SharedStore
 from setpoint.train.record.state import States
 from setpoint.train.step.loss_mean import LossMean
 from setpoint.train.step.position import Position
@@ -37,7 +37,7 @@ class Run:
     job: Job
     parts: Components
     directory: RunDirectory
-    store: CheckpointStore
+    store: SharedStore
     events: EventLog
     progress: Progress
     trackers: Trackers

@@ -16,6 +16,7 @@ from setpoint.config import (
     resolve,
     verify,
 )
+from setpoint.parallel.world import launched
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job
@@ -145,9 +146,12 @@ def _check_resume(job: Job, path: Path, has_checkpoints: bool) -> None:
 
 
 def _refuse_ranks(job: Job) -> None:
-    ranks = job.parallel.world_size
-    if ranks != 1:
-        raise SetpointError(
-            f"parallel.world_size = {ranks}: this version of Setpoint trains in one process; "
-            f"`setpoint check --world-size {ranks}` verifies the plan"
-        )
+    ranks, started = job.parallel.world_size, launched()
+    if ranks == started:
+        return
+    here = f"a launcher has started {started}" if started > 1 else "one process was started"
+    raise SetpointError(
+        f"parallel.world_size = {ranks}, and {here}.\nValid: `setpoint train ... --nproc {ranks}`, "
+        f"or `torchrun --nproc-per-node {ranks} -m setpoint train ...`; `setpoint check "
+        f"--world-size {ranks}` verifies the plan"
+    )

@@ -28,7 +28,7 @@ def roll_back(run: Run, start: Start, loop: Loop, failed: StepResult) -> Positio
     """
     step = loop.position.step + 1
     what = f"step {step}: the loss is {failed.loss} and the gradient norm {failed.grad_norm}"
-    found = run.store.load("auto", on_damaged=report_damage(run))
+    found = run.store.load(report_damage(run))
     if found is None:
         raise RunError(
             f"{what}, and resilience.non_finite = rollback has no checkpoint to go back to. Lower "

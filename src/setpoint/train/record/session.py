@@ -11,13 +11,13 @@ from pathlib import Path
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.config import SetpointError, read_record, resolve
+from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest, named
 from setpoint.track.display import make_progress
-from setpoint.track.events import EventLog
+from setpoint.track.events import EventLog, NoEvents
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.progress import Progress
 from setpoint.track.progress_log import LoggedProgress
-from setpoint.track.run_directory import RunDirectory
 from setpoint.track.tracker import Trackers
 from setpoint.train.build.companions import companions_in
 from setpoint.train.build.components import Components, data_line
@@ -30,6 +30,7 @@ from setpoint.train.record.context import Outcome, Run, Start
 from setpoint.train.record.contract import runs_of_other_lengths
 from setpoint.train.record.environment import compare_with_record
 from setpoint.train.record.outlook import command_again, format_newest, outlook
+from setpoint.train.record.ranks import SharedStore, opened
 from setpoint.train.record.refuse import Plan, what_is_gone
 from setpoint.train.record.start import write_start
 from setpoint.train.record.state import restore, states_of
@@ -40,9 +41,10 @@ from setpoint.train.step.out_of_memory import explain_oom
 from setpoint.train.step.position import Position, is_over
 
 
-def progress_of(job: Job) -> Progress:
-    """Choose how a run is shown."""
-    return make_progress(job.tracking.progress, total_steps=_total_steps(job))
+def progress_of(job: Job, world: World) -> Progress:
+    """Choose how a run is shown, which the main rank does alone."""
+    mode = job.tracking.progress if world.is_main else "none"
+    return make_progress(mode, total_steps=_total_steps(job))
 
 
 @contextmanager
@@ -56,13 +58,13 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
         SetpointError: if the data does not belong to the run, or another process writes to the
             directory or has written to it. Nothing of the run is changed then.
     """
-    job = plan.job
-    with RunDirectory.create(plan.path) as directory, ExitStack() as ending:
-        plan.require_unchanged()
+    job, world = plan.job, parts.world
+    with opened(world, plan.path) as directory, ExitStack() as ending:
+        world.on_main(plan.require_unchanged)
         accepted, environment = plan.accepted, {}
         if accepted is not None:
             accepted, environment = compare_with_record(directory, accepted, parts, plan.accept)
-        events = EventLog(directory.events)
+        events = EventLog(directory.events) if world.is_main else NoEvents()
         ending.callback(events.close)
         log = directory.logs / f"rank-{parts.world.rank}.log"
         progress = LoggedProgress(shown, log, _total_steps(job))
@@ -86,7 +88,7 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
             job=job,
             parts=parts,
             directory=directory,
-            store=store,
+            store=SharedStore(world, store),
             events=events,
             progress=progress,
             trackers=trackers,
@@ -110,7 +112,7 @@ def resume(run: Run) -> Start:
     states = states_of(job, parts, best, mean, run.trackers, other_data=True)
     checkpoint, position = _newest_checkpoint(run), Position()
     if checkpoint is None and run.accepted is not None:
-        _start_again(run)
+        parts.world.on_main(lambda: _start_again(run))
     elif run.accepted is None:
         for line in runs_of_other_lengths(job, run.directory.path):
             run.progress.note(line)
@@ -132,8 +134,9 @@ def resume(run: Run) -> Start:
         run.progress.note(data_line(job, parts))
         if position.step:
             run.progress.note(f"data position: {where_in_data(job, parts.feed.state_dict())}")
-    write_start(run, start)
-    run.trackers.open(job.tracking.trackers, run.directory, position.step, run.progress.note)
+    parts.world.on_main(lambda: write_start(run, start))
+    if parts.world.is_main:
+        run.trackers.open(job.tracking.trackers, run.directory, position.step, run.progress.note)
     if not over and best.changed:
         changed = ", ".join(best.changed)
         run.progress.note(f"the best is sought anew; its measure has changed: {changed}")
@@ -196,7 +199,7 @@ def _total_steps(job: Job) -> int | None:
 def _newest_checkpoint(run: Run) -> Checkpoint | None:
     """Load the newest whole checkpoint, naming the damaged ones that are passed over."""
     run.store.prepare()
-    found = run.store.load("auto", on_damaged=report_damage(run))
+    found = run.store.load(report_damage(run))
     if found is not None:
         run.progress.note(f"resuming {run.directory.path} at step {found.step}")
     return found

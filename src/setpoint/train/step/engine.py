@@ -133,8 +133,9 @@ class PlainEngine:
         """See `Engine.forward_backward`."""
         losses, routing = torch.zeros(2, device=self.parts.device), None
         by_source: Tensor | None = None
-        for batch, count in zip(step.batches, step.counts, strict=True):
-            share, chosen, each = self._backward(batch, count, whole)
+        for number, (batch, count) in enumerate(zip(step.batches, step.counts, strict=True), 1):
+            with self.parts.replicas.micro_batch(last=number == len(step.batches)):
+                share, chosen, each = self._backward(batch, count, whole)
             losses += share
             if chosen is not None:
                 routing = add_routing(routing, chosen, count.tokens / whole.tokens)

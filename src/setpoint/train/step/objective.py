@@ -43,13 +43,17 @@ class Objective:
         loss: is called with (logits, targets, weights), or is a `FromHidden`. Without weights in
             the data the last one is left out; unless it is a `Weighs`, it takes none.
         sources: of the training data; with several the loss gives single tokens if it can.
+        runs: called in the model's place, which it calls; None: the model.
 
     Raises:
         SetpointError: the loss needs hidden states and the model does not give them.
     """
 
-    def __init__(self, model: nn.Module, loss: Any, sources: int = 1) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Any, sources: int = 1, runs: nn.Module | None = None
+    ) -> None:
         self.model, self.loss = model, loss
+        self.runs = model if runs is None else runs
         if isinstance(loss, PerToken):
             loss.per_token = sources > 1
         self.has_head = supports_head(model)
@@ -119,8 +123,8 @@ class Objective:
                     f"data gives {' and '.join(places)}\nValid: a model with supports_head = True, "
                     f"which takes them"
                 )
-            return Outcome(of_logits(self.model(batch.inputs)))
-        return self.model(batch.inputs, **places, head=head)
+            return Outcome(of_logits(self.runs(batch.inputs)))
+        return self.runs(batch.inputs, **places, head=head)
 
     def count(self, batch: Batch) -> Count:
         """Count what of a batch the loss is divided by.

@@ -1,0 +1,103 @@
+"""What each rank holds of a model, and how the ranks' gradients become one: one axis at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    from setpoint.parallel.config import Parallel
+    from setpoint.parallel.world import World
+
+
+def shard(
+    config: Parallel,
+    mesh: DeviceMesh,
+    model: nn.Module,
+    layers: Sequence[tuple[str, nn.Module]],
+    policy: MixedPrecisionPolicy,
+) -> None:
+    """Divide the parameters of a model among the ranks of the axis `shard` (FSDP2).
+
+    Each layer is gathered and freed by itself; what lies around them is one more unit. Gradients
+    are summed over all ranks, not averaged: the loss is divided by what all of them count.
+
+    Arguments:
+        mesh: of the axes `replicate` and `shard`.
+        model: the same on all ranks; on the meta device, where it has no values yet.
+        policy: in which dtypes weights are gathered and gradients reduced.
+    """
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    # One axis is plain sharding; two are HSDP: shards within, copies across.
+    mesh = mesh if config.replicate > 1 else mesh["shard"]
+    for _, unit in [*layers, ("", model)]:
+        # What lies around the layers is needed again at once.
+        reshard = unit is not model if config.reshard is None else config.reshard
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+
+
+class Replicas:
+    """Keeps the ranks of a job at one set of weights; one rank alone has nothing to do.
+
+    Arguments:
+        model: whose parameters are divided already where they are to be.
+    """
+
+    def __init__(self, world: World, model: nn.Module) -> None:
+        self.model = self.whole = model
+        """What is called in training, and the model that it calls."""
+        self._is_sharded = hasattr(model, "set_requires_all_reduce")
+        if world.size > 1 and not self._is_sharded:
+            self.model = _replicated(model, world)
+
+    @contextmanager
+    def micro_batch(self, last: bool) -> Iterator[None]:
+        """Run a micro-batch: gradients go to the other ranks after the last one of a step only.
+
+        Shards are the exception: their gradients are divided among the ranks after each, so that no
+        rank holds whole ones, and summed over the replicas at the last.
+        """
+        model: Any = self.model
+        if self._is_sharded:
+            model.set_requires_all_reduce(last)
+            yield
+        elif model is self.whole or last:
+            yield
+        else:
+            with model.no_sync():
+                yield
+
+
+def _replicated(model: nn.Module, world: World) -> nn.Module:
+    """A model whose gradients are summed over all ranks (DDP)."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    place = [world.device] if world.device.type == "cuda" else None
+    whole = DistributedDataParallel(model, device_ids=place, broadcast_buffers=False)
+    # DDP by itself would divide by the number of ranks.
+    whole.register_comm_hook(None, lambda _, bucket: _sum(bucket.buffer()))
+    return whole
+
+
+def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    work = distributed.all_reduce(gradients, async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def whole_of(tensor: Tensor) -> Tensor:
+    """All of a tensor of which each rank may hold a part; all ranks take part then."""
+    whole = getattr(tensor, "full_tensor", None)
+    return tensor if whole is None else whole()
