@@ -17,6 +17,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from setpoint.config import SetpointError
+from setpoint.shapes.placed import as_placed
 
 from .tree import join_tensors, split_tensors
 
@@ -104,7 +105,10 @@ def restore_optimizer(
     groups = _named_groups(optimizer, named.items())
     _refuse_other(optimizer, groups, state)
     numbers = {name: n for n, name in enumerate(name for group in groups for name in group)}
-    saved = {name: join_tensors(value, tensors) for name, value in state["parameters"].items()}
+    saved = {
+        name: _placed(join_tensors(value, tensors), named[name])
+        for name, value in state["parameters"].items()
+    }
     content = {
         "state": {numbers[name]: value for name, value in saved.items()},
         "param_groups": [
@@ -235,6 +239,16 @@ def _with_saved_types(loaded: Any, saved: Any) -> Any:
         pairs = zip(loaded, saved, strict=True)
         return type(loaded)(_with_saved_types(one, other) for one, other in pairs)
     return loaded
+
+
+def _placed(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """What this rank holds of the state of a parameter."""
+    return {
+        key: as_placed(value, parameter)
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+        else value
+        for key, value in state.items()
+    }
 
 
 def _laid_out(value: Any, parameter: Tensor) -> Any:

@@ -6,10 +6,11 @@ from torch import nn
 
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.config import RunError
+from setpoint.shapes.placed import as_placed
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Put a checkpoint's weights into a model.
+    """Put a checkpoint's weights into a model, of which each rank may hold a part.
 
     Raises:
         RunError: if a tensor is missing, surplus, or of another shape, each named.
@@ -25,4 +26,4 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     if wrong:
         shown = "; ".join(wrong[:2]) + (f"; and {len(wrong) - 2} more" if len(wrong) > 2 else "")
         raise RunError(f"{checkpoint.path} does not fit the model: {shown}")
-    model.load_state_dict(saved)
+    model.load_state_dict({name: as_placed(saved[name], tensor) for name, tensor in own.items()})

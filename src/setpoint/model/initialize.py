@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.shapes.placed import as_placed
 
 BLOCK = 2**16
 """Elements that are drawn from one generator, at least a row: small, so that a rank draws little
@@ -251,17 +252,3 @@ def _rules_of(module: nn.Module) -> Iterator[tuple[str, Initializer]]:
 def plain_name(name: str) -> str:
     """Leave out of a parameter's name what wrappers have put into it."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def as_placed(full: Tensor, parameter: Tensor) -> Tensor:
-    """Take of a full tensor what a parameter of this placement holds."""
-    if type(parameter) is nn.Parameter:
-        return full
-    # Imported here: only sharded parameters need it, and it takes a good part of a second.
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    if not isinstance(parameter, DTensor):
-        return full
-    # src_data_rank=None: every rank has drawn the same tensor, so nothing need be sent.
-    full = full.to(parameter.device)
-    return distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)

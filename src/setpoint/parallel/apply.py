@@ -95,9 +95,3 @@ def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
     work = distributed.all_reduce(gradients, async_op=True)
     assert work is not None
     return work.get_future().then(lambda done: done.value()[0])
-
-
-def whole_of(tensor: Tensor) -> Tensor:
-    """All of a tensor of which each rank may hold a part; all ranks take part then."""
-    whole = getattr(tensor, "full_tensor", None)
-    return tensor if whole is None else whole()

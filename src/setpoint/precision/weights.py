@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError
+from setpoint.shapes.placed import as_placed
 
 
 def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
@@ -114,7 +115,7 @@ class OptimizerParams:
             others = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
             raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{others}")
         for name, held in trained.items():
-            held.copy_(tensors[name])
+            held.copy_(as_placed(tensors[name], held))
         self.master_to_params()
 
 

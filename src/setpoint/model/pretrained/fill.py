@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from setpoint.model.initialize import Constant, as_placed, collect_rules, plain_name
+from setpoint.model.initialize import Constant, collect_rules, plain_name
 from setpoint.model.pretrained.compare import require_tensors
 from setpoint.model.pretrained.header import TensorInfo
 from setpoint.model.pretrained.pieces import Part, Piece, Shape, their_shapes
 from setpoint.model.pretrained.read_tensor import DTYPES, TensorReader
+from setpoint.shapes.placed import as_placed
 
 
 class Weights:

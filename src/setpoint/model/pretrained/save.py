@@ -28,6 +28,7 @@ from setpoint.model.pretrained.tensors import pieces_of
 from setpoint.model.pretrained.write_config import family_for, write_config
 from setpoint.model.pretrained.write_tensor import Planned, write_tensors
 from setpoint.model.transformer import Transformer
+from setpoint.shapes.placed import whole_of
 
 GENERATION: Final = "generation_config.json"
 """The file with the settings that a model is best sampled with."""
@@ -143,20 +144,14 @@ def _described(origin: Path) -> dict[str, Any]:
 def _their_tensor(
     pieces: list[Piece], tensors: dict[str, Tensor], shape: tuple[int, ...]
 ) -> Tensor:
-    first = _full(block(tensors[pieces[0].ours].detach(), pieces[0].of_ours))
+    first = whole_of(block(tensors[pieces[0].ours].detach(), pieces[0].of_ours))
     if len(pieces) == 1 and pieces[0].of_theirs is None:
         return first.T if pieces[0].transposed else first
     whole = torch.empty(shape, dtype=first.dtype, device=first.device)
     for piece in pieces:
-        ours = _full(block(tensors[piece.ours].detach(), piece.of_ours))
+        ours = whole_of(block(tensors[piece.ours].detach(), piece.of_ours))
         block(whole, piece.of_theirs).copy_(ours.T if piece.transposed else ours)
     return whole
-
-
-def _full(tensor: Tensor) -> Tensor:
-    """The whole of a tensor of which this rank may hold a part; all ranks take part then."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
 
 
 def copy_companions(origin: Path | None, directory: Path) -> None:

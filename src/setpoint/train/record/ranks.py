@@ -12,8 +12,8 @@ from torch import Tensor
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.config import SetpointError, fingerprint
-from setpoint.parallel.apply import whole_of
 from setpoint.parallel.world import ToldByMain, World
+from setpoint.shapes.placed import whole_of
 from setpoint.track.environment import environment
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job

@@ -63,6 +63,10 @@ def change_record(run: Run, start: Start) -> None:
     """Write today's configuration, and data, into the record of a run that has trained with it."""
     if run.accepted is not None and _forgets_best(start.best, run.accepted):
         run.store.forget_best()
+    run.parts.world.on_main(lambda: _write_changed(run))
+
+
+def _write_changed(run: Run) -> None:
     if run.accepted is not None and run.accepted.data:
         write_data(run.directory, run.parts)
     _write_config(run)

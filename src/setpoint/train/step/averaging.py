@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from setpoint.shapes.placed import as_placed
+
 if TYPE_CHECKING:
     from setpoint.train.build.components import Components
 
@@ -60,5 +62,5 @@ def go_on_from(parts: Components, training: Mapping[str, Tensor]) -> None:
     """
     for name, held in parts.weights.named_parameters():
         if name in training:
-            held.detach().copy_(training[name])
+            held.detach().copy_(as_placed(training[name], held))
     parts.weights.master_to_params()
