@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with stop, Uncollected(words):
             status = guarded(lambda: _dispatch(words), words)
+            if "RANK" in os.environ:
+                from setpoint.parallel.rank import leave
+
+                leave(status)
     except KeyboardInterrupt as error:
         # Between two lines of the above.
         return interrupted(error)

@@ -183,8 +183,14 @@ def report(error: SetpointError, for_machines: bool = False) -> None:
         answer = {"ok": False, "status": error.status, "error": str(error), "problems": problems}
         print(json.dumps(answer, indent=2))
     sys.stdout.flush()
-    if isinstance(error, UserCodeError) and error.traceback:
-        print(f"{error.traceback}\n", file=sys.stderr)
+    traced = f"{error.traceback}\n\n" if isinstance(error, UserCodeError) else ""
+    if "RANK" in os.environ:
+        from setpoint.cli.rank_errors import is_said_elsewhere
+
+        if is_said_elsewhere(error, traced):
+            return
+    if traced.strip():
+        print(traced.rstrip("\n") + "\n", file=sys.stderr)
     print(f"{styled('error:', '1;31', sys.stderr)} {error}", file=sys.stderr)
 
 

@@ -12,6 +12,7 @@ from setpoint.cli.outcome import Loading
 from setpoint.cli.source import open_source, run_directory_given, variables_of
 from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import (
+    COMMAND_LINE,
     ENVIRONMENT,
     Composition,
     ConfigError,
@@ -24,13 +25,15 @@ from setpoint.config import (
     cautions_of,
     chain_of,
 )
+from setpoint.parallel.rank import launched, own_rank
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
 from setpoint.train.config import Job
 from setpoint.train.record.kept import kept_files
 from setpoint.train.record.outlook import command_again, outlook
-from setpoint.train.record.run_name import draw_seed, run_directory_of
+from setpoint.train.record.run_name import draw_seed, is_drawn, run_directory_of
 
+NPROC = Option("--nproc", "Start this many ranks on this machine.", "N")
 COMMAND = Command(
     "train",
     "SOURCE [OVERRIDES]",
@@ -39,13 +42,14 @@ COMMAND = Command(
     "run exactly from its latest valid checkpoint. A change of any identity field, one that\n"
     "affects training, makes a new run. `setpoint train RUN_DIRECTORY` resumes that run, and\n"
     "refuses if an identity field differs from its record, unless --accept names it. The number\n"
-    "of ranks comes from the launcher (WORLD_SIZE).\n"
+    "of ranks comes from the launcher (WORLD_SIZE), or from --nproc, which starts them.\n"
     "\n"
     "Ctrl-C saves a checkpoint and exits with status 130, SIGTERM and SIGHUP with 75; the same\n"
     "command resumes. A second Ctrl-C, or resilience.grace_period running out, exits without\n"
     "saving (status 130 or 143); the latest checkpoint stays.\n" + SOURCE_HELP,
     [
         Option("--dry-run", "Check, load and build everything; train and write nothing."),
+        NPROC,
         Option("--accept", "Resume although these fields or sections differ.", "PATH,...", True),
         *COMMON,
     ],
@@ -78,6 +82,7 @@ def run(arguments: Arguments) -> int:
             f"record to differ from. Give the directory of the run to resume, or leave "
             f"--accept out"
         )
+    ranks = _ranks_to_start(arguments, composition)
     _adopt_launcher(composition)
     draw_seed(composition.draft)
     job = composition.resolve()
@@ -93,6 +98,13 @@ def run(arguments: Arguments) -> int:
         if folder is not None:
             _say_how_data_moves(problems, arguments)
         raise ConfigError(problems)
+    if ranks > 1:
+        more = ["--seed", str(job.seed)] * is_drawn(job)
+        more += ["--dry-run"] * arguments.has("--dry-run")
+        words = ["train", *_words(arguments, accept, more)]
+        with Loading():
+            from setpoint.parallel.launch import launch
+        return launch(words, ranks, Path(folder or run_directory_of(job), "logs"))
     checkpoints = Path(folder or run_directory_of(job), "checkpoints")
     if stop is not None:
         # Whatever is asked from here on, the same command goes on without a loss.
@@ -100,7 +112,7 @@ def run(arguments: Arguments) -> int:
         again = command_again(job, checkpoints.parent)
         stop.outlook = lambda: outlook(checkpoints, again=again)
         stop.watch()
-    if job.tracking.progress != "none":
+    if job.tracking.progress != "none" and own_rank() == 0:
         # Importing torch takes seconds.
         print(_start_line(job, folder or run_directory_of(job), report), flush=True)
         for caution in report.cautions:
@@ -119,6 +131,8 @@ def run(arguments: Arguments) -> int:
     try:
         if arguments.has("--dry-run"):
             rows = rehearse(job, folder, accept)
+            if own_rank():
+                return 0
             print_table(f"{job.name}: {folder or run_directory_of(job)}", rows)
             return 0
         outcome = train(job, folder, accept)
@@ -127,21 +141,57 @@ def run(arguments: Arguments) -> int:
             raise
         command = variables_of(job) + _typed_again(arguments, error.paths)
         raise SetpointError(str(error).replace(error.command, command)) from None
-    from setpoint.train.record.summary import print_summary
+    if own_rank() == 0:
+        from setpoint.train.record.summary import print_summary
 
-    print_summary(job, outcome)
+        print_summary(job, outcome)
     return outcome.status
 
 
 def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequence[str] = ()) -> str:
     """The command as it was typed, with more overrides, and more to accept."""
-    words = ["setpoint", "train", arguments.positional[0], *arguments.overrides]
+    accept = [*arguments.options.get("--accept", []), *accept]
+    more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
+    more += [word for ranks in arguments.options.get("--nproc", []) for word in ("--nproc", ranks)]
+    return shlex.join(["setpoint", "train", *_words(arguments, accept, [*more, *overrides])])
+
+
+def _words(arguments: Arguments, accept: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+    """The words after `train` as they were typed, with more of them."""
+    words = [arguments.positional[0], *arguments.overrides]
     for name in ("--import", "--with", "--file"):
         for value in arguments.options.get(name, []):
             words += [name, value]
-    words += ["--config-from-stdin"] * arguments.has("--config-from-stdin")
-    accept = [*arguments.options.get("--accept", []), *accept]
-    return shlex.join([*words, *overrides, "--accept", ",".join(accept)])
+    return [*words, *more, *(["--accept", ",".join(accept)] if accept else [])]
+
+
+def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> int:
+    """Take the number of ranks from --nproc.
+
+    Returns:
+        how many to start; 1 for this process alone.
+
+    Raises:
+        SetpointError: a launcher has started this process already, or what comes from standard
+            input would not reach the ranks.
+    """
+    ranks = arguments.integer("--nproc")
+    if ranks is None:
+        return 1
+    if ranks < 1:
+        raise SetpointError(f"--nproc {ranks}: give 1 or more")
+    if launched() > 1:
+        raise SetpointError(
+            f"--nproc {ranks} starts ranks, and a launcher has started this process as one of "
+            f"{launched()}; leave one of the two out"
+        )
+    if arguments.has("--config-from-stdin"):
+        raise SetpointError(
+            "--nproc and --config-from-stdin do not go together: standard input can be read once; "
+            "save the configuration and give it with --file"
+        )
+    composition.draft.parallel.set_field("world_size", ranks, Origin(COMMAND_LINE, "--nproc"))
+    return ranks
 
 
 def _say_how_data_moves(problems: Sequence[Problem], arguments: Arguments) -> None:

@@ -15,15 +15,23 @@ from torch import Tensor, distributed
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.rank import enter, launched, own_rank
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 
+_LOST = ("connection closed by peer", "connection reset", "broken pipe", "timed out waiting",
+         "nccl", "connection refused", "socket timeout", "gloo")  # fmt: skip
+
 
 class ToldByMain(SetpointError):
     """What the main rank was refused, on the others, which need not say it again."""
+
+
+class LostRanks(RunError):
+    """Another rank has ended, or did not answer in time; mostly it says itself why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +110,6 @@ def _described(error: BaseException) -> str:
     return str(error) if isinstance(error, SetpointError) else repr(error)
 
 
-def launched() -> int:
-    """How many ranks a launcher such as torchrun has started; 1 without one."""
-    size = os.environ.get("WORLD_SIZE", "")
-    return int(size) if size.isdecimal() and "RANK" in os.environ else 1
-
-
 @contextmanager
 def joined(config: Parallel) -> Iterator[None]:
     """Meet the other ranks of a launcher; nothing happens for one rank, or within a group.
@@ -133,8 +135,16 @@ def joined(config: Parallel) -> Iterator[None]:
             f"{os.environ.get('MASTER_ADDR')}, MASTER_PORT = {os.environ.get('MASTER_PORT')} "
             f"within parallel.timeout = {config.timeout:g} s: {_first_line(error)}"
         ) from error
+    enter()
     try:
         yield
+    except RuntimeError as error:
+        # What gloo and NCCL raise where a connection ends has no class of its own.
+        if any(sign in str(error).lower() for sign in _LOST):
+            raise LostRanks(
+                f"rank {own_rank()} has lost the others: {_first_line(error)}"
+            ) from error
+        raise
     finally:
         distributed.destroy_process_group()
 

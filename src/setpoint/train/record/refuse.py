@@ -16,7 +16,7 @@ from setpoint.config import (
     resolve,
     verify,
 )
-from setpoint.parallel.world import launched
+from setpoint.parallel.rank import launched
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.config import Job

@@ -17,6 +17,7 @@ from setpoint.config import (
     fingerprint,
     shown_plain,
 )
+from setpoint.parallel.rank import launched
 from setpoint.train.config import Job
 
 DRAWN = "drawn, since seed is null"
@@ -48,8 +49,17 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
 
 
 def draw_seed(draft: Job) -> None:
-    """Replace a null seed by one that is drawn and so recorded; any other stays."""
+    """Replace a null seed by one that is drawn and so recorded; any other stays.
+
+    Raises:
+        SetpointError: this is one rank of several, each of which would draw another.
+    """
     if draft.seed is None:
+        if launched() > 1:
+            raise SetpointError(
+                "seed = null: each rank would draw another seed.\nValid: a number, or `setpoint "
+                "train ... --nproc N`, which draws one for all"
+            )
         import secrets  # which loads hashlib, and no other command draws any
 
         draft.set_field("seed", secrets.randbits(62), Origin(PROGRAM, DRAWN))

@@ -1,0 +1,31 @@
+"""Errors of one rank among several: said once, by the rank that they are of."""
+
+from __future__ import annotations
+
+import sys
+
+from setpoint.config import SetpointError
+from setpoint.parallel.rank import launched, leave, own_rank
+
+
+def is_said_elsewhere(error: SetpointError, traced: str = "") -> bool:
+    """Leave an error to the launcher, or to the rank that has told this one of it.
+
+    Arguments:
+        traced: the traceback that is shown before it.
+
+    Returns:
+        whether nothing is left to be said here; of others the rank has been named.
+    """
+    if launched() == 1:
+        return False
+    from setpoint.parallel.world import LostRanks, ToldByMain
+
+    if isinstance(error, ToldByMain):
+        leave(error.status)
+        return True
+    if leave(error.status, traced + str(error), isinstance(error, LostRanks)):
+        return True
+    if own_rank():
+        print(f"rank {own_rank()}: ", end="", file=sys.stderr)
+    return False

@@ -1,0 +1,142 @@
+"""Start the ranks of a job on this machine, by torch's elastic agent, and see them end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from uuid import uuid4
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from setpoint.config import RunError
+from setpoint.parallel.rank import FOLDER, ask, endings
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def launch(words: Sequence[str], ranks: int, logs: Path) -> int:
+    """Run a command of Setpoint's on several ranks of this machine.
+
+    The main rank has this process's output. What the others print is kept in `logs`, as
+    `rank-N.out` and `rank-N.err`. Signals go to all ranks.
+
+    Arguments:
+        words: of the command line, after `setpoint`.
+        logs: made where it is not there, once there is something to keep.
+
+    Returns:
+        the exit status of the ranks, which stop together.
+
+    Raises:
+        RunError: a rank has failed: what the first one says.
+    """
+    place = Path(tempfile.mkdtemp(prefix="setpoint-ranks-"))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        signals_to_handle="SIGQUIT",
+        logs_specs=DefaultLogsSpecs(
+            log_dir=str(place / "output"),
+            redirects=dict.fromkeys(range(1, ranks), Std.ALL),
+        ),
+    )
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ[FOLDER] = str(place)
+    # What the agent says of ranks that end is said below, in fewer words.
+    logging.disable(logging.CRITICAL)
+    try:
+        with _forwarding(place):
+            elastic_launch(config, sys.executable)("-m", "setpoint", *words)
+    except ChildFailedError as failed:
+        return _status(place, ranks, failed, logs)
+    finally:
+        logging.disable(logging.NOTSET)
+        del os.environ[FOLDER]
+        _keep(place / "output", logs)
+        shutil.rmtree(place, ignore_errors=True)
+    return 0
+
+
+@contextmanager
+def _forwarding(place: Path) -> Iterator[None]:
+    """Let the ranks answer signals, all of them the same one."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        del frame
+        ask(place, number)
+
+    before = {number: signal.getsignal(number) for number in STOPS}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:
+            signal.signal(number, forward)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _status(place: Path, ranks: int, failed: ChildFailedError, logs: Path) -> int:
+    """What the ranks have ended with.
+
+    Raises:
+        RunError: one has failed.
+    """
+    found = endings(place)
+    if found and found[0].error and not found[0].is_lost:
+        raise RankFailed(found[0].status, found[0].error)
+    ended = {each.rank: each for each in found}
+    for rank, failure in sorted(failed.failures.items(), key=lambda pair: pair[1].timestamp):
+        if rank not in ended:
+            how = failure.signal_name()
+            how = f"exit status {failure.exitcode}" if failure.exitcode >= 0 else f"signal {how}"
+            raise RankFailed(
+                1,
+                f"rank {rank} of {ranks} has ended by {how} and said nothing; what it printed is "
+                f"in {logs / f'rank-{rank}.err'}"
+                * (rank > 0)
+                or f"rank {rank} of {ranks} has ended by {how} and said nothing",
+            )
+    if found and found[0].error:
+        raise RankFailed(found[0].status, found[0].error)
+    return ended[min(ended)].status
+
+
+class RankFailed(RunError):
+    """What the first rank that failed says.
+
+    Arguments:
+        status: its exit status, which is that of the launcher.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def _keep(output: Path, logs: Path) -> None:
+    """Add what the ranks have printed to the logs of the run, if there is one."""
+    for printed in sorted(output.rglob("std*.log")):
+        rank, kind = printed.parent.name, printed.stem.removeprefix("std")
+        if not printed.stat().st_size or not logs.parent.is_dir():
+            continue
+        logs.mkdir(exist_ok=True)
+        with (logs / f"rank-{rank}.{kind}").open("ab") as kept:
+            kept.write(printed.read_bytes())

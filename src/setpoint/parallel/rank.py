@@ -1,0 +1,100 @@
+"""A rank of `setpoint train --nproc`, as the process that started it sees it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FOLDER = "SETPOINT_RANKS"
+"""The variable that names the folder where ranks and their launcher leave notes for each other."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a rank has ended.
+
+    Arguments:
+        status: its exit status.
+        error: what it says of it; empty where it was told by another rank.
+        is_lost: whether it ended because another rank had.
+    """
+
+    rank: int
+    status: int
+    error: str = ""
+    is_lost: bool = False
+    time: float = 0.0
+
+
+def launched() -> int:
+    """How many ranks a launcher such as torchrun has started; 1 without one."""
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isdecimal() and "RANK" in os.environ else 1
+
+
+def own_rank() -> int:
+    """The number of this process among those of a launcher; 0 without one."""
+    return int(os.environ["RANK"]) if launched() > 1 else 0
+
+
+def enter() -> None:
+    """Let the launcher reach this rank, which ends with it: no rank is ever left behind.
+
+    Stops that were asked for before are answered now.
+    """
+    if launched() == 1:
+        return
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # a C library without it: launchers end ranks, too
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    place = _place()
+    if place is None:
+        return
+    (place / f"pid-{own_rank()}").write_text(str(os.getpid()))
+    asked = place / "signal"
+    if asked.exists():
+        signal.raise_signal(int(asked.read_text()))
+
+
+def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
+    """Leave a note of how this rank ends.
+
+    Returns:
+        whether a launcher of ours reads it, which says what is to be said then.
+    """
+    place = _place() if launched() > 1 else None
+    if place is None:
+        return False
+    ended = Ended(own_rank(), status, error, is_lost, time.time())
+    note = place / f"ended-{ended.rank}"
+    if error or not note.exists():  # what was said first counts
+        with suppress(OSError):
+            note.write_text(json.dumps(asdict(ended)))
+    return True
+
+
+def ask(place: Path, number: int) -> None:
+    """Forward a signal to the ranks, to those that are still starting as well."""
+    (place / "signal").write_text(str(number))
+    for note in place.glob("pid-*"):
+        with suppress(ProcessLookupError, ValueError):
+            os.kill(int(note.read_text()), number)
+
+
+def endings(place: Path) -> list[Ended]:
+    """How the ranks have ended, the first to fail before the others."""
+    found = [Ended(**json.loads(note.read_text())) for note in place.glob("ended-*")]
+    return sorted(found, key=lambda each: (not each.error, each.is_lost, each.time))
+
+
+def _place() -> Path | None:
+    name = os.environ.get(FOLDER)
+    return Path(name) if name and os.path.isdir(name) else None
