@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,7 +86,12 @@ def _replicated(model: nn.Module, world: World) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
     place = [world.device] if world.device.type == "cuda" else None
-    whole = DistributedDataParallel(model, device_ids=place, broadcast_buffers=False)
+    # Buffers are moved by the same sums on all ranks; torch 2.13 has another name for this.
+    names = signature(DistributedDataParallel.__init__).parameters
+    kept: Any = {
+        "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False
+    }
+    whole = DistributedDataParallel(model, device_ids=place, **kept)
     # DDP by itself would divide by the number of ranks.
     whole.register_comm_hook(None, lambda _, bucket: _sum(bucket.buffer()))
     return whole

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from torch import Tensor, distributed
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.rank import enter, launched, own_rank
+from setpoint.parallel.rank import enter, launched, leave, own_rank
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -141,9 +143,12 @@ def joined(config: Parallel) -> Iterator[None]:
     except RuntimeError as error:
         # What gloo and NCCL raise where a connection ends has no class of its own.
         if any(sign in str(error).lower() for sign in _LOST):
-            raise LostRanks(
-                f"rank {own_rank()} has lost the others: {_first_line(error)}"
-            ) from error
+            lost = LostRanks(f"rank {own_rank()} has lost the others: {_first_line(error)}")
+            # A launcher is about to end this rank, which ends by itself.
+            leave(lost.status, str(lost), is_lost=True)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise lost from error
         raise
     finally:
         distributed.destroy_process_group()

@@ -1,0 +1,128 @@
+"""Run by test_equal.py in a process of its own: several ranks train what one rank trains."""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from setpoint.parallel.world import World
+from setpoint.resilience.signals import StopRequest
+from setpoint.shapes.placed import whole_of
+from setpoint.train.build.components import Components, build_components
+from setpoint.train.callback import Callback
+from setpoint.train.config import Job
+from setpoint.train.step.loop import Loop, StepResult
+from setpoint.train.step.position import Position
+
+from ...ranks import fork
+from ..small import small_job
+
+STEPS = 20
+WORLD = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 2
+
+COMMON = (
+    f"duration={STEPS} steps",
+    "model.dropout=0",
+    "model.layers=2",
+    "evaluation=null",
+    "batch.micro_size=1",
+    "batch.accumulation=2",
+)
+# The load of experts is counted over parts of the same size, whatever the micro-batch is.
+MOE = ("model.moe.experts=4", "model.moe.load_sequences=1")
+# What each asks of the ranks: name to overrides.
+CASES: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "one backward pass a step": ("batch.accumulation=1",),
+    "clipping, z-loss, label smoothing": (
+        "optimizer.clip_norm=0.1", "loss.z_loss=1e-3", "loss.label_smoothing=0.1",
+    ),
+    "tied embeddings": ("model.tie_embeddings=true",),
+    "uneven rows": ("data.packing.method=none", "data.packing.pad_to_multiple_of=4",
+                    "batch.sequence_length=256"),
+    "packed documents": ("data.packing.method=first_fit_decreasing", "batch.sequence_length=512"),
+    "experts with an auxiliary loss": (*MOE, "model.moe.balance_loss=0.01", "model.moe.router_z_loss=1e-3"),
+    "experts with biases": (*MOE, "model.moe.router=sigmoid_top_k"),
+    "muon": ("optimizer=muon",),
+    "lion": ("optimizer=lion",),
+    "schedule-free": ("optimizer=schedule_free_adamw", "schedule=none"),
+    "chunked loss": ("loss=chunked_cross_entropy", "loss.chunk_size=7"),
+    "recomputed activations": ("memory.activation_checkpointing=full",),
+    "frozen parameters": ('optimizer.frozen=["embedding.*"]',),
+    "weights in bf16 with masters": ("precision.params=bf16", "precision.compute=bf16",
+                                     "precision.master=fp32"),
+}  # fmt: skip
+# What rounds more than fp32 does.
+# What rounds more than fp32 does: Muon orthogonalizes in bf16, which turns the last bit of a sum into more.
+LOOSE = {"weights in bf16 with masters": 2e-2, "muon": 5e-3}
+
+
+class Seen(Callback):
+    """Keeps what a tracker would get."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, float]] = []
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        self.rows.append((result.loss, result.grad_norm))
+
+
+def trained(job: Job, world: World | None = None) -> tuple[list[Any], dict[str, Tensor]]:
+    """The loss and the norm of each step, and the weights at the end, whole."""
+    parts: Components = build_components(job, world=world)
+    seen = Seen()
+    Loop(job, parts, [seen], StopRequest(), Position()).run()
+    weights = {name: whole_of(value) for name, value in parts.model.state_dict().items()}
+    return seen.rows, weights
+
+
+def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[int]) -> None:
+    """One rank, and all of them in each shape."""
+    from setpoint.config import resolve  # noqa: F401 - loaded before anything is measured
+
+    # The same global batch, in micro-batches of as many rows on one rank as on all.
+    alone = small_job(folder, *COMMON, *flags, f"batch.micro_size={WORLD}")
+    expected, weights = trained(alone, World(torch.device("cpu")))
+    rtol = LOOSE.get(name, 1e-5)
+    for shard in shapes:
+        job = small_job(
+            folder, *COMMON, *flags, f"parallel.world_size={WORLD}", f"parallel.shard={shard}"
+        )
+        assert job.batch.global_size == alone.batch.global_size
+        rows, found = trained(job)
+        what = f"{name}, {WORLD // shard} x {shard}"
+        torch.testing.assert_close(
+            torch.tensor(rows),
+            torch.tensor(expected),
+            rtol=rtol,
+            atol=rtol,
+            msg=lambda m: f"{what}: {m}",
+        )
+        for key, value in weights.items():
+            torch.testing.assert_close(
+                found[key].float(),
+                value.float(),
+                rtol=rtol,
+                atol=10 * rtol,
+                msg=lambda m, key=key: f"{what}, {key}: {m}",
+            )
+        print(f"{what}: equal over {len(rows)} steps")
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    shapes = [n for n in (1, 2, 4) if WORLD % n == 0]
+    wanted = sys.argv[2:] or list(CASES)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in wanted:
+            compare(Path(folder), name, CASES[name], shapes)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
