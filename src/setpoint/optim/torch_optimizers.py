@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.optim.base import BuiltOptimizer, given_tensors, uncompiled
+from setpoint.optim.base import BuiltOptimizer, given_tensors, is_dtensor, uncompiled
 
 if TYPE_CHECKING:
     from setpoint.optim import config as sections
@@ -83,6 +83,8 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
                     "optimizer.implementation = fused: PyTorch's fused SGD does not update bf16 "
                     "weights on a CPU\nValid: auto, foreach or loop"
                 )
+            fused = None
+        if any(is_dtensor(tensor) for tensor in tensors):  # for which there is no fused kernel
             fused = None
         return {**super().arguments(config, groups), "fused": fused, "foreach": foreach}
 

@@ -49,6 +49,10 @@ def shard(
             module.set_gradient_divide_factor(1.0)
 
 
+BUCKET = 25 * 2**20
+"""Bytes of gradients that are summed at a time, as DDP does."""
+
+
 class Replicas:
     """Keeps the ranks of a job at one set of weights; one rank alone has nothing to do.
 
@@ -60,8 +64,12 @@ class Replicas:
         self.model = self.whole = model
         """What is called in training, and the model that it calls."""
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
+        self._sums = False
         if world.size > 1 and not self._is_sharded:
-            self.model = _replicated(model, world)
+            # DDP takes gradients in the dtype of the weights only.
+            self._sums = any(weight.grad_dtype != weight.dtype for weight in _trained(model))
+            if not self._sums:
+                self.model = _replicated(model, world)
 
     @contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
@@ -74,7 +82,11 @@ class Replicas:
         if self._is_sharded:
             model.set_requires_all_reduce(last)
             yield
-        elif model is self.whole or last:
+        elif model is self.whole:
+            yield
+            if last and self._sums:
+                _sum_gradients(model)
+        elif last:
             yield
         else:
             with model.no_sync():
@@ -95,6 +107,33 @@ def _replicated(model: nn.Module, world: World) -> nn.Module:
     # DDP by itself would divide by the number of ranks.
     whole.register_comm_hook(None, lambda _, bucket: _sum(bucket.buffer()))
     return whole
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+@torch.no_grad()
+def _sum_gradients(model: nn.Module) -> None:
+    """Sum the gradients of all ranks, in parts of BUCKET bytes."""
+    held: list[Tensor] = []
+    for weight in _trained(model):
+        if weight.grad is None:  # an expert that no token of this rank has met
+            weight.grad = torch.zeros_like(weight, dtype=weight.grad_dtype)
+        held.append(weight.grad)
+        if sum(each.nbytes for each in held) >= BUCKET:
+            _sum_together(held)
+            held = []
+    if held:
+        _sum_together(held)
+
+
+def _sum_together(gradients: list[Tensor]) -> None:
+    together = torch.cat([each.reshape(-1) for each in gradients])
+    distributed.all_reduce(together)
+    parts = together.split([each.numel() for each in gradients])
+    for each, part in zip(gradients, parts, strict=True):
+        each.copy_(part.view_as(each))
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:

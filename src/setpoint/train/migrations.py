@@ -196,4 +196,9 @@ def plain_names() -> Iterable[Operation]:
         Added("optimizer.frozen", []),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
         *mixtures(*SOURCES),
+        Added("parallel.replicate", 1, role=RUNTIME, derived=True),
+        *(
+            Added(f"parallel.{name}", value, role=RUNTIME)
+            for name, value in {"shard": 1, "reshard": None, "timeout": 600.0}.items()
+        ),
     ]

@@ -170,6 +170,13 @@ def _has_own_save(job: Any) -> bool:
     return getattr(job.memory.activation_checkpointing, "save", SAVE) != SAVE
 
 
+SHARDED = "parallel.shard that divides weights"
+
+
+def _is_sharded(job: Any) -> bool:
+    return job.parallel.shards > 1
+
+
 def _has_no_choice(job: Any) -> bool:
     optimizer = job.optimizer
     if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
@@ -220,6 +227,25 @@ CONFLICTS = (
         "optimizer.implementation = fused", ("precision.params = bf16", NO_GPU),
         "PyTorch's fused SGD does not update bf16 weights on a CPU", ("auto", "foreach", "loop"),
         where=lambda job: isinstance(job.optimizer, SGD) and job.precision.updated == "bf16"),
+    Conflict(
+        "optimizer = adafactor", (SHARDED,),
+        "keeps means over rows and columns of whole weights, of which each rank holds a part",
+        ("adamw", "lion", "muon"), where=_is_sharded,
+        hint="Or keep whole weights on each rank: parallel.shard = 1."),
+    Conflict(
+        "optimizer.implementation = fused", (SHARDED,),
+        "PyTorch's fused SGD does not update divided weights", ("auto", "foreach", "loop"),
+        where=lambda job: isinstance(job.optimizer, SGD) and _is_sharded(job)),
+    Conflict(
+        "precision.reduce that is wider", (SHARDED, "precision.params that is narrower"),
+        "is wider than precision.params = {precision.params}, in which FSDP2 adds up the gradients "
+        "of divided weights", ("null", "{precision.params}"),
+        where=lambda job: _is_sharded(job) and job.precision.reduce == "fp32"
+        and job.precision.params != "fp32"),
+    Conflict(
+        "precision.float8 = set", (SHARDED,),
+        "computes with whole weights, and each rank holds a part of them", ("null",),
+        where=_is_sharded),
     Conflict(
         OFFLOAD, (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",

@@ -1,0 +1,31 @@
+"""Several ranks train what one rank trains: losses, norms and weights, for each way to divide."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ...conftest import ROOT
+
+FEW = ("plain", "uneven rows", "tied embeddings", "experts with biases", "muon",
+       "gradients summed in fp32")  # fmt: skip
+
+
+def compare(ranks: int, *cases: str) -> str:
+    command = [sys.executable, "-m", "tests.train.ranks.equal_ranks", str(ranks), *cases]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_two_ranks_train_what_one_does() -> None:
+    said = compare(2, *FEW)
+    assert "plain, 2 x 1: equal" in said and "muon, 1 x 2: equal" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_train_what_one_does_in_every_case(ranks: int) -> None:
+    compare(ranks)

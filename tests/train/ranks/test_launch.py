@@ -1,0 +1,147 @@
+"""`setpoint train --nproc`: one run of several ranks, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..small import rows, write_config
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+class Launched:
+    """A launcher whose output goes into a file."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.output = folder / "output.txt"
+        command = [sys.executable, "-m", "setpoint", "train", *words]
+        with self.output.open("wb") as file:
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdout=file, stderr=file, env={**os.environ, **ENVIRONMENT}
+            )
+
+    def until(self, text: str) -> None:
+        """Wait for a text in the output."""
+        self.wait_for(lambda: text in self.text)
+
+    def wait_for(self, there: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 120
+        while not there():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.text
+            time.sleep(0.05)
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def end(self) -> int:
+        return self.process.wait(timeout=120)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes that work in a folder, other than this one."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                if (entry / "cwd").resolve() == folder.resolve():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where a job is trained, of which nothing is left running."""
+    write_config(tmp_path)
+    yield tmp_path
+    deadline = time.monotonic() + 20
+    while processes_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = processes_of(tmp_path)
+    for each in left:
+        os.kill(each, signal.SIGKILL)
+    assert not left
+
+
+def words(*more: str, duration: int = 30) -> list[str]:
+    common = ("model.dropout=0", "evaluation.sequences=4", "checkpoint.every=4 steps")
+    flags = [f"--{flag}" for flag in (*common, f"duration={duration} steps")]
+    schedule = "--schedule={type: constant}"
+    return ["small.toml", *flags, schedule, "--batch.micro_size=1", *more]
+
+
+def losses(folder: Path, name: str) -> list[float]:
+    (run,) = (folder / "runs").glob(f"{name}-*")
+    return [row["loss"] for row in rows(run) if row["kind"] == "train"]
+
+
+def test_a_run_goes_on_with_other_ranks(folder: Path) -> None:
+    """Two shards, then one rank, then two replicas: one run."""
+    whole = Launched(folder, *words("--name=alone", "--batch.accumulation=4"))
+    assert whole.end() == 0, whole.text
+    many = ("--name=many", "--batch.global_size=4")
+    shapes = (("--nproc", "2", "--parallel.shard=-1"), (), ("--nproc", "2"))
+    for steps, shape in zip((10, 20, 30), shapes, strict=True):
+        part = Launched(folder, *words(*many, *shape, duration=steps))
+        assert part.end() == 0, part.text
+        # Ranks speak with one voice.
+        assert part.text.count("held-out loss  ") == 1
+    assert losses(folder, "many") == pytest.approx(losses(folder, "alone"), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 75), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
+def test_all_ranks_stop_at_the_same_step_and_save_once(
+    folder: Path, number: signal.Signals, status: int
+) -> None:
+    run = Launched(folder, *words("--checkpoint.every=never", duration=10**6), "--nproc", "2")
+    run.until("step 3/")
+    run.process.send_signal(number)
+    assert run.end() == status, run.text
+    (log,) = (folder / "runs").glob("*/events.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    saves = [event["step"] for event in events if event["event"] == "save"]
+    (end,) = [event["step"] for event in events if event["event"] == "end"]
+    assert saves == [end]
+
+
+def test_a_rank_that_is_killed_ends_the_run_by_name(folder: Path) -> None:
+    run = Launched(folder, *words(duration=10**6), "--nproc", "2")
+    run.until("step 5/")
+    ranks = [pid for pid in processes_of(folder) if pid != run.process.pid]
+    victim = next(pid for pid in ranks if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes())
+    os.kill(victim, signal.SIGKILL)
+    assert run.end() == 1
+    last = run.text.strip().splitlines()[-1]
+    assert last.startswith("error: rank 1 of 2 has ended by signal SIGKILL"), run.text
+
+
+def test_ranks_end_with_their_launcher(folder: Path) -> None:
+    """What it can save, it saves; `folder` sees that nothing is left."""
+    run = Launched(folder, *words(duration=10**6), "--nproc", "2")
+    run.until("step 5/")
+    run.process.kill()
+    run.end()
+
+
+def test_what_all_ranks_are_refused_is_said_once(folder: Path) -> None:
+    run = Launched(folder, *words("--optimizer.lr=1e30", duration=200), "--nproc", "2")
+    assert run.end() == 1
+    assert run.text.count("error: ") == 1 and "which is not finite" in run.text, run.text
+    (events,) = (folder / "runs").glob("*/events.jsonl")
+    kinds = [json.loads(line)["event"] for line in events.read_text().splitlines()]
+    assert kinds.count("fault") == 1
