@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from setpoint.infer.tasks import Generation
 from setpoint.model.attention.backend import choose_backend
 from setpoint.model.config import Transformer
 from setpoint.model.moe import experts
+from setpoint.parallel.apply import shard
 from setpoint.parallel.device import choose_device
+from setpoint.parallel.world import joined
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.build.process import settings_of
@@ -183,6 +186,46 @@ def on_ranks(job: Job) -> int:
     return job.batch.micro_size
 
 
+RANKS = ("parallel.world_size=4", "batch.global_size=16", "parallel.shard=-1")
+
+
+def ranks_of(job: Job) -> tuple[int, int]:
+    """How many copies there are, and on how many ranks each."""
+    return job.parallel.replicas, job.parallel.shards
+
+
+def resharding(job: Job) -> list[Any]:
+    """What FSDP2 is asked for, for a layer and for what lies around it."""
+    asked: list[Any] = []
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "torch.distributed.fsdp.fully_shard",
+            lambda unit, **options: asked.append(options["reshard_after_forward"]),
+        )
+        mesh: Any = {"shard": None}
+        policy: Any = None
+        shard(job.parallel, mesh, model, [("0", model[0])], policy)
+    return asked
+
+
+def waiting(job: Job) -> float:
+    """How long the ranks wait for each other."""
+    found: list[float] = []
+
+    def join(backend: str, timeout: timedelta, device_id: object = None) -> None:
+        found.append(timeout.total_seconds())
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"RANK": "0", "WORLD_SIZE": "4"}.items():
+            patch.setenv(name, value)
+        patch.setattr("torch.distributed.init_process_group", join)
+        patch.setattr("torch.distributed.destroy_process_group", lambda: None)
+        patch.setattr("setpoint.parallel.world.enter", lambda: None)
+        with joined(job.parallel):
+            return found[0]
+
+
 def on_device(job: Job) -> str:
     """Where the model would lie on a machine with a GPU."""
     with pytest.MonkeyPatch.context() as patch:
@@ -296,6 +339,10 @@ EFFECTS = {
                                                 gives=64),
     "Parallel.world_size": Effect("parallel.world_size=2", on_ranks, ("batch.global_size=8",),
                                   without=("micro_size", "accumulation"), gives=4),
+    "Parallel.replicate": Effect("parallel.replicate=4", ranks_of, RANKS, gives=(4, 1)),
+    "Parallel.shard": Effect("parallel.shard=2", ranks_of, RANKS, gives=(2, 2)),
+    "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
+    "Parallel.timeout": Effect("parallel.timeout=5", waiting, RANKS, gives=5.0),
     "Parallel.device": Effect("parallel.device=cpu", on_device, gives="cpu"),
     "Checkpoint.every": Effect("checkpoint.every=3 steps", saved, ("checkpoint.keep=null",),
                                gives=([3, 4], ["latest", "best"])),

@@ -154,6 +154,9 @@ ELSEWHERE = {
     "Job.silence": "resolve, which drops the cautions",
     "Prepare.workers": "data that is prepared: tests/train/data_effects.py",
     "Job.user": "the user's own code",
+    "Parallel.replicate": "several ranks: tests/parallel",
+    "Parallel.shard": "several ranks: tests/parallel",
+    "Parallel.timeout": "several ranks: tests/parallel",
 }
 
 

@@ -38,7 +38,7 @@ def shard(
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     # One axis is plain sharding; two are HSDP: shards within, copies across.
-    mesh = mesh if config.replicate > 1 else mesh["shard"]
+    mesh = mesh if config.replicas > 1 else mesh["shard"]
     for _, unit in [*layers, ("", model)]:
         # What lies around the layers is needed again at once.
         reshard = unit is not model if config.reshard is None else config.reshard

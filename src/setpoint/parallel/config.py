@@ -12,10 +12,7 @@ from setpoint.config import (
     Rule,
     check,
     dead,
-    derive,
-    derived,
     field,
-    is_set,
 )
 
 REST = -1
@@ -48,11 +45,11 @@ class Parallel(Ranks):
     for the same seed, data and global batch the losses are those of one rank, up to rounding.
     """
 
-    replicate: int = derived(
-        ge=1, also_called=("dp_replicate", "data_parallel_replicate_size", "ddp_size")
+    replicate: int | None = field(
+        default=None, ge=1, also_called=("dp_replicate", "data_parallel_replicate_size", "ddp_size")
     )
-    """Replicas of the weights (DDP; with `shard`, HSDP), each held by `shard` ranks; what `shard`
-    leaves of the ranks unless given."""
+    """Replicas of the weights (DDP; with `shard`, HSDP), each on `shard` ranks; null: as many as
+    `shard` leaves ranks for."""
 
     shard: int = field(
         default=1,
@@ -77,24 +74,20 @@ class Parallel(Ranks):
     )  # fmt: skip
     """Seconds that a rank waits for the others before the run fails."""
 
-    @derive("replicate")
-    def _derive_replicate(self) -> int:
-        return max(1, self.world_size // self.shard) if self.shard > 0 else 1
-
     @dead("reshard")
     def _reshard_is_dead(self) -> str | None:
         return "no weights are sharded (shard = 1)" if self.shard == 1 else None
 
     @check
     def _check_degrees(self) -> Iterator[Problem]:
-        ranks, shards = self.world_size, self.shards
+        ranks, shards, replicas = self.world_size, self.shards, self.replicas
         if self.shard == 0:
             yield Problem("shard", "is 0", valid=("1 or more", "-1: the ranks that are left"))
             return
-        if self.replicate * shards == ranks:
+        if replicas * shards == ranks:
             return
-        given = is_set(self, "replicate")
-        product = f"{self.replicate} (replicate) * {shards} (shard) = {self.replicate * shards}"
+        given = self.replicate is not None
+        product = f"{replicas} (replicate) * {shards} (shard) = {replicas * shards}"
         pairs = [f"{ranks // n} * {n}" for n in range(1, ranks + 1) if ranks % n == 0]
         yield Problem(
             "replicate" if given else "shard",
@@ -118,9 +111,16 @@ class Parallel(Ranks):
             )
 
     @property
+    def replicas(self) -> int:
+        """The number of copies of the weights."""
+        if self.replicate is not None:
+            return self.replicate
+        return max(1, self.world_size // self.shard) if self.shard > 0 else 1
+
+    @property
     def shards(self) -> int:
         """The number of ranks that divide one copy of the weights."""
-        return max(1, self.world_size // self.replicate) if self.shard == REST else self.shard
+        return max(1, self.world_size // self.replicas) if self.shard == REST else self.shard
 
     @property
     def data_ranks(self) -> int:

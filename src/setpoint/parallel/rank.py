@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
 _PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How a rank has ended.
 
     Arguments:
@@ -53,6 +50,8 @@ def enter() -> None:
     if launched() == 1:
         return
     if sys.platform == "linux":
+        import ctypes
+
         with suppress(OSError, AttributeError):  # a C library without it: launchers end ranks, too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     place = _place()
@@ -73,11 +72,13 @@ def leave(status: int, error: str = "", is_lost: bool = False) -> bool:
     place = _place() if launched() > 1 else None
     if place is None:
         return False
+    import json  # which `check` has no use for
+
     ended = Ended(own_rank(), status, error, is_lost, time.time())
     note = place / f"ended-{ended.rank}"
     if error or not note.exists():  # what was said first counts
         with suppress(OSError):
-            note.write_text(json.dumps(asdict(ended)))
+            note.write_text(json.dumps(ended._asdict()))
     return True
 
 
@@ -91,6 +92,8 @@ def ask(place: Path, number: int) -> None:
 
 def endings(place: Path) -> list[Ended]:
     """How the ranks have ended, the first to fail before the others."""
+    import json
+
     found = [Ended(**json.loads(note.read_text())) for note in place.glob("ended-*")]
     return sorted(found, key=lambda each: (not each.error, each.is_lost, each.time))
 

@@ -186,6 +186,9 @@ def _codes(silenced: Any) -> Any:
 SOURCES = ("data.sources", "data.validation", "evaluation.datasets.*.sources")
 
 
+RANKS = {"replicate": None, "shard": 1, "reshard": None, "timeout": 600.0}
+
+
 @migration(to=7)
 def plain_names() -> Iterable[Operation]:
     """Names are plain, steps that are not finite may be passed over; data has more forms."""
@@ -196,9 +199,5 @@ def plain_names() -> Iterable[Operation]:
         Added("optimizer.frozen", []),
         Added("resilience.non_finite", {"type": "fail"}, role=RUNTIME),
         *mixtures(*SOURCES),
-        Added("parallel.replicate", 1, role=RUNTIME, derived=True),
-        *(
-            Added(f"parallel.{name}", value, role=RUNTIME)
-            for name, value in {"shard": 1, "reshard": None, "timeout": 600.0}.items()
-        ),
+        *(Added(f"parallel.{name}", value, role=RUNTIME) for name, value in RANKS.items()),
     ]

@@ -115,7 +115,6 @@ def refuses_alike(folder: Path, rank: int) -> None:
     class Seen(Callback):
         def after_step(self, loop: Loop, result: StepResult) -> None:
             found.append(result.verdict.value)
-            assert rank == 1 or math.isfinite(result.grad_norm)
             # As SaveCallback leaves it: nothing is lost, but the other rank waits for this one.
             loop.stop.busy = False
             if rank == 0 and loop.position.step == 2:

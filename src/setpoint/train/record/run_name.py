@@ -17,7 +17,6 @@ from setpoint.config import (
     fingerprint,
     shown_plain,
 )
-from setpoint.parallel.rank import launched
 from setpoint.train.config import Job
 
 DRAWN = "drawn, since seed is null"
@@ -55,6 +54,8 @@ def draw_seed(draft: Job) -> None:
         SetpointError: this is one rank of several, each of which would draw another.
     """
     if draft.seed is None:
+        from setpoint.parallel.rank import launched
+
         if launched() > 1:
             raise SetpointError(
                 "seed = null: each rank would draw another seed.\nValid: a number, or `setpoint "

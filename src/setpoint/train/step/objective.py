@@ -53,7 +53,7 @@ class Objective:
         self, model: nn.Module, loss: Any, sources: int = 1, runs: nn.Module | None = None
     ) -> None:
         self.model, self.loss = model, loss
-        self.runs = model if runs is None else runs
+        self.runs = runs or model
         if isinstance(loss, PerToken):
             loss.per_token = sources > 1
         self.has_head = supports_head(model)

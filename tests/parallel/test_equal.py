@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from ...conftest import ROOT
+from ..conftest import ROOT
 
 FEW = ("plain", "uneven rows", "tied embeddings", "experts with biases", "muon",
        "gradients summed in fp32")  # fmt: skip
 
 
 def compare(ranks: int, *cases: str) -> str:
-    command = [sys.executable, "-m", "tests.train.ranks.equal_ranks", str(ranks), *cases]
+    command = [sys.executable, "-m", "tests.parallel.equal_ranks", str(ranks), *cases]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ..small import rows, write_config
+from ..train.small import rows, write_config
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 

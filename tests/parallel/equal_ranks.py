@@ -21,8 +21,8 @@ from setpoint.train.config import Job
 from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
-from ...ranks import fork
-from ..small import small_job
+from ..ranks import fork
+from ..train.small import small_job
 
 STEPS = 20
 WORLD = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 2
