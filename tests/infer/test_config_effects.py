@@ -186,8 +186,8 @@ EFFECTS = {
     "Batch.micro_size": Effect("batch.micro_size=1", shapes, JUDGE),
     "Batch.sequence_length": Effect("batch.sequence_length=8", scores, JUDGE),
     "Precision.compute": Effect("precision.compute=bf16", scores, JUDGE),
-    "Parallel.device": Effect("parallel.device=cpu", device, JUDGE),
-    "Parallel.world_size": Effect("parallel.world_size=2", scores, JUDGE),
+    "Ranks.device": Effect("parallel.device=cpu", device, JUDGE),
+    "Ranks.world_size": Effect("parallel.world_size=2", scores, JUDGE),
     "Data.sources": Effect("data.sources=[{type=random, documents=60}]", scores, JUDGE),
     "Data.held_out": Effect("data.held_out=0.4", scores, ("evaluation.sides=[held_out]",)),
     "Data.validation": Effect(
@@ -237,7 +237,7 @@ ELSEWHERE = {
     "Inference.data": "Data",
     "Inference.batch": "Batch",
     "Inference.precision": "Precision",
-    "Inference.parallel": "Parallel",
+    "Inference.parallel": "Ranks",
 }
 # The fields of what training has as well are seen there, in tests/train/test_config_effects.py.
 OURS = ("setpoint.infer.", "setpoint.parallel.")
