@@ -298,7 +298,7 @@ def test_the_field_has_an_effect(
     (tmp_path / "prompts.txt").write_text("%\n")
     after = observed(effect, trained[1], tmp_path, tmp_path / "after", effect.change)
     assert not str(without).startswith("refused"), without
-    assert str(after).startswith("refused") == (name == "Parallel.world_size"), after
+    assert str(after).startswith("refused") == (name == "Ranks.world_size"), after
     assert after != without
 
 

@@ -64,7 +64,7 @@ def processes_of(folder: Path) -> list[int]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Where a job is trained, of which nothing is left running."""
-    write_config(tmp_path)
+    write_config(tmp_path, without=("accumulation",))
     yield tmp_path
     deadline = time.monotonic() + 20
     while processes_of(tmp_path) and time.monotonic() < deadline:
@@ -91,7 +91,7 @@ def test_a_run_goes_on_with_other_ranks(folder: Path) -> None:
     """Two shards, then one rank, then two replicas: one run."""
     whole = Launched(folder, *words("--name=alone", "--batch.accumulation=4"))
     assert whole.end() == 0, whole.text
-    many = ("--name=many", "--batch.accumulation=null", "--batch.global_size=4")
+    many = ("--name=many", "--batch.global_size=4")
     shapes = (("--nproc", "2", "--parallel.shard=-1"), (), ("--nproc", "2"))
     for steps, shape in zip((10, 20, 30), shapes, strict=True):
         part = Launched(folder, *words(*many, *shape, duration=steps))
