@@ -67,9 +67,7 @@ def train(
         shown = progress_of(job, world)
         ending.callback(shown.stop)
         with explain_oom(job):
-            parts = build_components(
-                job, not plan.has_checkpoints, shown.work, *plan.kept, world=world
-            )
+            parts = build_components(job, not plan.has_checkpoints, shown.work, *plan.kept, world)
         with open_run(plan, parts, stop, shown) as run:
             added = added_callbacks(run)
             start = resume(run)

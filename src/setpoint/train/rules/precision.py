@@ -61,8 +61,8 @@ def float8_problems(job: Job) -> Iterator[Problem]:
             also=("batch.micro_size", "batch.sequence_length"),
         )
     multiple = job.data.packing.pad_to_multiple_of
-    rows = multiple is not None and job.batch.micro_size * multiple
-    if rows and rows % MULTIPLE and float8.recipe != "rowwise_with_gw_hp":
+    padded = multiple is not None and float8.recipe != "rowwise_with_gw_hp"
+    if padded and job.batch.micro_size * multiple % MULTIPLE:
         step = MULTIPLE // gcd(MULTIPLE, job.batch.micro_size)
         yield Problem(
             "data.packing.pad_to_multiple_of",
