@@ -61,8 +61,8 @@ def float8_problems(job: Job) -> Iterator[Problem]:
             also=("batch.micro_size", "batch.sequence_length"),
         )
     multiple = job.data.packing.pad_to_multiple_of
-    padded = multiple is not None and float8.recipe != "rowwise_with_gw_hp"
-    if padded and job.batch.micro_size * multiple % MULTIPLE:
+    fits = multiple is None or job.batch.micro_size * multiple % MULTIPLE == 0
+    if multiple is not None and not fits and float8.recipe != "rowwise_with_gw_hp":
         step = MULTIPLE // gcd(MULTIPLE, job.batch.micro_size)
         yield Problem(
             "data.packing.pad_to_multiple_of",
