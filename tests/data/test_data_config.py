@@ -110,8 +110,8 @@ def test_each_field_changes_the_fingerprint(changed: Data) -> None:
 @pytest.mark.parametrize(
     ("section", "field", "value", "words"),
     [
-        (Data, "held_out", -0.1, ">= 0, < 1"),
-        (Data, "held_out", 1.0, ">= 0, < 1"),
+        (Data, "held_out", -0.1, ">= 0"),
+        (Data, "held_out", float("inf"), "held_out"),
         (Data, "held_out", "much", "'much'"),
         (Data, "heldout", 0.1, "held_out"),
         (Random, "alphabet", 1, ">= 2, <= 256"),
@@ -151,6 +151,13 @@ def test_all_problems_are_reported_together() -> None:
         "sources.2.include": "no pattern, so no file",
         "sources.2.name": "is the name of sources.0 already",
     }
+
+
+def test_a_number_of_documents_held_out_is_whole() -> None:
+    assert problems(Data(held_out=1.5)) == {
+        "held_out": "is neither a share below 1 nor a whole number of documents"
+    }
+    assert resolve(Data(held_out=1000)).held_out == 1000
 
 
 def test_no_sources_and_no_paths_are_refused() -> None:

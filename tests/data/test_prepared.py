@@ -89,8 +89,12 @@ def conversations(folder: Path) -> Conversations:
 
 
 @pytest.mark.parametrize(
-    "kind", ["several", "mixed", "mixed files", "one file", "validation", "chat", "all"]
-)
+    "kind",
+    [
+        "several", "mixed", "mixed files", "one file", "validation", "chat", "all", "number",
+        "number mixed",
+    ],
+)  # fmt: skip
 def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
     from .tokenizers_here import byte_level
 
@@ -100,7 +104,9 @@ def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
     other = Random(name="other", documents=20, seed=4)
     fields: dict[str, Any] = {}
     sources: tuple[SourceConfig, ...] = (SMALL, other)
-    if kind == "mixed":
+    if "number" in kind:
+        fields["held_out"] = 13.0
+    if kind in ("mixed", "number mixed"):
         sources = (
             Random(documents=60, length=200, weight=1.0),
             Random(name="other", documents=20, seed=4, weight=3.0),
@@ -131,6 +137,8 @@ def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
     assert all(side.prepared for side in found.train)
     assert_all_same(expected, found)
     assert_all_same(expected, corpora(data, tokenizer, mixed))
+    if "number" in kind:
+        assert expected.held_out is not None and len(expected.held_out.files) == 13
 
 
 def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
@@ -438,9 +446,10 @@ def test_two_documents_of_one_name_are_refused(
         corpora(data_of(tmp_path, [SMALL], held_out=0.0), ByteTokenizer())
 
 
-def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held_out", [0.001, 3.0])
+def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path, held_out: float) -> None:
     few = Random(documents=3, length=10)
-    data = data_of(tmp_path, [few], held_out=0.001)
+    data = data_of(tmp_path, [few], held_out=held_out)
     said: list[str] = []
     for build in (build_corpora, corpora):
         with pytest.raises(SetpointError) as refused:
@@ -469,7 +478,7 @@ def test_prepared_folders_are_sources_of_tokens(tmp_path: Path) -> None:
         build_corpora(Data(sources=(tokens,)), ByteTokenizer())
 
 
-@pytest.mark.parametrize("share", [0.05, 0.0])
+@pytest.mark.parametrize("share", [0.05, 0.0, 9.0])
 def test_a_prepared_folder_is_mapped_as_a_source(tmp_path: Path, share: float) -> None:
     texts = (SMALL, Random(name="other", documents=20, seed=4))
     original = data_of(tmp_path / "cache", texts, held_out=share)

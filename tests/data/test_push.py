@@ -130,8 +130,9 @@ def test_a_push_that_fails_leaves_nothing_and_goes_on(
 
 
 def test_other_data_takes_the_place_of_old_and_what_is_yours_is_left(hub: Hub) -> None:
-    assert push("--shards", "2") == 0
+    assert push("--shards", "2", "--data.held_out", "9") == 0
     dataset = hub.datasets["me/toks"]
+    assert b"\nheld_out = 9\n" in dataset.files()["README.md"]
     dataset.commit("main", {**dataset.files(), "README.md": b"# Mine", "notes/a.txt": b"a"})
     byte_level(Path("mine"))
     flags = ("--data.sources.0.seed", "5", "--tokenizer", "huggingface", "--tokenizer.path", "mine")

@@ -135,3 +135,46 @@ def test_a_single_document_of_a_mixture_is_cut() -> None:
 def test_a_mixture_of_which_nothing_is_held_out_is_refused() -> None:
     with pytest.raises(SetpointError, match="leaves the held-out side empty: the 4 documents"):
         split_mixture([docs(["a/0", "a/1"]), docs(["b/0", "b/1"])], 0.0001)
+
+
+@given(names=NAMES, more=NAMES, data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_number_of_documents_with_the_lowest_hashes(
+    names: list[str], more: list[str], data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, len(names) - 1))
+    held_out = {d.name for d in split_documents(docs(names), count).held_out}
+    lowest = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:count]
+    assert held_out == set(lowest)
+    for name in more:
+        if name not in names:
+            after = {d.name for d in split_documents(docs([*names, name]), count).held_out}
+            # At most one other moves, out of the held-out side, and only for the added one.
+            assert after == held_out or (after - held_out == {name} and len(after) == count)
+
+
+def test_a_number_of_documents_of_all_sources_of_a_mixture() -> None:
+    sources = [docs(["one/a"]), docs([f"two/{n}" for n in range(40)]), docs(["three/a"])]
+    alone = split_documents([d for source in sources for d in source], 7)
+    train, held_out = split_mixture(sources, 7)
+    assert held_out == alone.held_out and len(held_out) == 7
+    for source, part in zip(sources, train, strict=True):
+        assert part == [d for d in alone.train if d in source]
+
+
+@pytest.mark.parametrize(
+    ("names", "count", "valid"),
+    [
+        (["a", "b", "c"], 3, "a whole number up to 2, or a share below 1"),
+        (["a", "b", "c"], 2000000, "a whole number up to 2, or a share below 1"),
+        (["a"], 1, "a share below 1, which cuts it in two"),
+    ],
+)
+def test_a_number_that_leaves_no_document_to_train_on(
+    names: list[str], count: int, valid: str
+) -> None:
+    refused = rf"^data\.held_out: {count} documents? of {len(names)} would .*\nValid: {valid}\.$"
+    with pytest.raises(SetpointError, match=refused):
+        split_documents(docs(names), count)
+    with pytest.raises(SetpointError, match=refused):
+        split_mixture([docs(names), []], count)

@@ -487,6 +487,7 @@ def test_a_mixture_takes_its_shares_from_streams_and_other_sources(tmp_path: Pat
         ({"sources": ("text", "random")}, "sources.0.streaming"),
         ({"sources": ("text 1 2", "random 1"), "held_out": 0.0}, "sources.0.epochs"),
         ({"sources": ("text 1", "random 1")}, "held_out"),
+        ({"held_out": 3.0}, "held_out"),
         (
             {"sources": ("text 1",), "mixture": Mixed(by="tokens"), "packing": NEXT_FIT},
             "mixture.by",

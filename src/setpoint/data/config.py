@@ -242,7 +242,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
     held_out: float = field(
         default=0.05,
         ge=0,
-        lt=1,
+        lt=inf,
         also_called=(
             "val_set_size",
             "val_size",
@@ -253,8 +253,9 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
             "eval_split_ratio",
         ),
     )
-    """Validation split: fraction of documents held out; of a single document, the end. 0: none. It
-    depends on a document's name alone, so adding documents moves no other."""
+    """Validation split: fraction of documents held out, of a single one the end; from 1 on, their
+    number. 0: none. It depends on documents' names, so adding one moves no other by fraction, and
+    at most one by number."""
 
     validation: tuple[SourceConfig, ...] = field(
         default=(),
@@ -414,7 +415,14 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
                 valid=("false",),
                 also=("sources",),
             )
-        if self.held_out and not self.validation and len(streams) < len(self.sources):
+        if self.held_out >= 1 and not self.validation:
+            yield Problem(
+                "held_out",
+                "is a number of documents, and those of a streamed source are not all known",
+                valid=("0.05",),
+                also=("sources",),
+            )
+        elif self.held_out and not self.validation and len(streams) < len(self.sources):
             yield Problem(
                 "held_out",
                 "is a share of sources that are all streamed, or none of them",
@@ -441,6 +449,15 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.prepared.use:corpora"):
             return None
         concatenated = "all rows of concatenated text hold as many tokens"
         return concatenated if self.is_mixture else "no source has a weight"
+
+    @check
+    def _check_held_out(self) -> Iterator[Problem]:
+        if self.held_out > 1 and not self.held_out.is_integer():
+            yield Problem(
+                "held_out",
+                "is neither a share below 1 nor a whole number of documents",
+                valid=("0.05", "1000"),
+            )
 
     @dead("held_out")
     def _held_out_is_dead(self) -> str | None:

@@ -361,7 +361,8 @@ def _no_part(config: Data, index: int, has_text: bool) -> str:
     if has_text:
         return (
             f"data.sources.{index}: no document of '{name}' is left to train on, with "
-            f"data.held_out = {config.held_out:g}.\nValid: more documents, or another share."
+            f"data.held_out = {config.held_out:.15g}.\n"
+            "Valid: more documents, or a smaller number or share."
         )
     return (
         f"data.sources.{index}: '{name}' holds no text: {_named_source(config, index)}.\n"

@@ -35,17 +35,35 @@ def split_position(name: str) -> float:
     return (int.from_bytes(_digest(name)[:8], "big") >> 11) / 2**53
 
 
-def split_documents(documents: Iterable[Document], held_out: float) -> Split:
-    """Hold out the documents whose names lie below `held_out`.
+def require_more(documents: int, held_out: float) -> None:
+    """Refuse to hold out a number of documents that leaves none to train on.
 
-    A document's side depends on its own name only: adding or removing others never moves it. Both
-    sides come in the order of the hash, not of the path: neighbours in a folder resemble each
-    other, so this makes any first part of a side a fair sample of it. A single document is cut in
-    two, and its end is held out.
+    Raises:
+        SetpointError: there are no more documents than are held out.
+    """
+    if held_out >= documents:
+        few = "a share below 1, which cuts it in two"
+        if documents > 1:
+            few = f"a whole number up to {documents - 1}, or a share below 1"
+        what = "document" if held_out == 1 else "documents"
+        raise SetpointError(
+            f"data.held_out: {held_out:.15g} {what} of {documents} would leave none to train on.\n"
+            f"Valid: {few}."
+        )
+
+
+def split_documents(documents: Iterable[Document], held_out: float) -> Split:
+    """Hold out the documents whose names lie below `held_out`, or as many with the lowest ones.
+
+    By share, a document's side depends on its own name only: adding or removing others never moves
+    it. By number, one more document moves at most one other, out of the held-out ones. Both sides
+    come in the order of the hash, not of the path: neighbours in a folder resemble each other, so
+    this makes any first part of a side a fair sample of it. A single document is cut in two by
+    share, and its end is held out.
 
     Arguments:
         documents: with unique names; those without bytes are dropped.
-        held_out: expected share of documents, in [0, 1); 0 holds none out.
+        held_out: expected share of documents, in [0, 1), or their number; 0 holds none out.
 
     Returns:
         both sides, neither empty unless `held_out` is 0.
@@ -55,8 +73,9 @@ def split_documents(documents: Iterable[Document], held_out: float) -> Split:
             values of `held_out` that would fill it).
     """
     ordered = _ordered(documents)
-    if held_out and len(ordered) == 1:
+    if 0 < held_out < 1 and len(ordered) == 1:
         return _cut(ordered[0], held_out)
+    held_out = _limit(ordered, held_out)
     split = _by_name(ordered, held_out)
     if not split.train or (held_out and not split.held_out):
         raise SetpointError(_of_names(ordered, held_out))
@@ -68,6 +87,8 @@ def split_mixture(
 ) -> tuple[list[list[Document]], list[Document]]:
     """Split each source of a mixture by itself, so that a single document of one is cut, too.
 
+    A number of documents is of all sources together, and cuts none.
+
     Returns:
         the training documents of each source, which may be none, and the documents of all that
         are held out.
@@ -76,11 +97,12 @@ def split_mixture(
         SetpointError: as `split_documents`.
     """
     ordered = _ordered(document for documents in sources for document in documents)
+    by_number, held_out = held_out >= 1, _limit(ordered, held_out)
     train: list[list[Document]] = []
     held: list[Document] = []
     for documents in sources:
         filled = sorted((d for d in documents if d.size), key=lambda d: _digest(d.name))
-        cut = held_out and len(filled) == 1
+        cut = held_out and not by_number and len(filled) == 1
         split = _cut(filled[0], held_out) if cut else _by_name(filled, held_out)
         train.append(split.train)
         held += split.held_out
@@ -103,6 +125,14 @@ def _ordered(documents: Iterable[Document]) -> list[Document]:
                 "Valid: one name for each source, so that its documents' names differ."
             )
     return ordered
+
+
+def _limit(ordered: Sequence[Document], held_out: float) -> float:
+    """The position below which documents are held out, by share or by number."""
+    if held_out < 1:
+        return held_out
+    require_more(len(ordered), held_out)
+    return split_position(ordered[int(held_out)].name)
 
 
 def _by_name(documents: list[Document], held_out: float) -> Split:

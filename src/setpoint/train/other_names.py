@@ -453,7 +453,13 @@ def _metric(given: Given) -> Ours | str | None:
 def _share_held_out(given: Given) -> Ours | str | None:
     if given.number is not None and 0 < given.number < 1:
         return Ours({"data.held_out": given.value})
-    return "Setpoint calls it data.held_out, a fraction of the documents such as 0.05."
+    number = given.number or 0.0
+    if given.name.endswith("size") and number >= 1 and number.is_integer():
+        return Ours({"data.held_out": given.value})
+    return (
+        "Setpoint calls it data.held_out, a fraction of the documents such as 0.05, or from 1 on "
+        "their number."
+    )
 
 
 NO_REMOTE_CODE = (

@@ -74,6 +74,12 @@ def test_held_out_documents_are_not_learned_from(tmp_path: Path) -> None:
     trained = train_bpe(data(tmp_path, words, held_out=0.3), 400)
     vocabulary = trained.tokenizer.get_vocab()
     assert "takenword" in vocabulary and not any("held" in token for token in vocabulary)
+    # A number of documents are those with the lowest hashes.
+    lowest = sorted(names, key=split_position)[:5]
+    words = [f"{'held' if name in lowest else 'taken'}word " for name in names]
+    trained = train_bpe(data(tmp_path, words, held_out=5.0), 400)
+    assert trained.documents == 35
+    assert not any("held" in token for token in trained.tokenizer.get_vocab())
     # Of a single document the end is held out, as in training.
     for file in tmp_path.glob("*.txt"):
         file.unlink()

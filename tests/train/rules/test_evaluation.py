@@ -203,6 +203,9 @@ def test_a_source_says_what_is_learned_of_it(tmp_path: Path) -> None:
         (("evaluation.sequences=90", "evaluation.every=64 tokens"), "takes 7.5 times as long"),
         (("evaluation.sequences=90", "evaluation.every=1 min"), None),
         (("evaluation.sequences=90", "evaluation.every=1 steps", "data.held_out=0.01"), None),
+        # How long a number of documents are is not known.
+        (("evaluation.sequences=null", "evaluation.every=1 steps", "data.held_out=30"), None),
+        (("evaluation.sequences=90", "evaluation.every=1 steps", "data.held_out=30"), "1.44k"),
     ],
 )
 def test_an_evaluation_that_takes_longer_than_the_training(

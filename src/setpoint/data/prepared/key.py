@@ -27,7 +27,7 @@ class Request:
     Arguments:
         side: of the corpus of documents that are not held out.
         where: the path of `sources` in the job, for messages.
-        held_out: share of documents that is.
+        held_out: share of documents that is, or their number.
         mixed: whether each source has a corpus of its own.
         numbers: of the sources in the list that `where` is the path of; empty: all in a row.
     """

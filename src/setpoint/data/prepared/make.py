@@ -36,7 +36,7 @@ from setpoint.data.prepared.pieces import (
 )
 from setpoint.data.prepared.store import INPUTS, Manifest, Side, shard_name, write_seen
 from setpoint.data.prepared.worker import Workers
-from setpoint.data.split import empty_side, split_documents, split_position
+from setpoint.data.split import empty_side, require_more, split_documents, split_position
 
 if TYPE_CHECKING:
     from setpoint.data.document import Document
@@ -192,8 +192,10 @@ def _items(
     The sources of a mixture are split each by itself.
     """
     sources = (_found(request, index, tokenizer, limited) for index in range(len(request.sources)))
+    # By number, documents have their sides when all are known; see `_limit`.
+    share = request.held_out if request.held_out < 1 else 0.0
     for found in sources if request.mixed else [chain.from_iterable(sources)]:
-        yield from _sided(found, request.held_out, cut)
+        yield from _sided(found, share, cut)
 
 
 def _found(
@@ -243,7 +245,7 @@ def _gather(
     show: Show | None,
 ) -> tuple[list[Side], dict[str, Written]]:
     """Write the sides."""
-    limit = 0 if cut else math.ceil(request.held_out * TOP)
+    limit = 0 if cut else _limit(folder / "pieces", done, request.held_out)
     masked = any(each.masked for each in done)
     itemsize = np.min_scalar_type(tokenizer.vocab_size - 1).itemsize
     tokens = sum(each.tokens for each in done)
@@ -264,7 +266,7 @@ def _gather(
         works = [
             Shard(
                 folder / "pieces", count, folder, shard_name(name, k), bounds[k], bounds[k + 1],
-                held_out, source, masked,
+                held_out if cut else None, source, masked,
             )
             for k in range(shards)
         ]  # fmt: skip
@@ -286,6 +288,20 @@ def _gather(
             )
         )
     return sides, files
+
+
+def _limit(pieces: Path, done: Sequence[Done], held_out: float) -> int:
+    """The first 53 bits of a hash below which documents are held out, by share or by number."""
+    if held_out < 1:
+        return math.ceil(held_out * TOP)
+    require_more(sum(each.documents for each in done), held_out)
+    wanted = int(held_out) + 1
+    lowest = np.zeros(0, np.uint64)
+    for number in range(len(done)):
+        index = np.load(f"{piece_stem(pieces, number)}.index.npy", mmap_mode="r")
+        lowest = np.concatenate([lowest, index["hash"][:wanted, 0]])
+        lowest = np.sort(lowest, kind="stable")[:wanted]
+    return int(lowest[-1]) >> 11
 
 
 class _Sum:
@@ -348,8 +364,8 @@ def _empty(pieces: Path, count: int, request: Request, source: int | None) -> st
     if source is not None:
         return (
             f"{request.where}.{source}: no document of '{request.names[source]}' is left to train "
-            f"on, with data.held_out = {request.held_out:g}.\n"
-            "Valid: more documents, or another share."
+            f"on, with data.held_out = {request.held_out:.15g}.\n"
+            "Valid: more documents, or a smaller number or share."
         )
     ends: list[int] = []
     documents = 0

@@ -230,6 +230,7 @@ class Shard:
 
     Arguments:
         below, above: the range of the first 53 bits of the hash, above left out.
+        held_out: only documents of this side; None: the range is of one side.
         source: only documents of this source; None: of all.
     """
 
@@ -239,7 +240,7 @@ class Shard:
     name: str
     below: int
     above: int
-    held_out: bool
+    held_out: bool | None
     source: int | None
     masked: bool
 
@@ -304,7 +305,8 @@ class Shard:
             if self.above < 2**53:
                 last = int(np.searchsorted(highest, np.uint64(self.above << 11)))
             rows = np.array(index[first:last])
-            rows = rows[rows["held_out"] == self.held_out]
+            if self.held_out is not None:
+                rows = rows[rows["held_out"] == self.held_out]
             if self.source is not None:
                 rows = rows[rows["source"] == self.source]
             if len(rows):

@@ -125,7 +125,9 @@ def card(
     if VALIDATION in manifests:
         data += "\n" + source.format("validation", url, VALIDATION)
     else:
-        data = f"[data]\nheld_out = {manifests[TRAIN].described['held_out']}\n\n{data}"
+        held_out = manifests[TRAIN].described["held_out"]
+        held_out = held_out if held_out < 1 else int(held_out)
+        data = f"[data]\nheld_out = {held_out}\n\n{data}"
     settings = "\n".join(f'{name} = "{value}"' for name, value in fields.items())
     return f"""\
 ---

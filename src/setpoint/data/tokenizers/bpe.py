@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from setpoint import __version__
 from setpoint.config import SetpointError
 from setpoint.data.config import Data
@@ -17,7 +19,7 @@ from setpoint.data.document import Document
 from setpoint.data.sources.config import Filter
 from setpoint.data.sources.limits import Limits
 from setpoint.data.sources.named_templates import NAMED, template_tokens
-from setpoint.data.split import split_documents, split_position
+from setpoint.data.split import require_more, split_documents, split_position
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
 
@@ -93,11 +95,28 @@ def training_side(config: Data) -> Iterator[Document]:
     """
     held_out = 0.0 if config.validation else config.held_out
     sources = (_texts(config, index) for index in range(len(config.sources)))
-    if config.is_mixture:
+    if held_out >= 1:
+        yield from _all_but(config, held_out)
+    elif config.is_mixture:
         for source in sources:
             yield from _training_part(source, held_out)
     else:
         yield from _training_part(chain.from_iterable(sources), held_out)
+
+
+def _all_but(config: Data, count: float) -> Iterator[Document]:
+    """All documents but a number that are held out; they are read twice, for their names first."""
+
+    def placed() -> Iterator[tuple[Document, float]]:
+        for index in range(len(config.sources)):
+            for document in _texts(config, index):
+                if document.size:
+                    yield document, split_position(document.name)
+
+    positions = np.fromiter((position for _, position in placed()), np.float64)
+    require_more(len(positions), count)
+    limit = np.partition(positions, int(count))[int(count)]
+    yield from (document for document, position in placed() if position >= limit)
 
 
 def _training_part(documents: Iterable[Document], held_out: float) -> Iterator[Document]:

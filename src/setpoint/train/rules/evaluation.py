@@ -88,7 +88,8 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
 def _held_out_tokens(data: Data) -> float | None:
     if data.validation:
         return _tokens(data.validation)
-    whole = None if data.streams else _tokens(data.sources)
+    # How many tokens some number of documents have is not known before they are read.
+    whole = None if data.streams or data.held_out >= 1 else _tokens(data.sources)
     return None if whole is None else whole * data.held_out
 
 
