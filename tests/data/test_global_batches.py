@@ -66,7 +66,7 @@ def stream_of(kind: str) -> tuple[Sequences, Sampler]:
     mixture = Mixture(("s0", "s1"), [rows for rows, _ in built])
     phases = [Phase(0, shares_of((3, 1), 2.0)), Phase(30, shares_of((1, 5), 2.0))]
     samplers = [sampler for _, sampler in built]
-    return mixture, MixtureSampler(("s0", "s1"), samplers, phases, (None, 40), len(mixture))
+    return mixture, MixtureSampler(("s0", "s1"), samplers, phases, (None, 40), mixture.epoch_rows)
 
 
 def take(
