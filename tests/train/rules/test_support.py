@@ -25,6 +25,7 @@ TIMED = (
     "compile.options.coordinate_descent_tuning=true",
     *(f"compile.options.{name}=true" for name in INDUCTOR),
 )
+SHARDED = ("parallel.world_size=2", "parallel.shard=2", "batch.accumulation=1")
 MET: tuple[tuple[str, ...], ...] = (
     ("batch.sequence_length=17", "model.max_sequence_length=16"),
     ("loss=chunked_cross_entropy", *TABLE, "model.embedding_dim=257"),
@@ -50,6 +51,10 @@ MET: tuple[tuple[str, ...], ...] = (
     (*TIMED, "deterministic=true"),
     ("checkpoint.keep_best=false", "evaluation=null"),
     ("data.held_out=0",),
+    (*SHARDED, "optimizer=adafactor"),
+    (*SHARDED, "optimizer=sgd", "optimizer.implementation=fused"),
+    (*SHARDED, "precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32"),
+    (*SHARDED, "precision.float8={}"),
     ("data.packing.isolate=true", "model={type=huggingface, config=org/theirs}"),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
     (
