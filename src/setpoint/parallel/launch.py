@@ -97,26 +97,25 @@ def _status(place: Path, ranks: int, failed: ChildFailedError, logs: Path) -> in
     """What the ranks have ended with.
 
     Raises:
-        RunError: one has failed.
+        RankFailed: one has failed: of those that say why, the first, unless it has only lost
+            another one, which may have been killed without a word.
     """
     found = endings(place)
-    if found and found[0].error and not found[0].is_lost:
-        raise RankFailed(found[0].status, found[0].error)
-    ended = {each.rank: each for each in found}
-    for rank, failure in sorted(failed.failures.items(), key=lambda pair: pair[1].timestamp):
-        if rank not in ended:
-            how = failure.signal_name()
-            how = f"exit status {failure.exitcode}" if failure.exitcode >= 0 else f"signal {how}"
-            raise RankFailed(
-                1,
-                f"rank {rank} of {ranks} has ended by {how} and said nothing; what it printed is "
-                f"in {logs / f'rank-{rank}.err'}"
-                * (rank > 0)
-                or f"rank {rank} of {ranks} has ended by {how} and said nothing",
-            )
-    if found and found[0].error:
-        raise RankFailed(found[0].status, found[0].error)
-    return ended[min(ended)].status
+    silent = [
+        (rank, failure)
+        for rank, failure in failed.failures.items()
+        if rank not in {each.rank for each in found}
+    ]
+    failing = [each for each in found if each.error]
+    if failing and (not failing[0].is_lost or not silent):
+        raise RankFailed(failing[0].status, failing[0].error)
+    if silent:
+        rank, failure = min(silent, key=lambda pair: pair[1].timestamp)
+        killed = failure.exitcode < 0
+        how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
+        printed = f"; what it printed is in {logs / f'rank-{rank}.err'}" if rank else ""
+        raise RankFailed(1, f"rank {rank} of {ranks} has ended by {how} and said nothing{printed}")
+    return min(found).status
 
 
 class RankFailed(RunError):
