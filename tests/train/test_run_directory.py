@@ -163,8 +163,8 @@ def test_the_command_line_says_it_in_words(commands: Commands, tmp_path: Path) -
     assert after == before
 
 
-def test_more_ranks_than_this_version_trains_on(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="trains in one process"):
+def test_ranks_that_nothing_has_started(tmp_path: Path) -> None:
+    with pytest.raises(SetpointError, match="one process was started.\nValid: .* --nproc 2"):
         train(small_job(tmp_path, "parallel.world_size=2"))
     assert not (tmp_path / "runs").exists()
 
