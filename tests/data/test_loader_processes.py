@@ -112,7 +112,7 @@ def program(tmp_path: Path) -> Any:
         process.communicate()
 
 
-@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+@pytest.mark.parametrize("how", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_processes_that_are_no_forks_map_the_same_files(program: Any, how: str) -> None:
     output, errors = program(how).communicate(timeout=300)
     assert not errors

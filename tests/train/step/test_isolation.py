@@ -142,6 +142,7 @@ def test_in_bf16(name: str, backend: str) -> None:
         compare(run, *packed_and_alone(), TOLERANCE[torch.bfloat16])
 
 
+@pytest.mark.slow
 def test_compiled() -> None:
     run: Any = objective("sdpa", "cpu", torch.float32, **SLIDING)
     layers = [(f"layers.{name}", layer) for name, layer in run.model.layers.items()]
