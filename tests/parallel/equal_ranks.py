@@ -39,7 +39,7 @@ COMMON = (
 MOE = ("model.moe.experts=4", "model.moe.load_sequences=1")
 MIXED = (
     "data.sources=[{type: random, documents: 40, length: 200, alphabet: 8, name: a, weight: 2}, "
-    "{type: random, documents: 40, length: 200, alphabet: 8, name: b}]"
+    "{type: random, documents: 40, length: 200, alphabet: 8, name: b, weight: 1}]"
 )
 # What each asks of the ranks: name to overrides.
 CASES: dict[str, tuple[str, ...]] = {
