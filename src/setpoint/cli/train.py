@@ -14,6 +14,7 @@ from setpoint.cli.sources.kind import CHECKPOINT, kind_of
 from setpoint.config import (
     COMMAND_LINE,
     ENVIRONMENT,
+    PROGRAM,
     Composition,
     ConfigError,
     Editor,
@@ -178,8 +179,6 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> int:
     ranks = arguments.integer("--nproc")
     if ranks is None:
         return 1
-    if ranks < 1:
-        raise SetpointError(f"--nproc {ranks}: give 1 or more")
     if launched() > 1:
         raise SetpointError(
             f"--nproc {ranks} starts ranks, and a launcher has started this process as one of "
@@ -240,10 +239,18 @@ def _not_from_here(source: str) -> str:
 
 
 def _adopt_launcher(composition: Composition[Job]) -> None:
-    """Take the number of ranks from the launcher, unless a layer of today has set it."""
+    """Take the number of ranks from the launcher, unless a layer of today has set it.
+
+    What a record says of it was true of its launcher.
+    """
     size = os.environ.get("WORLD_SIZE")
-    chain = chain_of(composition.draft.parallel, "world_size")
-    if size is None or (chain and not isinstance(chain[-1][0], Recorded)):
+    parallel = composition.draft.parallel
+    chain = chain_of(parallel, "world_size")
+    if chain and not isinstance(chain[-1][0], Recorded):
+        return
+    if size is None:
+        if chain:
+            parallel.set_field("world_size", 1, Origin(PROGRAM, "no launcher"))
         return
     editor = Editor(composition.draft)
     origin = Origin(ENVIRONMENT, "WORLD_SIZE")
