@@ -67,6 +67,27 @@ def test_the_first_windows_are_the_same_however_they_are_grouped(
     assert all(group == grouped[0] for group in grouped)
 
 
+@given(limit=st.integers(1, 19), micro_size=st.integers(1, 4), ranks=st.integers(1, 5))
+def test_ranks_divide_the_sequences(limit: int, micro_size: int, ranks: int) -> None:
+    """Each is counted once, in batches of which every rank makes as many as the others."""
+    corpus = build_corpus([Document("d", bytes(range(100)))], ByteTokenizer(), side="held_out")
+    texts = {"t": (evaluation_windows(corpus, 5), limit)}
+    feeds = [
+        EvaluationFeed(texts, micro_size=micro_size, data_rank=rank, data_size=ranks)
+        for rank in range(ranks)
+    ]
+    batches = [list(feed.batches("t")) for feed in feeds]
+    assert len({len(each) for each in batches}) == 1
+    assert all(len(batch.inputs) <= micro_size for each in batches for batch in each)
+    counted = [
+        row
+        for feed, each in zip(feeds, batches, strict=True)
+        for row in [row for batch in each for row in batch.inputs.tolist()][: feed.own("t")]
+    ]
+    (whole,) = (batch.inputs for batch in evaluation_batches(texts["t"][0], micro_size=limit)[:1])
+    assert sorted(counted) == sorted(whole.tolist())
+
+
 def test_more_windows_than_there_are_means_all(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abcdefgh")  # 10 tokens, 9 targets
     batches = evaluation_batches(evaluation_windows(corpus, 4), micro_size=2, limit=1000)

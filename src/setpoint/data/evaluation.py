@@ -32,7 +32,8 @@ class EvaluationFeed:
 
     Arguments:
         texts: each with how many of its sequences are taken; None, or above what there is: all.
-        micro_size: B, sequences in a batch; the last batch of a text may be smaller.
+        micro_size: B, sequences in a batch of one rank; the last batch of a text may be smaller.
+        data_rank, data_size: of this process among those that divide the texts among them.
         workers: processes that make batches ahead; 0: this one makes them when they are taken. The
             rest is for them: see `setpoint.data.loader.Loader`.
 
@@ -45,6 +46,8 @@ class EvaluationFeed:
         texts: Mapping[str, tuple[CountedSequences, int | None]],
         *,
         micro_size: int,
+        data_rank: int = 0,
+        data_size: int = 1,
         workers: int = 0,
         prefetch: int = 2,
         pin_memory: bool = False,
@@ -61,8 +64,9 @@ class EvaluationFeed:
             name: len(sequences) if limit is None else min(len(sequences), limit)
             for name, (sequences, limit) in texts.items()
         }
-        """Sequences of each text that a pass takes."""
+        """Sequences of each text that a pass takes, on all ranks together."""
         self.micro_size = micro_size
+        self.data_rank, self.data_size = data_rank, data_size
         self.workers, self.prefetch = workers, prefetch
         self.pin_memory, self.timeout = pin_memory, timeout
         self._loader: Loader | None = None
@@ -94,10 +98,28 @@ class EvaluationFeed:
             yield next(self._loader)
         self._next = self._after(name)
 
+    @property
+    def together(self) -> int:
+        """The sequences that one batch of each rank makes up; the last ones may be fewer."""
+        return self.micro_size * self.data_size
+
+    def own(self, name: str) -> int:
+        """The sequences of a text that this rank counts, which are the first of its pass.
+
+        Ranks that divide weights must compute the same number of batches: where fewer sequences
+        are left than ranks, those without one compute another's, which they do not count.
+        """
+        whole, rest = divmod(self.totals[name], self.together)
+        return whole * self.micro_size + (rest + self.data_size - 1 - self.data_rank) // (
+            self.data_size
+        )
+
     def _pass(self, name: str) -> Iterator[Named]:
         indices = np.arange(self.totals[name])
-        for first in range(0, len(indices), self.micro_size):
-            yield name, indices[first : first + self.micro_size]
+        for first in range(0, len(indices), self.together):
+            batch = indices[first : first + self.together]
+            own = np.array_split(batch, self.data_size)[self.data_rank]
+            yield name, own if len(own) else batch[:1]
 
     def _passes(self, name: str) -> Iterator[Named]:
         while True:

@@ -231,6 +231,8 @@ def build_components(
         eval_feed = EvaluationFeed(
             {name: (text, job.evaluation.sequences_of(name)) for name, text in texts.items()},
             micro_size=job.batch.micro_size,
+            data_rank=world.data_rank,
+            data_size=world.data_size,
             **loader_options(job.data.loader.of_evaluation, device),
         )
     return Components(

@@ -13,6 +13,7 @@ from setpoint.config import RunError
 from setpoint.data.corpus import Corpus
 from setpoint.data.evaluation import EvaluationFeed
 from setpoint.model.layers import evaluating
+from setpoint.parallel.world import World
 from setpoint.precision.autocast import compute_in
 from setpoint.shapes.batch import Batch, Count
 from setpoint.track.progress import Work, no_work
@@ -31,10 +32,13 @@ def evaluate(
 ) -> Scores:
     """Evaluate the model on all data sets, the same sequences of each at each call.
 
+    Ranks divide the sequences of each among them; the scores are those of all, on every rank.
+
     Arguments:
         job: the resolved configuration; its evaluation is not null.
         parts: the objects of the job; nothing of their state changes.
-        between: called before each batch; what it raises ends the evaluation.
+        between: called before each batch; what it raises ends the evaluation, and it raises the
+            same on all ranks.
 
     Raises:
         RunError: none of the targets of a data set counts.
@@ -57,7 +61,7 @@ def _score(
 ) -> Score:
     """Evaluate the model as it stands on one text."""
     assert job.evaluation is not None
-    nats, correct, tokens, size, done = 0.0, 0, 0, 0, 0
+    nats, correct, tokens, size, own, done = 0.0, 0, 0, 0, 0, 0
     total = feed.totals[name]
     what = f"evaluating {name}, sequences"
     show(what, 0, total)
@@ -67,14 +71,18 @@ def _score(
         with compute_in(job.precision.compute, job.precision.params, parts.device):
             if job.evaluation.accuracy:
                 sums = parts.objective.evaluate(batch.to(parts.device), count.valid)
-                correct += int(sums.correct)
+                found = int(sums.correct)
             else:
-                sums = parts.objective(batch.to(parts.device)).result
-        nats += float(sums.nats)
-        tokens += count.targets
-        size += _bytes(parts.tokenizer.token_bytes, batch, count)
-        done += len(batch.inputs)
+                sums, found = parts.objective(batch.to(parts.device)).result, 0
+        if own < feed.own(name):
+            nats += float(sums.nats)
+            correct += found
+            tokens += count.targets
+            size += _bytes(parts.tokenizer.token_bytes, batch, count)
+            own += len(batch.inputs)
+        done = min(done + feed.together, total)
         show(what, done, total)
+    nats, correct, tokens, size = _over_ranks(parts.world, nats, correct, tokens, size)
     if not tokens or not size:
         raise RunError(
             f"none of the targets of {name} counts (tokens: {tokens}, "
@@ -82,6 +90,19 @@ def _score(
             f"out; evaluate on more sequences or more text"
         )
     return Score.of(nats, tokens, size, correct if job.evaluation.accuracy else None)
+
+
+def _over_ranks(
+    world: World, nats: float, correct: int, tokens: int, size: int
+) -> tuple[float, int, int, int]:
+    """The sums of all ranks."""
+    if world.size == 1:
+        return nats, correct, tokens, size
+    sums = torch.tensor((nats, correct, tokens, size), dtype=torch.float64, device=world.device)
+    world.sum(sums)
+    nats, *counts = sums.tolist()
+    correct, tokens, size = map(int, counts)  # exact: fp64 counts to 2**53
+    return nats, correct, tokens, size
 
 
 def _bytes(token_bytes: npt.NDArray[np.int64], batch: Batch, count: Count) -> int:

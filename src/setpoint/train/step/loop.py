@@ -237,7 +237,10 @@ class Loop:
         """
         if not self.is_shared:
             self.stop.check()
-        elif self.stopping:
+            return
+        self.stopping = self.stopping or self.parts.world.any(self.stop.requested)
+        if self.stopping:
+            self.stop.request()
             raise Abandoned
 
     def end(self, reason: str) -> None:

@@ -1,0 +1,73 @@
+"""Run by test_evaluation.py in a process of its own: ranks divide an evaluation among them."""
+
+import sys
+import tempfile
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from setpoint.parallel.world import World
+from setpoint.resilience.signals import Abandoned, StopRequest
+from setpoint.train.build.components import build_components
+from setpoint.train.evaluation.evaluate import evaluate
+from setpoint.train.step.loop import Loop
+from setpoint.train.step.position import Position
+
+from ..ranks import fork
+from ..train.small import small_job
+
+WORLD = 2
+COMMON = ("model.dropout=0", "batch.accumulation=2", "evaluation.accuracy=true")
+
+
+def scores_are_those_of_one_rank(folder: Path, shard: int, sequences: str) -> None:
+    """The last batches: of 12 sequences as large as the others, of 7 uneven, of 5 one for both."""
+    flags = (*COMMON, f"evaluation.sequences={sequences}", "loss=chunked_cross_entropy")
+    alone = small_job(folder, *flags, "batch.micro_size=3")
+    expected = evaluate(alone, build_components(alone, world=World(torch.device("cpu"))))
+    ranks = (f"parallel.world_size={WORLD}", f"parallel.shard={shard}")
+    job = small_job(folder, *flags, "batch.micro_size=2", *ranks)
+    parts = build_components(job)
+    seen: list[int] = []
+    found = evaluate(job, parts, lambda: seen.append(1))
+    assert astuple(found["held_out"]) == pytest.approx(astuple(expected["held_out"]), rel=1e-6)
+    assert parts.world.all_of((len(seen), found)) == [(len(seen), found)] * WORLD
+    assert parts.eval_feed is not None
+    total = expected["held_out"].tokens
+    assert total // WORLD - 32 <= 16 * parts.eval_feed.own("held_out") < total, "not divided"
+
+
+def stops_are_those_of_all(folder: Path) -> None:
+    """A signal that one rank gets ends an evaluation on both before the same batch."""
+    job = small_job(folder, *COMMON, "evaluation.sequences=12", f"parallel.world_size={WORLD}")
+    parts, stop = build_components(job), StopRequest()
+    loop = Loop(job, parts, [], stop, Position())
+    seen: list[int] = []
+
+    def between() -> None:
+        if parts.world.rank == 1 and len(seen) == 2:
+            stop.request()
+        loop.check()
+        seen.append(1)
+
+    with pytest.raises(Abandoned):
+        evaluate(job, parts, between)
+    assert parts.world.all_of(len(seen)) == [2, 2] and stop.requested and not loop.goes_on
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for shard, sequences in ((1, "12"), (2, "5"), (2, "7"), (1, "null")):
+            scores_are_those_of_one_rank(folder, shard, sequences)
+        stops_are_those_of_all(folder)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
