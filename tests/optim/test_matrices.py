@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from setpoint.optim.muon import matrices_of, rows_and_columns, to_local_shard
+from setpoint.optim.muon import matrices_of, rows_and_columns
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,6 @@ def test_what_the_dimensions_mean(
 ) -> None:
     parameter = torch.randn(shape)
     assert rows_and_columns(parameter) == (outputs, inputs)
-    found = matrices_of(parameter, parameter)
+    found = matrices_of(parameter[None])
     assert found.shape == whole
-    assert torch.equal(to_local_shard(found, parameter), parameter)
+    assert torch.equal(found.reshape(shape), parameter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,9 +12,7 @@ from torch import Tensor
 from setpoint.config import SetpointError
 from setpoint.optim.adam_step import adam_of, adam_step
 from setpoint.optim.base import GroupedOptimizer, given_tensors, is_dtensor, local_shard
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
+from setpoint.optim.whole import exchange_of, split_of
 
 AdjustLr = Literal["original", "match_rms_adamw"]
 
@@ -43,6 +41,9 @@ class Muon(GroupedOptimizer):
     A group's `algorithm` says which of the two its parameters get. With the running mean m of the
     gradient g: m = momentum m + (1 - momentum) g, and the update is the orthogonal matrix nearest
     to m, or with Nesterov to momentum m + (1 - momentum) g.
+
+    Where ranks hold parts of matrices, each matrix is made orthogonal on one of them, which gets it
+    whole; mean and weights stay where they are.
 
     Arguments:
         parameters: groups or parameters, as torch takes them; see `rows_and_columns` for
@@ -85,6 +86,8 @@ class Muon(GroupedOptimizer):
         }
         super().__init__(parameters, defaults)
         self.state_dtype = state_dtype
+        # Numbers that each rank of a group has been given in this step.
+        self._loads: dict[Any, list[int]] = {}
         wanted = [group for group in self.param_groups if group["algorithm"] == "muon"]
         for tensor in given_tensors(wanted):
             if tensor.ndim < 2:
@@ -95,6 +98,8 @@ class Muon(GroupedOptimizer):
 
     def update(self, group: dict[str, Any]) -> None:
         """See `GroupedOptimizer.update`."""
+        if group is self.param_groups[0]:
+            self._loads.clear()
         held = [p for p in group["params"] if p.grad is not None]
         if group["algorithm"] == "adamw":
             adam_step([adam_of(p, self.state[p], self.state_dtype) for p in held], group)
@@ -104,21 +109,36 @@ class Muon(GroupedOptimizer):
 
     def _muon_step(self, held: Sequence[Tensor], group: dict[str, Any]) -> None:
         """One step for matrices of one shape."""
-        batches = [matrices_of(self._direction(p, group), p) for p in held]
-        sizes = [len(batch) for batch in batches]
-        whole = torch.cat(batches) if len(batches) > 1 else batches[0]
-        most = max(1, at_once(whole.device) // max(1, whole.shape[1:].numel()))
-        updates = [orthogonalize(part, group["steps"]) for part in whole.split(most)]
+        exchange, device = exchange_of(held[0], self._owners(held)), _computes(held[0])
+        whole = exchange.whole([self._direction(p, group).to(device) for p in held])
+        matrices = matrices_of(whole)
+        most = max(1, at_once(whole.device) // max(1, matrices.shape[1:].numel()))
+        updates = [orthogonalize(part, group["steps"]) for part in matrices.split(most)]
         update = torch.cat(updates) if len(updates) > 1 else updates[0]
         lr = group["lr"]
         sides = rows_and_columns(held[0])
         # The iteration is the same for a transposed matrix, and the adjustment is not.
         outputs, inputs = sides[::-1] if group["inputs_first"] else sides
         adjusted = lr * adjustment(group["adjust_lr"], outputs, inputs)
-        for p, matrices in zip(held, update.split(sizes), strict=True):
+        for p, part in zip(held, exchange.parts(update.reshape(whole.shape)), strict=True):
             mine = local_shard(p, p)
             mine.mul_(1 - lr * group["weight_decay"])
-            mine.add_(to_local_shard(matrices, p), alpha=-adjusted)
+            mine.add_(part.to(mine.device), alpha=-adjusted)
+
+    def _owners(self, held: Sequence[Tensor]) -> list[int]:
+        """Choose the rank that makes each matrix orthogonal: the one with the least to do."""
+        first, split = held[0], split_of(held[0])
+        if split is None:
+            return []
+        assert is_dtensor(first)
+        mesh = first.device_mesh
+        idle = [0] * mesh.size(split.mesh_dim)
+        loads = self._loads.setdefault((mesh, split.mesh_dim), idle)
+        owners: list[int] = []
+        for p in held:
+            owners.append(min(range(len(loads)), key=loads.__getitem__))
+            loads[owners[-1]] += p.numel() * min(p.shape)
+        return owners
 
     def _direction(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         """Move the running mean on, and tell what is to be made orthogonal of it, in bf16."""
@@ -146,14 +166,22 @@ def at_once(device: torch.device) -> int:
     return 1 << 16 if device.type == "cpu" else 1 << 24
 
 
+def _computes(parameter: Tensor) -> torch.device:
+    """The device that ranks exchange and compute on; offloaded parts lie on another one."""
+    spread = is_dtensor(parameter)
+    return torch.device(parameter.device_mesh.device_type) if spread else parameter.device
+
+
 def _portions(held: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters of one shape and place, as many as are computed at once."""
+    """Parameters of one shape and place, as many as are computed at once by all that share them."""
     alike: dict[Any, list[Tensor]] = {}
     for p in held:
-        spread = getattr(p, "placements", None)
-        alike.setdefault((p.shape, p.dtype, p.device, spread), []).append(p)
+        place = (p.device_mesh, p.placements) if is_dtensor(p) else None
+        alike.setdefault((p.shape, p.dtype, p.device, place), []).append(p)
     for same in alike.values():
-        most = max(1, at_once(same[0].device) // max(1, same[0].numel()))
+        first, split = same[0], split_of(same[0])
+        ranks = first.device_mesh.size(split.mesh_dim) if split and is_dtensor(first) else 1
+        most = ranks * max(1, at_once(_computes(first)) // max(1, first.numel()))
         for start in range(0, len(same), most):
             yield same[start : start + most]
 
@@ -202,45 +230,6 @@ def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
     return shape[0], shape[1:].numel()
 
 
-def matrices_of(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Bring what belongs to a parameter into whole matrices.
-
-    Where ranks hold parts of a matrix, all of them get it whole: only a whole matrix can be made
-    orthogonal. Experts that lie whole on one rank stay there.
-
-    Arguments:
-        tensor: this rank's part, of the shape of its part of the parameter.
-    """
-    if is_dtensor(parameter) and _splits_matrix(parameter):
-        from torch.distributed.tensor import DTensor
-
-        tensor = DTensor.from_local(
-            tensor,
-            parameter.device_mesh,
-            parameter.placements,
-            run_check=False,
-            shape=parameter.shape,
-            stride=parameter.stride(),
-        ).full_tensor()
-    return tensor if tensor.ndim == 3 else tensor.flatten(1)[None]
-
-
-def to_local_shard(matrices: Tensor, parameter: Tensor) -> Tensor:
-    """Take this rank's part of matrices, the reverse of `matrices_of`."""
-    if not is_dtensor(parameter):
-        return matrices.reshape(parameter.shape)
-    if not _splits_matrix(parameter):
-        return matrices.reshape(parameter.to_local().shape)
-    from torch.distributed.tensor import DTensor, Replicate
-
-    mesh = parameter.device_mesh
-    everywhere = [Replicate()] * mesh.ndim
-    whole = DTensor.from_local(matrices.reshape(parameter.shape), mesh, everywhere, run_check=False)
-    return whole.redistribute(placements=parameter.placements).to_local()
-
-
-def _splits_matrix(parameter: DTensor) -> bool:
-    """Whether ranks hold less than whole matrices of it."""
-    # A batch that is split by its first dimension is of whole matrices on each rank.
-    whole = (None, 0) if parameter.ndim == 3 else (None,)
-    return any(getattr(placement, "dim", None) not in whole for placement in parameter.placements)
+def matrices_of(parameters: Tensor) -> Tensor:
+    """The matrices of parameters (N, *shape), as `rows_and_columns` has them: (M, ..., ...)."""
+    return parameters.flatten(0, 1) if parameters.ndim == 4 else parameters.flatten(2)
