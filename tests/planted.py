@@ -271,8 +271,8 @@ BREAKS = [
     ),
     Break(
         "optim/clip.py",
-        "norm = global_norm(p.grad for p in held if p.grad is not None)",
-        "norm = global_norm(p.grad for p in held[1:] if p.grad is not None)",
+        "norm = global_norm((p.grad for p in held if p.grad is not None), stages)",
+        "norm = global_norm((p.grad for p in held[1:] if p.grad is not None), stages)",
         "optim",
     ),
     Break(

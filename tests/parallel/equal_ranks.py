@@ -1,6 +1,7 @@
 """Run by test_equal.py in a process of its own: several ranks train what one rank trains.
 
-Its arguments are the number of ranks, and the cases; all of them without any.
+Its arguments are the number of ranks, shapes such as `tensor=2,shard=2`, and the cases; all that
+the ranks allow without any.
 """
 
 import sys
@@ -70,6 +71,11 @@ CASES: dict[str, tuple[str, ...]] = {
     "weights in bf16 with masters": ("precision.params=bf16", "precision.compute=bf16",
                                      "precision.master=fp32"),
 }  # fmt: skip
+# How the ranks may be divided.
+SHAPES = {
+    2: ["shard=1", "shard=2"],
+    4: ["shard=1", "shard=2", "shard=4"],
+}
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may
 # decide how a number is rounded.
 LOOSE = {"weights in bf16 with masters": 2e-2, "gradients summed in fp32": 2e-2, "muon": 5e-3}
@@ -96,19 +102,22 @@ def trained(job: Job, world: World | None = None) -> tuple[list[Any], dict[str, 
     return seen.rows, weights
 
 
-def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[int]) -> None:
+def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[str]) -> None:
     """One rank, and all of them in each shape."""
-    # The same global batch, in micro-batches of as many rows on one rank as on all.
-    alone = small_job(folder, *COMMON, *flags, f"batch.micro_size={WORLD}")
-    expected, weights = trained(alone, World(torch.device("cpu")))
     rtol = LOOSE.get(name, 1e-5)
-    for shard in shapes[:1] if name in WHOLE_ONLY else shapes:
-        job = small_job(
-            folder, *COMMON, *flags, f"parallel.world_size={WORLD}", f"parallel.shard={shard}"
-        )
-        assert job.batch.global_size == alone.batch.global_size
+    known: dict[int, tuple[list[Any], dict[str, Tensor]]] = {}
+    for shape in shapes[:1] if name in WHOLE_ONLY else shapes:
+        degrees = [f"parallel.{degree}" for degree in shape.split(",")]
+        job = small_job(folder, *COMMON, *flags, f"parallel.world_size={WORLD}", *degrees)
+        ranks = job.parallel.data_ranks
+        if ranks not in known:
+            # The same global batch, in micro-batches of as many rows on one rank as on all.
+            alone = small_job(folder, *COMMON, *flags, f"batch.micro_size={ranks}")
+            assert job.batch.global_size == alone.batch.global_size
+            known[ranks] = trained(alone, World(torch.device("cpu")))
+        expected, weights = known[ranks]
         rows, found = trained(job)
-        what = f"{name}, {WORLD // shard} x {shard}"
+        what = f"{name}, {shape}"
         torch.testing.assert_close(
             torch.tensor(rows),
             torch.tensor(expected),
@@ -130,8 +139,9 @@ def compare(folder: Path, name: str, flags: tuple[str, ...], shapes: list[int]) 
 def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
-    shapes = [n for n in (1, 2, 4) if WORLD % n == 0]
-    wanted = sys.argv[2:] or list(CASES)
+    given = sys.argv[2:]
+    shapes = [each for each in given if "=" in each] or SHAPES[WORLD]
+    wanted = [each for each in given if "=" not in each] or list(CASES)
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             compare(Path(folder), name, CASES[name], shapes)

@@ -21,7 +21,7 @@ def compare(ranks: int, *cases: str) -> str:
 
 def test_two_ranks_train_what_one_does() -> None:
     said = compare(2, *FEW)
-    assert "uneven rows, 2 x 1: equal" in said and "muon, 1 x 2: equal" in said
+    assert "uneven rows, shard=1: equal" in said and "muon, shard=2: equal" in said
 
 
 @pytest.mark.slow

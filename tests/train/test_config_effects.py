@@ -189,9 +189,10 @@ def on_ranks(job: Job) -> int:
 RANKS = ("parallel.world_size=4", "batch.global_size=16", "parallel.shard=-1")
 
 
-def ranks_of(job: Job) -> tuple[int, int]:
-    """How many copies there are, and on how many ranks each."""
-    return job.parallel.replicas, job.parallel.shards
+def degrees_of(job: Job) -> dict[str, int]:
+    """The axes that divide the ranks, and how many ranks read different data."""
+    found = {axis: degree for axis, degree in job.parallel.degrees.items() if degree > 1}
+    return {**found, "data": job.parallel.data_ranks}
 
 
 def resharding(job: Job) -> list[Any]:
@@ -339,8 +340,22 @@ EFFECTS = {
                                                 gives=64),
     "Parallel.world_size": Effect("parallel.world_size=2", on_ranks, ("batch.global_size=8",),
                                   without=("micro_size", "accumulation"), gives=4),
-    "Parallel.replicate": Effect("parallel.replicate=4", ranks_of, RANKS, gives=(4, 1)),
-    "Parallel.shard": Effect("parallel.shard=2", ranks_of, RANKS, gives=(2, 2)),
+    "Parallel.replicate": Effect("parallel.replicate=4", degrees_of, RANKS,
+                                 gives={"replicate": 4, "data": 4}),
+    "Parallel.shard": Effect("parallel.shard=2", degrees_of, RANKS,
+                                 gives={"replicate": 2, "shard": 2, "data": 4}),
+    "Parallel.pipeline": Effect("parallel.pipeline=2", degrees_of, RANKS,
+                                  without=("accumulation",),
+                                gives={"pipeline": 2, "shard": 2, "data": 2}),
+    "Parallel.tensor": Effect("parallel.tensor=2", degrees_of, RANKS,
+                                  without=("accumulation",),
+                                gives={"shard": 2, "tensor": 2, "data": 2}),
+    "Parallel.ring": Effect("parallel.ring=2", degrees_of, RANKS,
+                                  without=("accumulation",),
+                                gives={"shard": 2, "ring": 2, "data": 2}),
+    "Parallel.ulysses": Effect("parallel.ulysses=2", degrees_of, RANKS,
+                                  without=("accumulation",),
+                                gives={"shard": 2, "ulysses": 2, "data": 2}),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
     "Parallel.timeout": Effect("parallel.timeout=5", waiting, RANKS, gives=5.0),
     "Parallel.device": Effect("parallel.device=cpu", on_device, gives="cpu"),

@@ -156,6 +156,10 @@ ELSEWHERE = {
     "Job.user": "the user's own code",
     "Parallel.replicate": "several ranks: tests/parallel",
     "Parallel.shard": "several ranks: tests/parallel",
+    **{
+        f"Parallel.{axis}": "several ranks: tests/parallel"
+        for axis in ("pipeline", "tensor", "ring", "ulysses")
+    },
     "Parallel.timeout": "several ranks: tests/parallel",
 }
 

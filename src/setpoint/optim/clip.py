@@ -1,11 +1,16 @@
 """Gradient clipping, by global norm or element by element."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 EPSILON = 1e-6
 """What torch adds to the norm that it divides by."""
@@ -13,7 +18,10 @@ EPSILON = 1e-6
 
 @torch.no_grad()
 def clip_gradients(
-    parameters: Iterable[Tensor], max_norm: float | None, max_value: float | None = None
+    parameters: Iterable[Tensor],
+    max_norm: float | None,
+    max_value: float | None = None,
+    stages: ProcessGroup | None = None,
 ) -> Tensor:
     """Scale or cut off all gradients, and return their norm.
 
@@ -25,12 +33,13 @@ def clip_gradients(
     Arguments:
         max_norm: the limit of the norm; None: none.
         max_value: the limit of each element; None: none. One of the two at most is given.
+        stages: the ranks that hold other layers; None: this one holds all.
 
     Returns:
         The norm before clipping, a scalar tensor, at least fp32; 0 where there are no gradients.
     """
     held = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = global_norm(p.grad for p in held if p.grad is not None)
+    norm = global_norm((p.grad for p in held if p.grad is not None), stages)
     for together in _by_mesh(held):
         if max_norm is not None and not _is_within(norm, max_norm):
             clip_grads_with_norm_(together, max_norm, norm)
@@ -45,17 +54,23 @@ def _is_within(norm: Tensor, max_norm: float) -> bool:
 
 
 @torch.no_grad()
-def global_norm(tensors: Iterable[Tensor]) -> Tensor:
+def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -> Tensor:
     """Compute the norm of all elements of some tensors together.
 
     Arguments:
         tensors: of any shapes and formats; of those that ranks share, each rank has its part.
+        stages: the ranks that hold other tensors; None: this one holds all.
 
     Returns:
         a scalar tensor, at least fp32, the same on all ranks; 0 for no tensors.
     """
     norms = [_norm(held) for held in _by_mesh(tensors)]
-    return norms[0] if len(norms) == 1 else get_total_norm(norms)
+    norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
+    if stages is None:
+        return norm
+    squares = norm.double().square()
+    distributed.all_reduce(squares, group=stages)
+    return squares.sqrt().to(norm.dtype)
 
 
 def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,43 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed, nn
 
+from setpoint.config import SetpointError
+
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
+
+
+def divide(
+    config: Parallel,
+    world: World,
+    model: nn.Module,
+    layers: Sequence[tuple[str, nn.Module]],
+    policy: Callable[[], MixedPrecisionPolicy],
+) -> None:
+    """Leave this rank its part of a model: one axis after another, in this order.
+
+    Arguments:
+        model: the same on all ranks; on the meta device, where it has no values yet.
+        layers: what it repeats, by qualified name.
+        policy: gives the dtypes in which weights are gathered and gradients reduced.
+
+    Raises:
+        SetpointError: the model cannot be divided along an axis.
+    """
+    if world.mesh is None:
+        return
+    for axis in UNDIVIDED:
+        if world.degrees[axis] > 1:
+            raise SetpointError(
+                f"parallel.{axis} = {world.degrees[axis]}: no model is divided along this axis "
+                f"yet\nValid: 1"
+            )
+    if config.uses_fsdp:
+        shard(config, world.mesh, model, layers, policy())
 
 
 def shard(
@@ -29,16 +60,11 @@ def shard(
 
     Each layer is gathered and freed by itself; what lies around them is one more unit. Gradients
     are summed over all ranks, not averaged: the loss is divided by what all of them count.
-
-    Arguments:
-        mesh: of the axes `replicate` and `shard`.
-        model: the same on all ranks; on the meta device, where it has no values yet.
-        policy: in which dtypes weights are gathered and gradients reduced.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
     # One axis is plain sharding; two are HSDP: shards within, copies across.
-    mesh = mesh if config.replicas > 1 else mesh["shard"]
+    mesh = mesh["replicate", "shard"] if config.copies > 1 else mesh["shard"]
     for _, unit in [*layers, ("", model)]:
         # What lies around the layers is needed again at once.
         reshard = unit is not model if config.reshard is None else config.reshard
@@ -48,6 +74,8 @@ def shard(
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
 
+
+UNDIVIDED = ("pipeline", "tensor", "ring", "ulysses")
 
 BUCKET = 25 * 2**20
 """Bytes of gradients that are summed at a time, as DDP does."""
@@ -65,7 +93,7 @@ class Replicas:
         """What is called in training, and the model that it calls."""
         self._is_sharded = hasattr(model, "set_requires_all_reduce")
         self._sums = False
-        if world.size > 1 and not self._is_sharded:
+        if world.size > 1 and not self._is_sharded and not _is_divided(world):
             # DDP takes gradients in the dtype of the weights only.
             self._sums = any(weight.grad_dtype != weight.dtype for weight in _trained(model))
             if not self._sums:
@@ -91,6 +119,11 @@ class Replicas:
         else:
             with model.no_sync():
                 yield
+
+
+def _is_divided(world: World) -> bool:
+    """Whether the ranks hold parts of one copy of the model, and FSDP2 keeps none."""
+    return world.degrees["pipeline"] * world.degrees["tensor"] == world.size
 
 
 def _replicated(model: nn.Module, world: World) -> nn.Module:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from math import gcd, prod
+from typing import Any, Literal
 
 from setpoint.config import (
     RUNTIME,
@@ -17,6 +18,8 @@ from setpoint.config import (
 
 REST = -1
 """A degree that takes the ranks that the others leave."""
+AXES: tuple[str, ...] = ("pipeline", "replicate", "shard", "ring", "ulysses", "tensor")
+"""The axes along which ranks are divided, the outermost, whose ranks lie farthest apart, first."""
 
 RULES = (
     Rule("setpoint.parallel.device:device_problems", ("device",), "Whether the device is there",
@@ -46,10 +49,12 @@ class Parallel(Ranks):
     """
 
     replicate: int | None = field(
-        default=None, ge=1, also_called=("dp_replicate", "data_parallel_replicate_size", "ddp_size")
+        default=None,
+        ge=REST,
+        also_called=("dp_replicate", "data_parallel_replicate_size", "ddp_size"),
     )
-    """Replicas of the weights (DDP; with `shard`, HSDP), each on `shard` ranks; null: as many as
-    `shard` leaves ranks for."""
+    """Replicas of the weights (DDP; with `shard`, HSDP); null or -1: as many as the other axes
+    leave ranks for."""
 
     shard: int = field(
         default=1,
@@ -57,7 +62,31 @@ class Parallel(Ranks):
         also_called=("dp_shard", "data_parallel_shard_size", "fsdp_size"),
     )
     """Sharding degree (FSDP2): ranks that divide weights, gradients and optimizer state among
-    them; -1: the ranks that `replicate` leaves."""
+    them; -1: the ranks that the other axes leave."""
+
+    pipeline: int = field(
+        default=1, ge=REST, also_called=("pp", "pipeline_parallel_size", "pipeline_parallel")
+    )
+    """Pipeline degree: ranks that divide the layers among them; -1: the ranks that the other axes
+    leave."""
+
+    tensor: int = field(
+        default=1, ge=REST, also_called=("tp", "tensor_parallel_size", "tensor_parallel")
+    )
+    """Tensor-parallel degree: ranks that divide each matrix among them; -1: the ranks that the
+    other axes leave."""
+
+    ring: int = field(
+        default=1,
+        ge=REST,
+        also_called=("cp", "context", "ringattn_parallel_size", "context_parallel_size"),
+    )
+    """Ranks that divide each sequence among them, and pass keys and values round (ring
+    attention); -1: the ranks that the other axes leave."""
+
+    ulysses: int = field(default=1, ge=REST, also_called=("ulysses_parallel_size",))
+    """Ranks that divide each sequence among them, and the heads during attention (Ulysses); -1:
+    the ranks that the other axes leave."""
 
     reshard: bool | int | None = field(
         default=None, also_called=("reshard_after_forward", "fsdp_reshard_after_forward")
@@ -76,25 +105,52 @@ class Parallel(Ranks):
 
     @dead("reshard")
     def _reshard_is_dead(self) -> str | None:
-        return "no weights are sharded (shard = 1)" if self.shard == 1 else None
+        return "no weights are sharded (shard = 1)" if self.shards == 1 else None
 
     @check
     def _check_degrees(self) -> Iterator[Problem]:
-        ranks, shards, replicas = self.world_size, self.shards, self.replicas
-        if self.shard == 0:
-            yield Problem("shard", "is 0", valid=("1 or more", "-1: the ranks that are left"))
+        given: dict[str, Any] = {axis: getattr(self, axis) for axis in AXES}
+        for axis, degree in given.items():
+            if degree == 0:
+                yield Problem(axis, "is 0", valid=("1 or more", "-1: the ranks that are left"))
+                return
+        rest = [axis for axis, degree in given.items() if degree == REST]
+        if len(rest) > 1:
+            yield Problem(
+                rest[-1],
+                f"{' and '.join(rest)} are -1: only one axis can take the ranks that are left",
+                valid=("1 or more",),
+                also=tuple(rest[:-1]),
+            )
             return
-        if replicas * shards == ranks:
+        degrees, ranks = self.degrees, self.world_size
+        if prod(degrees.values()) == ranks:
             return
-        given = self.replicate is not None
-        product = f"{replicas} (replicate) * {shards} (shard) = {replicas * shards}"
-        pairs = [f"{ranks // n} * {n}" for n in range(1, ranks + 1) if ranks % n == 0]
+        shown = [axis for axis in AXES if degrees[axis] > 1 or axis in ("replicate", "shard")]
+        set_here = [axis for axis in shown if given[axis] not in (None, 1)] or ["shard"]
+        product = " * ".join(f"{degrees[axis]} ({axis})" for axis in shown)
         yield Problem(
-            "replicate" if given else "shard",
-            f"the degrees do not multiply to the number of ranks: {product}, not {ranks}",
-            valid=[f"replicate * shard = {pair}" for pair in pairs[:6]],
-            also=("shard", "world_size") if given else ("world_size",),
+            set_here[-1],
+            f"the degrees do not multiply to the number of ranks: "
+            f"{product} = {prod(degrees.values())}, not {ranks}",
+            valid=list(self._valid_degrees(shown)),
+            also=(*set_here[:-1], "world_size"),
         )
+
+    def _valid_degrees(self, axes: list[str]) -> Iterator[str]:
+        """Sets of degrees that multiply to the number of ranks."""
+        ranks = self.world_size
+        kept = {axis: self.degrees[axis] for axis in axes if axis not in ("replicate", "shard")}
+        if ranks % prod(kept.values()):
+            # Nearest to what was asked for: the largest of the others that divides what is left.
+            for axis, degree in kept.items():
+                left = ranks // gcd(ranks, prod(kept.values()) // degree)
+                kept[axis] = max(n for n in range(1, min(degree, left) + 1) if left % n == 0)
+        left = ranks // prod(kept.values())
+        same = "".join(f" * {axis}" for axis in kept)
+        sizes = "".join(f" * {degree}" for degree in kept.values())
+        for shard in [n for n in range(1, left + 1) if left % n == 0][:6]:
+            yield f"replicate * shard{same} = {left // shard} * {shard}{sizes}"
 
     @check
     def _check_reshard(self) -> Iterator[Problem]:
@@ -111,18 +167,49 @@ class Parallel(Ranks):
             )
 
     @property
-    def replicas(self) -> int:
-        """The number of copies of the weights."""
-        if self.replicate is not None:
-            return self.replicate
-        return max(1, self.world_size // self.shard) if self.shard > 0 else 1
+    def degrees(self) -> dict[str, int]:
+        """The degree of each axis, in the order of AXES."""
+        found: dict[str, int] = {axis: getattr(self, axis) or REST for axis in AXES}
+        rest = [axis for axis in AXES if found[axis] == REST]
+        # `replicate` is null unless it is given, and then takes what is left by nobody else.
+        taker = next((axis for axis in rest if axis != "replicate"), "replicate")
+        for axis in rest:
+            found[axis] = 1
+        if rest:
+            found[taker] = max(1, self.world_size // prod(found.values()))
+        return found
 
     @property
     def shards(self) -> int:
-        """The number of ranks that divide one copy of the weights."""
-        return max(1, self.world_size // self.replicas) if self.shard == REST else self.shard
+        """The number of ranks that divide one copy of the weights by FSDP2."""
+        degrees = self.degrees
+        return prod(degrees[axis] for axis in self.sharding_axes)
+
+    @property
+    def copies(self) -> int:
+        """The number of copies of the weights that FSDP2 or DDP keep alike."""
+        return prod(self.degrees[axis] for axis in self.copying_axes)
+
+    @property
+    def copying_axes(self) -> tuple[str, ...]:
+        """The axes along which weights are the same."""
+        within = {"pipeline", "tensor", *self.sharding_axes}
+        return tuple(axis for axis in AXES if axis not in within)
+
+    @property
+    def sharding_axes(self) -> tuple[str, ...]:
+        """The axes whose ranks divide weights by FSDP2: ranks of one context hold shards, too."""
+        return ("shard", "ring", "ulysses")
+
+    @property
+    def uses_fsdp(self) -> bool:
+        """Whether FSDP2 holds the weights; DDP keeps replicas where no other axis divides them."""
+        degrees = self.degrees
+        within = degrees["pipeline"] * degrees["tensor"]
+        return self.shards > 1 or 1 < within < self.world_size
 
     @property
     def data_ranks(self) -> int:
-        """Number of ranks that read different data; all of them, as long as none share a batch."""
-        return self.world_size
+        """The number of ranks that read different data."""
+        degrees = self.degrees
+        return degrees["replicate"] * degrees["shard"]

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
 from setpoint.config import RunError, SetpointError
-from setpoint.parallel.config import Parallel
+from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.rank import enter, launched, leave, own_rank
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
@@ -42,8 +44,13 @@ class World:
 
     Arguments:
         rank, size: of this process among all.
-        data_rank, data_size: of this process among those that read different data.
-        mesh: the ranks by the axes `replicate` and `shard`; None where there is one rank.
+        data_rank, data_size: of this process among those that read different data: the ranks that
+            divide one copy of the model, or one sequence, read the same.
+        degrees: of each axis, see `parallel.config.AXES`; empty where there is one rank.
+        at: this process's coordinate on each axis.
+        mesh: for parameters: `pipeline`, `replicate`, `shard` and `tensor`, where the axes of
+            context belong to `shard` or `replicate`; None where there is one rank.
+        groups: those that `group` has made.
     """
 
     device: torch.device
@@ -52,12 +59,62 @@ class World:
     local_rank: int = 0
     data_rank: int = 0
     data_size: int = 1
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    at: Mapping[str, int] = field(default_factory=dict)
     mesh: DeviceMesh | None = None
+    groups: dict[tuple[str, ...], ProcessGroup | None] = field(default_factory=dict, repr=False)
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes what only one of them may write."""
         return self.rank == 0
+
+    @property
+    def gives_counts(self) -> bool:
+        """Whether what this rank counts of its batch enters a sum over all ranks: once for each."""
+        return not any(self.at.get(axis) for axis in ("pipeline", "ring", "ulysses", "tensor"))
+
+    @property
+    def gives_loss(self) -> bool:
+        """Whether its share of the loss enters a sum over all ranks.
+
+        Ranks of the axis `tensor` have the same; those of a context have parts of their own, and
+        of a pipeline only the last stage has any.
+        """
+        return not self.at.get("tensor")
+
+    @property
+    def noise_rank(self) -> int:
+        """By which a step's random numbers differ: ranks that compute the same draw the same."""
+        found = self.data_rank
+        for axis in ("ring", "ulysses"):
+            found = found * self.degrees.get(axis, 1) + self.at.get(axis, 0)
+        return found
+
+    def group(self, *axes: str) -> ProcessGroup | None:
+        """The process group of the ranks that differ from this one on these axes only.
+
+        To be called by all ranks alike; it is made once. Its ranks are in the order of the axes of
+        `AXES`, whatever the order here.
+
+        Returns:
+            None where that is this rank alone.
+        """
+        wanted = tuple(axis for axis in AXES if axis in axes)
+        if wanted not in self.groups:
+            self.groups[wanted] = self._make_group(wanted)
+        return self.groups[wanted]
+
+    def _make_group(self, axes: tuple[str, ...]) -> ProcessGroup | None:
+        if prod(self.degrees.get(axis, 1) for axis in axes) == 1:
+            return None
+        others = [axis for axis in AXES if axis not in axes]
+        own: Any = None
+        for ranks in ranks_by(self.degrees, others, axes).tolist():
+            made = distributed.new_group(ranks, group_desc="_".join(axes))
+            if self.rank in ranks:
+                own = made
+        return own
 
     def sum(self, *tensors: Tensor) -> None:
         """Replace tensors by their sums over all ranks, in place."""
@@ -167,12 +224,48 @@ def world_of(config: Parallel) -> World:
     device = choose_device(config)
     if not (distributed.is_available() and distributed.is_initialized()):
         return World(device)
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
 
     rank, size = distributed.get_rank(), distributed.get_world_size()
-    local = int(os.environ.get("LOCAL_RANK", rank))
-    shards = config.shards if config.world_size == size else 1
-    mesh = init_device_mesh(
-        device.type, (size // shards, shards), mesh_dim_names=("replicate", "shard")
+    # A command that uses one copy of the model, such as an evaluation, has replicas only.
+    degrees = config.degrees if config.world_size == size else dict.fromkeys(AXES, 1)
+    if prod(degrees.values()) != size:
+        degrees["replicate"] = size
+    at = dict(zip(AXES, _coordinates(rank, tuple(degrees.values())), strict=True))
+    names = {"pipeline": ("pipeline",), "replicate": config.copying_axes,
+             "shard": config.sharding_axes, "tensor": ("tensor",)}  # fmt: skip
+    grid = ranks_by(degrees, *names.values())
+    return World(
+        device,
+        rank,
+        size,
+        local_rank=int(os.environ.get("LOCAL_RANK", rank)),
+        data_rank=at["replicate"] * degrees["shard"] + at["shard"],
+        data_size=degrees["replicate"] * degrees["shard"],
+        degrees=degrees,
+        at=at,
+        mesh=DeviceMesh(device.type, grid, mesh_dim_names=tuple(names)),
     )
-    return World(device, rank, size, local, data_rank=rank, data_size=size, mesh=mesh)
+
+
+def ranks_by(degrees: Mapping[str, int], *dims: Sequence[str]) -> Tensor:
+    """Arrange the ranks of a job.
+
+    Arguments:
+        dims: the axes that each dimension of the result runs over; together all of `AXES`.
+
+    Returns:
+        int64 numbers of ranks, the first axis of a dimension being its slowest.
+    """
+    ranks = torch.arange(prod(degrees.values())).view(tuple(degrees[axis] for axis in AXES))
+    order = [AXES.index(axis) for axes in dims for axis in axes]
+    shape = [prod(degrees[axis] for axis in axes) for axes in dims]
+    return ranks.permute(order).reshape(shape)
+
+
+def _coordinates(rank: int, sizes: tuple[int, ...]) -> list[int]:
+    found: list[int] = []
+    for size in reversed(sizes):
+        rank, place = divmod(rank, size)
+        found.append(place)
+    return found[::-1]

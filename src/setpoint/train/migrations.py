@@ -186,7 +186,8 @@ def _codes(silenced: Any) -> Any:
 SOURCES = ("data.sources", "data.validation", "evaluation.datasets.*.sources")
 
 
-RANKS = {"replicate": None, "shard": 1, "reshard": None, "timeout": 600.0}
+RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "ulysses": 1,
+         "reshard": None, "timeout": 600.0}  # fmt: skip
 
 
 @migration(to=7)

@@ -188,9 +188,8 @@ def build_components(
         held_out = evaluation_windows(
             kept_back, job.batch.sequence_length, job.data.packing.isolate
         )
-    divide = partial(divide_model, job, world)
     model, full, pretrained = build_first_model(
-        job, tokenizer.vocab_size, device, fresh, keys, divide
+        job, tokenizer.vocab_size, device, fresh, keys, partial(divide_model, job, world)
     )
     if job.precision.float8 is not None:
         from setpoint.precision.float8 import require_float8, use_float8

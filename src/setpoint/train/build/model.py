@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import layers_of
 from setpoint.model.pretrained.start import start_from
 from setpoint.model.skeleton import materialize, skeleton
-from setpoint.parallel.apply import shard
+from setpoint.parallel.apply import divide
 from setpoint.parallel.world import World
 from setpoint.precision.build import sharding_policy, store_in
 from setpoint.train.build.parameter_groups import freeze
@@ -43,7 +44,7 @@ def build_first_model(
     device: torch.device,
     fresh: bool = True,
     keys: Mapping[str, Any] | None = None,
-    divide: Callable[[nn.Module], None] = lambda model: None,
+    division: Callable[[nn.Module], None] = lambda model: None,
 ) -> FirstModel:
     """Build a model and give it its first weights.
 
@@ -55,7 +56,7 @@ def build_first_model(
     Arguments:
         fresh: whether the run begins now, so that `model.pretrained` counts.
         keys: of the config.json of a model of transformers; None: of `model.config`.
-        divide: leaves each rank its part of the parameters, which may have no values yet.
+        division: leaves each rank its part of the parameters, which may have no values yet.
 
     Raises:
         SetpointError: the model cannot be built, or the weights to start from do not fit it.
@@ -65,7 +66,7 @@ def build_first_model(
     starts = fresh and job.model.pretrained is not None
     if isinstance(job.model, Transformer):
         model = skeleton(job.model, vocab_size)
-        divide(model)
+        division(model)
         # Masters are taken from the weights before these are rounded.
         dtype = torch.float32 if job.precision.master else DType(job.precision.params).torch()
         if starts:
@@ -79,7 +80,7 @@ def build_first_model(
             initialize(model, job.seed)
         if starts:
             pretrained = start_from(job.model, model)
-        divide(model.to(device))
+        division(model.to(device))
     freeze(job.optimizer, model)
     full = store_in(job.precision, model)
     return FirstModel(model.to(device), full, pretrained)
@@ -91,5 +92,5 @@ def divide_model(job: Job, world: World, model: nn.Module) -> None:
     Raises:
         SetpointError: `[precision]` asks for what divided parameters cannot do.
     """
-    if world.mesh is not None and job.parallel.shards > 1:
-        shard(job.parallel, world.mesh, model, layers_of(model), sharding_policy(job.precision))
+    policy = partial(sharding_policy, job.precision)
+    divide(job.parallel, world, model, layers_of(model), policy)

@@ -174,7 +174,7 @@ SHARDED = "parallel.shard that divides weights"
 
 
 def _is_sharded(job: Any) -> bool:
-    return job.parallel.shards > 1
+    return job.parallel.uses_fsdp
 
 
 def _has_no_choice(job: Any) -> bool:

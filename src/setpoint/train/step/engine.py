@@ -127,6 +127,7 @@ class PlainEngine:
         self.clip_norm = job.optimizer.clip_norm
         self.clip_value = job.optimizer.clip_value
         self.parameters = parts.weights.parameters()
+        self.stages = parts.world.group("pipeline")
         self.sources = len(parts.train.sources)
 
     def forward_backward(self, step: StepBatch, whole: Count) -> Sums:
@@ -175,7 +176,7 @@ class PlainEngine:
             group["lr"] = rates.lr * group.get("lr_multiplier", 1.0)
         parts.weights.grads_to_master()
         scaler.unscale_(optimizer)
-        grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value)
+        grad_norm = clip_gradients(self.parameters, self.clip_norm, self.clip_value, self.stages)
         found = self._agree(sums, grad_norm, scaler.overflows(optimizer), report)
         answer = Finished(
             Verdict.TAKEN,
@@ -216,6 +217,8 @@ class PlainEngine:
         broken = (~norm.isfinite()).to(losses.device)
         over = sum(overflows, start=torch.zeros((), device=losses.device)) > 0
         each = () if by_source is None else (by_source,)
+        if not world.gives_loss:  # another rank has the same
+            each, losses = tuple(map(torch.zeros_like, each)), torch.zeros_like(losses)
         shared = torch.cat((*each, losses.double(), told, broken.reshape(1), over.reshape(1)))
         world.sum(shared)
         for flag in overflows:  # by which the scale of the loss follows

@@ -279,7 +279,7 @@ class Loop:
         """
         parts, at = self.parts, self.position
         assert self.job.seed is not None
-        seed_step(self.job.seed, self.position.step, parts.world.data_rank)
+        seed_step(self.job.seed, self.position.step, parts.world.noise_rank)
         lr = self.job.optimizer.lr * parts.schedule.factor(at)
 
         # The mean is over the tokens of the whole step, so that accumulation cannot change it.

@@ -162,7 +162,7 @@ def count_over_ranks(step: StepBatch, world: World) -> tuple[Count, BySource]:
     if world.size == 1:
         return step.whole, step.by_source
     numbers = [*step.whole[:3], *step.by_source.sequences, *step.by_source.targets]
-    sums = torch.tensor(numbers, dtype=torch.float64, device=world.device)
+    sums = torch.tensor(numbers, dtype=torch.float64, device=world.device) * world.gives_counts
     world.sum(sums)
     tokens, targets, weight, *counts = sums.tolist()
     whole, sources = [int(each) for each in counts], len(counts) // 2

@@ -35,5 +35,7 @@ def sum_over_ranks(routing: Routing, world: World) -> Routing:
         return routing
     counts, dropped, *means = routing
     whole, parts = torch.cat((counts, dropped.unsqueeze(1)), dim=1), torch.stack(means)
+    if not world.gives_loss:  # another rank has chosen the same
+        whole, parts = torch.zeros_like(whole), torch.zeros_like(parts)
     world.sum(whole, parts)
     return Routing(whole[:, :-1], whole[:, -1], *parts)
