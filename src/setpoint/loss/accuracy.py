@@ -8,18 +8,22 @@ from typing import ParamSpec
 import torch
 from torch import Tensor
 
-from setpoint.shapes.outcome import Projection
+from setpoint.loss.columns import count_correct_in_parts
+from setpoint.shapes.outcome import Columns, Projection
 
 _P = ParamSpec("_P")
 CHUNK = 1024  # tokens whose logits are held at once
 
 
-def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
+def count_correct(logits: Tensor, targets: Tensor, columns: Columns | None = None) -> Tensor:
     """Count the targets that have the highest logit; of equal ones the first counts.
 
     Arguments:
         targets: (...) int64; IGNORE_INDEX marks positions that do not count.
+        columns: those of the logits that are given; None: all.
     """
+    if columns is not None:
+        return count_correct_in_parts(logits, targets, columns)
     # IGNORE_INDEX is below 0 and so is never the place of the highest one.
     return (logits.argmax(dim=-1) == targets).sum()
 
@@ -53,5 +57,5 @@ def count_correct_from_hidden(
         for start in range(0, len(wanted), chunk):
             part = slice(start, start + chunk)
             logits = projection.logits(states[part].to(format), matrix)
-            right += count_correct(logits, wanted[part])
+            right += count_correct(logits, wanted[part], projection.columns)
     return right

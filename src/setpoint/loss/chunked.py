@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from setpoint.loss.columns import add_to_targets, statistics_of_parts
 from setpoint.loss.cross_entropy import CrossEntropyLoss
 from setpoint.loss.forms import LossOutput
 from setpoint.shapes.batch import IGNORE_INDEX
-from setpoint.shapes.outcome import Projection
+from setpoint.shapes.outcome import Columns, Projection
 
 if TYPE_CHECKING:
     from setpoint.loss.config import ChunkedCrossEntropy
@@ -82,7 +83,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
                 states = hidden[part].detach().to(format)
                 if gradients is None:
                     logits = projection.logits(states, matrix)
-                    totals.append(self.sums(logits, targets, weights))
+                    totals.append(self.sums(logits, targets, weights, projection.columns))
                 else:
                     found = self._loss_and_grad(
                         projection, F.linear(states, matrix), targets, weights
@@ -112,6 +113,7 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss):
             weights,
             z_loss=self.z_loss,
             label_smoothing=self.label_smoothing,
+            columns=projection.columns,
         )
         grad = found.grad.to(product.dtype)
         if logits is not product:
@@ -215,6 +217,7 @@ def cross_entropy_grad(
     *,
     z_loss: float,
     label_smoothing: float,
+    columns: Columns | None = None,
 ) -> CrossEntropyGrad:
     """Compute what `CrossEntropyLoss.sums` does, and its gradient, without a graph.
 
@@ -225,19 +228,26 @@ def cross_entropy_grad(
     Arguments:
         targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
         weights: (T,) fp32, zero at those positions; None: the others weigh 1.
+        columns: those of the logits that are given; None: all.
     """
     valid = targets != IGNORE_INDEX
     # Weights multiply rows, and so do what comes before and after: (T, D) is less to multiply.
     rows = valid.to(logits.dtype) if weights is None else weights.to(logits.dtype)
-    chosen = targets.where(valid, 0).unsqueeze(-1)
-    log_p = logits.log_softmax(dim=-1)
-    log_p_chosen = log_p.gather(-1, chosen).squeeze(-1)
-    each = -log_p_chosen
+    wanted = targets.where(valid, 0)
+    if columns is None:
+        log_p = logits.log_softmax(dim=-1)
+        each = -log_p.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+        chosen_logits = logits.gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+        log_z = chosen_logits + each
+        mean = logits.mean(dim=-1) if label_smoothing else None
+    else:
+        smoothed = label_smoothing > 0
+        log_z, chosen_logits, mean = statistics_of_parts(logits, wanted, columns, smoothed)
+        log_p = logits - log_z.unsqueeze(-1)
+        each = log_z - chosen_logits
     of_tokens = each.where(valid, 0.0)
-    chosen_logits = logits.gather(-1, chosen).squeeze(-1)
-    log_z = chosen_logits - log_p_chosen
-    if label_smoothing:
-        each = each + label_smoothing * (chosen_logits - logits.mean(dim=-1))
+    if mean is not None and label_smoothing:
+        each = each + label_smoothing * (chosen_logits - mean)
     if z_loss:
         each = each + z_loss * log_z.square()
     total = (each.where(valid, 0.0) * rows).sum()
@@ -247,7 +257,11 @@ def cross_entropy_grad(
     if z_loss:
         grad *= (1 + 2 * z_loss * log_z).unsqueeze(-1)
     if label_smoothing:
-        grad -= label_smoothing / grad.shape[-1]
-    # Not scatter_add_, which has no deterministic form on every device.
-    grad.scatter_(-1, chosen, grad.gather(-1, chosen) - (1 - label_smoothing))
+        grad -= label_smoothing / (grad.shape[-1] if columns is None else columns.count)
+    if columns is None:
+        # Not scatter_add_, which has no deterministic form on every device.
+        chosen = wanted.unsqueeze(-1)
+        grad.scatter_(-1, chosen, grad.gather(-1, chosen) - (1 - label_smoothing))
+    else:
+        add_to_targets(grad, wanted, columns, torch.full_like(log_z, label_smoothing - 1))
     return CrossEntropyGrad(total, of_tokens.sum(), of_tokens, grad, rows.unsqueeze(-1))

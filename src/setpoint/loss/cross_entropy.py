@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from setpoint.loss.columns import statistics
 from setpoint.loss.forms import LossOutput
 from setpoint.loss.weighing import Weigher
 from setpoint.shapes.batch import IGNORE_INDEX
+from setpoint.shapes.outcome import Columns
 
 if TYPE_CHECKING:
     from setpoint.loss.config import CrossEntropy
@@ -32,7 +34,11 @@ class CrossEntropyLoss:
         self.per_token = False
 
     def __call__(
-        self, logits: Tensor, targets: Tensor, weights: Tensor | None = None
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        columns: Columns | None = None,
     ) -> LossOutput:
         """Compute the loss of one micro-batch; nothing waits for the device.
 
@@ -40,36 +46,45 @@ class CrossEntropyLoss:
             logits: (B, S, V) in any floating point dtype; computed in fp32 (fp64 stays fp64).
             targets: (B, S) int64; IGNORE_INDEX marks positions that do not count.
             weights: (B, S) fp32, from the data; None: all weigh 1.
+            columns: those of the logits that are given; None: all.
 
         Returns:
             Sums, not means; all zero where no target is valid.
         """
         targets, weights = self.weigh(targets, weights)
         flat = None if weights is None else weights.flatten()
-        return self.sums(logits.flatten(0, 1), targets.flatten(), flat)
+        return self.sums(logits.flatten(0, 1), targets.flatten(), flat, columns)
 
-    def sums(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> LossOutput:
+    def sums(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        columns: Columns | None = None,
+    ) -> LossOutput:
         """Compute the loss of tokens that have been weighed.
 
         Arguments:
             targets: (T,) int64; IGNORE_INDEX marks positions that do not count.
             weights: (T,) fp32, zero at those positions; None: the others weigh 1.
+            columns: see `__call__`.
         """
         if logits.dtype != torch.float64:
             logits = logits.float()
-        if weights is None and not self.z_loss and not self.label_smoothing:
+        plain = weights is None and not self.z_loss and not self.label_smoothing
+        if plain and columns is None:
             return summed(logits, targets, self.per_token)
         valid = targets != IGNORE_INDEX
         # log Z is needed by itself, so the cross-entropy is made from it: one pass, not two.
-        log_z = logits.logsumexp(dim=-1)
-        chosen = logits.gather(-1, targets.where(valid, 0).unsqueeze(-1)).squeeze(-1)
+        smoothed = self.label_smoothing > 0
+        log_z, chosen, mean = statistics(logits, targets.where(valid, 0), columns, smoothed)
         each = log_z - chosen
         of_tokens = each.where(valid, 0.0)
         nats = of_tokens.sum()
         total = nats if weights is None else _weighted_sum(each, valid, weights)
         if self.label_smoothing:
             # (1 - s) (log Z - x_target) + s (log Z - mean(x)) = CE + s (x_target - mean(x))
-            pull = chosen - logits.mean(dim=-1)
+            pull = chosen - mean
             total = total + self.label_smoothing * _weighted_sum(pull, valid, weights)
         if self.z_loss:
             total = total + self.z_loss * _weighted_sum(log_z.square(), valid, weights)

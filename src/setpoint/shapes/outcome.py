@@ -6,19 +6,46 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from setpoint.shapes.peers import Peers, gather_parts
+
+
+class Columns(NamedTuple):
+    """The columns of logits that this rank has, where ranks divide the vocabulary.
+
+    Arguments:
+        first: the token of the first one.
+        count: of those of all ranks.
+    """
+
+    peers: Peers
+    first: int
+    count: int
+
 
 class Projection(NamedTuple):
     """The way from the last hidden states to logits, as data, so that a loss can take it in parts.
 
     Arguments:
-        weight: (rows, dim) the output matrix; the first vocab_size rows count.
+        weight: (rows, dim) the output matrix, or this rank's rows; the first vocab_size rows of all
+            count.
         soft_cap: logits become soft_cap * tanh(logits / soft_cap); None: they stay as they are.
+        peers: the ranks that divide the rows, each of which has as many; None: none do.
+        gathers: whether logits are those of all rows then.
     """
 
     weight: Tensor
     vocab_size: int
     scale: float = 1.0
     soft_cap: float | None = None
+    peers: Peers | None = None
+    gathers: bool = True
+
+    @property
+    def columns(self) -> Columns | None:
+        """Which columns `logits` gives; None: all."""
+        if self.peers is None or self.gathers:
+            return None
+        return Columns(self.peers, self.peers.rank * self.weight.shape[0], self.vocab_size)
 
     def logits(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
         """Project hidden states.
@@ -30,8 +57,14 @@ class Projection(NamedTuple):
 
     def finish(self, logits: Tensor) -> Tensor:
         """Cut, scale and cap what the output matrix gives."""
-        if logits.shape[-1] != self.vocab_size:
-            logits = logits[..., : self.vocab_size]
+        count, columns = self.vocab_size, self.columns
+        if columns is not None:
+            count = min(max(count - columns.first, 0), logits.shape[-1])
+        elif self.peers is not None:
+            # All of them compute the same loss with what is gathered.
+            logits = gather_parts(logits, -1, self.peers, sums=False)
+        if logits.shape[-1] != count:
+            logits = logits[..., :count]
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.soft_cap is not None:

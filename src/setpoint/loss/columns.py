@@ -1,0 +1,130 @@
+"""Softmax statistics of logits of which each rank has the columns of a part of the vocabulary.
+
+The logits are never gathered: ranks exchange a few numbers for each token, the largest logit and
+then sums (Shoeybi et al., 2019, section 3, for the cross-entropy).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from setpoint.shapes.outcome import Columns
+
+
+class Statistics(NamedTuple):
+    """What a loss needs to know of each token's logits, the same on all ranks.
+
+    Arguments:
+        log_z: (T,) the logarithm of the softmax's denominator.
+        chosen: (T,) the logit of the target.
+        mean: (T,) of all logits; 0 where it is not asked for.
+    """
+
+    log_z: Tensor
+    chosen: Tensor
+    mean: Tensor
+
+
+def statistics(logits: Tensor, targets: Tensor, columns: Columns | None, mean: bool) -> Statistics:
+    """Compute the statistics of (T, V) logits, with their gradients.
+
+    Arguments:
+        logits: fp32 or fp64; this rank's columns.
+        targets: (T,) int64, all of them tokens.
+        columns: which ones these are; None: all.
+        mean: whether that of all logits is asked for.
+    """
+    if columns is not None:
+        return Statistics(*_Statistics.apply(logits, targets, columns, mean))
+    log_z = logits.logsumexp(dim=-1)
+    chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return Statistics(log_z, chosen, logits.mean(dim=-1) if mean else torch.zeros_like(log_z))
+
+
+def statistics_of_parts(
+    logits: Tensor, targets: Tensor, columns: Columns, mean: bool
+) -> Statistics:
+    """Compute the statistics of (T, V') logits without gradients."""
+    highest = columns.peers.reduce(_largest(logits), "max")
+    # A row of -inf has no softmax; subtracting -inf would make no number of the others.
+    highest = highest.where(highest.isfinite(), 0.0)
+    denominator = (logits - highest.unsqueeze(-1)).exp_().sum(dim=-1)
+    chosen = torch.zeros_like(denominator)
+    if logits.shape[-1]:
+        place, here = _own(targets, columns, logits.shape[-1])
+        chosen = logits.gather(-1, place).squeeze(-1).where(here, 0.0)
+    total = logits.sum(dim=-1) if mean else torch.zeros_like(denominator)
+    sums = torch.stack((denominator, chosen, total))
+    denominator, chosen, total = columns.peers.reduce(sums).unbind()
+    return Statistics(highest + denominator.log(), chosen, total / columns.count)
+
+
+def add_to_targets(grad: Tensor, targets: Tensor, columns: Columns, value: Tensor) -> None:
+    """Add a number for each token to the column of its target, if that is here, in place.
+
+    Arguments:
+        grad: (T, V') this rank's columns.
+        value: (T,).
+    """
+    if not grad.shape[-1]:
+        return
+    place, here = _own(targets, columns, grad.shape[-1])
+    # Not scatter_add_, which has no deterministic form on every device.
+    added = grad.gather(-1, place) + value.where(here, 0.0).unsqueeze(-1)
+    grad.scatter_(-1, place, added)
+
+
+def _own(targets: Tensor, columns: Columns, width: int) -> tuple[Tensor, Tensor]:
+    """(T, 1) the places of targets among this rank's columns, and (T,) which ones are here."""
+    place = targets - columns.first
+    here = (place >= 0) & (place < width)
+    return place.where(here, 0).unsqueeze(-1), here
+
+
+def count_correct_in_parts(logits: Tensor, targets: Tensor, columns: Columns) -> Tensor:
+    """Count the targets that have the highest logit of all ranks; of equal ones the first counts.
+
+    Arguments:
+        targets: (...) int64; negative ones do not count.
+    """
+    own = _largest(logits)
+    highest = columns.peers.reduce(own, "max")
+    none = torch.full_like(targets, columns.count)
+    if logits.shape[-1]:
+        none = (logits.argmax(dim=-1) + columns.first).where(own == highest, none)
+    return (columns.peers.reduce(none, "min") == targets).sum()
+
+
+def _largest(logits: Tensor) -> Tensor:
+    if logits.shape[-1]:
+        return logits.amax(dim=-1)
+    return logits.new_full(logits.shape[:-1], -torch.inf)
+
+
+class _Statistics(torch.autograd.Function):
+    """With p the softmax: d log_z = p, d chosen = one at the target, d mean = 1 / V."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, columns: Columns, mean: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        found = statistics_of_parts(logits, targets, columns, mean)
+        ctx.save_for_backward(logits, targets, found.log_z)
+        ctx.columns, ctx.mean = columns, mean
+        return found
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, of_log_z: Tensor, of_chosen: Tensor, of_mean: Tensor
+    ) -> tuple[Tensor, None, None, None]:
+        # What ranks compute from the statistics is the same on all, so nothing is to be summed.
+        logits, targets, log_z = ctx.saved_tensors
+        columns = ctx.columns
+        grad = (logits - log_z.unsqueeze(-1)).exp_().mul_(of_log_z.unsqueeze(-1))
+        if ctx.mean:
+            grad += (of_mean / columns.count).unsqueeze(-1)
+        add_to_targets(grad, targets, columns, of_chosen)
+        return grad, None, None, None
