@@ -11,6 +11,7 @@ from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.context import attention_context
 from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
+from setpoint.model.moe.layer import MoELayer
 from setpoint.model.moe.routing import LayerRouting, combine
 from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import rate_multiplier, width_ratio
@@ -19,6 +20,7 @@ from setpoint.shapes.outcome import Outcome, Projection
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.shapes.sequence_parts import ContextGroups
 
 Head = Callable[[Tensor, Projection], Any]
 
@@ -64,6 +66,17 @@ class Transformer(nn.Module):
         # A tied output is no second name for the embedding: shared parameters come apart on the
         # way through the meta device, and safetensors refuses to store them.
         self.output = None if config.tie_embeddings else nn.Linear(config.dim, rows, bias=False)
+        self._context_groups: ContextGroups | None = None
+
+    def use_context(self, groups: "ContextGroups") -> None:
+        """Take parts of sequences from now on, which other ranks have the rest of.
+
+        Tokens are those of this rank's places then; positions and documents are of whole rows.
+        """
+        self._context_groups = groups
+        for module in self.modules():
+            if isinstance(module, MoELayer):
+                module.context_group = groups.whole
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how embeddings and the output start; the layers speak for themselves."""
@@ -114,7 +127,8 @@ class Transformer(nn.Module):
             tokens: (B, S) int64; where parts of the model went before, the (B, S, dim) residual
                 stream that they gave.
             positions: (S,) or (B, S) integers; negative ones are padding, which is masked. None:
-                0 .. S - 1, or those that follow on the cache.
+                0 .. S - 1, or those that follow on the cache. See `use_context` for their length
+                where ranks divide sequences.
             documents: (B, S) integers; a token sees those of its own document only. None: all.
             head: called with the (B, S, dim) hidden states behind the last norm and with the
                 projection to logits, within this forward pass, so that a sharding engine has
@@ -135,7 +149,9 @@ class Transformer(nn.Module):
                 f"a sequence of {end} tokens is longer than "
                 f"max_sequence_length = {self.config.max_sequence_length}"
             )
-        context = attention_context(self.config, tokens, positions, documents, cache)
+        context = attention_context(
+            self.config, tokens, positions, documents, cache, self._context_groups
+        )
         x = wait_for_collective(
             tokens if tokens.dim() == 3 else self._embed(tokens, context.positions)
         )

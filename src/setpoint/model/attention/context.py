@@ -12,11 +12,12 @@ from setpoint.model.attention.backend import Backend, choose_backend
 from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.config import Kind
 from setpoint.model.attention.layout import Layout
-from setpoint.model.attention.support import kinds_of
+from setpoint.model.attention.support import chosen, kinds_of
 from setpoint.model.rope.rotation import Rotation, rotate, rotation
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.shapes.sequence_parts import ContextGroups
 
 
 # Not a NamedTuple: engines that cast the inputs of a module look into those, and rotations must
@@ -74,6 +75,7 @@ def attention_context(
     positions: Tensor | None = None,
     documents: Tensor | None = None,
     cache: KeyValueCache | None = None,
+    groups: ContextGroups | None = None,
 ) -> AttentionContext:
     """Prepare one forward pass.
 
@@ -84,13 +86,19 @@ def attention_context(
         documents: (B, S) integers: tokens see those of their own document only. None: each row is
             one document.
         cache: of the tokens before; it takes up the new ones.
+        groups: the ranks that divide each sequence, of which x is this one's part; positions and
+            documents are of whole sequences then. None: sequences are whole.
 
     Raises:
         ValueError: positions or documents have another shape than the tokens, or positions for
-            all rows are negative.
+            all rows are negative; or a cache is given for a part of a sequence.
         SetpointError: the backend does not run here.
     """
     batch, count = x.shape[:2]
+    if groups is not None:
+        count *= groups.parts.size
+        if cache is not None:
+            raise ValueError("a cache takes whole sequences, and ranks divide this model's")
     _check_shape("positions", positions, batch, count)
     _check_shape("documents", documents, batch, count)
     if positions is not None and positions.dim() == 1:
@@ -110,7 +118,11 @@ def attention_context(
     if positions is None:
         start = layout.keys - count
         positions = torch.arange(start, start + count, device=x.device)
+    if groups is not None:
+        positions = groups.parts.take(positions, dim=-1)
     backend = choose_backend(config, x.device)
+    if groups is not None:
+        backend = over_ranks(backend, chosen(config), groups)
     turned: dict[tuple[float, bool], Rotation] = {}
     views: dict[Kind, View] = {}
     for kind in kinds_of(config):
@@ -119,6 +131,24 @@ def attention_context(
         mask = backend.prepare_mask(layout.without_first(first), window)
         views[kind] = View(_rotation(config, kind, positions, turned), mask, first)
     return AttentionContext(positions, backend, views, cache)
+
+
+def over_ranks(backend: Backend, name: str, groups: ContextGroups) -> Backend:
+    """Let a backend attend to what other ranks have of the sequences.
+
+    Arguments:
+        name: of the backend; a ring computes blocks itself, by the kernels of that name.
+    """
+    # Imported here: one process has no use for them.
+    if groups.ring is not None:
+        from setpoint.model.attention.ring import Ring
+
+        backend = Ring(name, groups.parts, groups.ring)
+    if groups.ulysses is not None:
+        from setpoint.model.attention.ulysses import Ulysses
+
+        backend = Ulysses(backend, groups.ulysses)
+    return backend
 
 
 def _rotation(

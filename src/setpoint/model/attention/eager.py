@@ -43,7 +43,8 @@ class Eager:
         scores = heads @ key.permute(0, 2, 3, 1).unsqueeze(2) * scale
         if soft_cap is not None:
             scores = torch.tanh(scores / soft_cap) * soft_cap
-        scores = scores.float().masked_fill(~mask.unsqueeze(2), -torch.inf)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores.masked_fill(~mask.unsqueeze(2), -torch.inf)
         weights = F.dropout(scores.softmax(dim=-1), dropout).to(value.dtype)
         mixed = weights @ value.transpose(1, 2).unsqueeze(2)
         return mixed.flatten(1, 2).transpose(1, 2)

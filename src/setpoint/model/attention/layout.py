@@ -33,7 +33,7 @@ class Layout:
         Returns:
             True if nothing else restricts what is seen.
         """
-        return self.queries == self.keys and self._is_open(window)
+        return self.queries == self.keys and self.is_open(window)
 
     def is_last(self, window: int | None) -> bool:
         """Whether there is one query a row, and it sees all keys.
@@ -41,9 +41,10 @@ class Layout:
         Arguments:
             window: positions that one sees; None: all before it.
         """
-        return self.queries == 1 and self._is_open(window)
+        return self.queries == 1 and self.is_open(window)
 
-    def _is_open(self, window: int | None) -> bool:
+    def is_open(self, window: int | None) -> bool:
+        """Whether nothing but the order of the slots restricts what is seen."""
         narrow = window is not None and (self.positions is not None or window < self.keys)
         return not (narrow or self.padded or self.documents is not None)
 
@@ -59,7 +60,9 @@ class Layout:
         )
 
 
-def visible(layout: Layout, window: int | None) -> Tensor:
+def visible(
+    layout: Layout, window: int | None, queries: slice | None = None, keys: slice = slice(None)
+) -> Tensor:
     """Say for each query and key whether the query sees the key.
 
     It does if the key is no padding, stands in the same document, not after the query, and less
@@ -70,17 +73,22 @@ def visible(layout: Layout, window: int | None) -> Tensor:
 
     Arguments:
         window: positions that one sees, itself included; None: all before it.
+        queries, keys: slots among those of the keys; None: the last, which are the queries; all.
+
+    Returns:
+        (1 or B, 1, queries, keys) bool.
     """
+    if queries is None:
+        queries = slice(layout.keys - layout.queries, None)
     slots = torch.arange(layout.keys, device=layout.device)[None]
-    first = layout.keys - layout.queries
-    seen = slots[:, None] <= slots[:, first:, None]
+    seen = slots[:, None, keys] <= slots[:, queries, None]
     positions = slots if layout.positions is None else layout.positions
     if window is not None:
-        seen = seen & (positions[:, first:, None] - positions[:, None] < window)
+        seen = seen & (positions[:, queries, None] - positions[:, None, keys] < window)
     if layout.documents is not None:
         documents = layout.documents
-        seen = seen & (documents[:, first:, None] == documents[:, None])
+        seen = seen & (documents[:, queries, None] == documents[:, None, keys])
     if layout.padded:
-        seen = seen & (positions >= 0)[:, None]
-        seen = seen | (slots[:, None] == slots[:, first:, None])
+        seen = seen & (positions >= 0)[:, None, keys]
+        seen = seen | (slots[:, None, keys] == slots[:, queries, None])
     return seen[:, None]

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from setpoint.model.feed_forward import FeedForward
 from setpoint.model.moe.assign import Assignments, assign
 from setpoint.model.moe.experts import PackedExperts, UnpackedExperts
-from setpoint.model.moe.losses import balance_loss, sequence_balance_loss, z_loss
+from setpoint.model.moe.losses import (
+    balance_loss,
+    sequence_balance_loss,
+    sequence_counts,
+    z_loss,
+)
 from setpoint.model.moe.router import Choice, build_router
 from setpoint.model.moe.routing import LayerRouting
 from setpoint.model.moe.rows import load_factors
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from setpoint.model.config import Transformer as TransformerConfig
 
 
@@ -38,6 +45,8 @@ class MoELayer(nn.Module):
         self.experts = PackedExperts(config) if moe.packed else UnpackedExperts(config)
         width = moe.shared_experts * moe.width(config.ffn_dim)
         self.shared = FeedForward(config, width, bias=False) if width else None
+        self.context_group: ProcessGroup | None = None
+        """The ranks that divide sequences with this one; None: sequences are whole."""
 
     def forward(
         self, x: Tensor, positions: Tensor | None = None
@@ -66,14 +75,17 @@ class MoELayer(nn.Module):
             None if valid is None else valid.flatten(),
             self._parts(x.shape[0]) if self.training else 1,
         )
+        totals = self._totals(choice.experts.unflatten(0, (x.shape[0], -1)), assigned, valid)
         factors = None
         if self.gradient_scale and self.training:
-            load = assigned.parts or assigned
-            factors = load_factors(len(assigned.slots), load.taken, load.ends, x.dtype)
+            ends = (assigned.parts or assigned).ends
+            factors = load_factors(len(assigned.slots), totals.taken, ends, x.dtype)
         y = self.experts(tokens, choice.weights, assigned, factors).view_as(x)
         if self.shared is not None:
             y = y + self.shared(x)
-        return y, self._report(choice, assigned, x.shape[0], valid) if self.training else None
+        if not self.training:
+            return y, None
+        return y, self._report(choice, assigned, totals, x.shape[0], valid)
 
     def _parts(self, sequences: int) -> int:
         """Into how many parts, each with a load of its own, a batch falls."""
@@ -84,8 +96,28 @@ class MoELayer(nn.Module):
             raise ValueError(f"{sequences} sequences are no multiple of load_sequences = {size}")
         return sequences // size
 
+    def _totals(self, experts: Tensor, assigned: Assignments, valid: Tensor | None) -> _Totals:
+        """The counts of whole sequences, whoever has the rest of them."""
+        load = assigned.parts or assigned
+        if self.context_group is None or not self.training:
+            parts = None if assigned.parts is None else assigned.parts.chosen
+            return _Totals(load.taken, assigned.chosen, parts)
+        counts = _summed(sequence_counts(experts, self.count, valid), self.context_group)
+        chosen, parts = counts.sum(dim=0), None
+        if assigned.parts is not None:
+            by_part = counts.unflatten(0, (assigned.parts.chosen.shape[1], -1)).sum(dim=1)
+            parts = by_part.T
+        # Without a capacity, which is refused, all that is chosen is taken.
+        taken = chosen if parts is None else parts
+        return _Totals(taken, chosen, parts, counts, chosen.sum() // experts.shape[2])
+
     def _report(
-        self, choice: Choice, assigned: Assignments, batch: int, valid: Tensor | None
+        self,
+        choice: Choice,
+        assigned: Assignments,
+        totals: _Totals,
+        batch: int,
+        valid: Tensor | None,
     ) -> LayerRouting:
         logits, scores, experts = (
             part.unflatten(0, (batch, -1))
@@ -94,15 +126,33 @@ class MoELayer(nn.Module):
         return LayerRouting(
             assigned.chosen,
             (assigned.chosen - assigned.taken).sum(),
-            balance_loss(
-                scores,
-                assigned.chosen,
-                valid,
-                None if assigned.parts is None else assigned.parts.chosen,
-            ),
-            sequence_balance_loss(scores, experts, valid),
-            z_loss(logits, valid),
+            balance_loss(scores, totals.chosen, valid, totals.parts, totals.tokens),
+            sequence_balance_loss(scores, experts, valid, totals.sequences, totals.tokens),
+            z_loss(logits, valid, totals.tokens),
         )
+
+
+class _Totals(NamedTuple):
+    """What is counted over all ranks that divide the sequences of a batch.
+
+    Arguments:
+        taken: (E,) or, by parts of the batch, (E, parts); the loads of experts.
+        chosen: (E,) int64.
+        parts: (E, parts) chosen by parts; None where the batch is one.
+        sequences: (B, E) chosen by sequences; None where this rank has all of them.
+        tokens: that count; None where this rank has all of them.
+    """
+
+    taken: Tensor
+    chosen: Tensor
+    parts: Tensor | None
+    sequences: Tensor | None = None
+    tokens: Tensor | None = None
+
+
+def _summed(counts: Tensor, group: ProcessGroup) -> Tensor:
+    distributed.all_reduce(counts, group=group)
+    return counts
 
 
 # The share of the run over which linear_warmup rises.

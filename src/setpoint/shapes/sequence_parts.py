@@ -1,0 +1,130 @@
+"""Sequences that several ranks divide among them: who has which places, and its part of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Split = Literal["zigzag", "contiguous"]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceParts:
+    """Which places of each sequence a rank has.
+
+    The ring divides a sequence first: into one run of places a rank, or, as later places attend to
+    more keys than earlier ones, into two runs of which one is as far from the end as the other is
+    from the beginning. Ulysses then cuts what a rank of the ring has into runs of equal length.
+
+    Arguments:
+        ring, ulysses: how many ranks divide a sequence, in all ring * ulysses.
+        ring_rank, ulysses_rank: of this process among them.
+    """
+
+    ring: int = 1
+    ulysses: int = 1
+    ring_rank: int = 0
+    ulysses_rank: int = 0
+    split: Split = "zigzag"
+
+    @property
+    def size(self) -> int:
+        """How many ranks a sequence is divided among."""
+        return self.ring * self.ulysses
+
+    @property
+    def rank(self) -> int:
+        """The number of this process among them."""
+        return self.ring_rank * self.ulysses + self.ulysses_rank
+
+    @property
+    def runs(self) -> int:
+        """How many runs of places a rank of the ring has."""
+        return 2 if self.ring > 1 and self.split == "zigzag" else 1
+
+    def ring_part(self, length: int, rank: int) -> list[slice]:
+        """The places of one rank of the ring, in order.
+
+        Arguments:
+            length: of the whole sequence, a multiple of ring * runs.
+        """
+        run = length // (self.ring * self.runs)
+        firsts = [rank] if self.runs == 1 else [rank, 2 * self.ring - 1 - rank]
+        return [slice(first * run, (first + 1) * run) for first in firsts]
+
+    def take(self, tensor: Tensor, dim: int = 1) -> Tensor:
+        """What this rank has of a tensor with all places in one dimension."""
+        length = tensor.shape[dim]
+        runs = self.ring_part(length, self.ring_rank)
+        part = [tensor.narrow(dim, run.start, run.stop - run.start) for run in runs]
+        whole = part[0] if len(part) == 1 else torch.cat(part, dim)
+        own = length // self.size
+        return whole.narrow(dim, self.ulysses_rank * own, own)
+
+    def cut(self, batch: Batch) -> Batch:
+        """This rank's part of a batch that all ranks of the sequence have read.
+
+        Rows whose length does not divide are padded at the end.
+
+        Returns:
+            inputs, targets, weights and sources of this rank's places; positions and documents
+            stay those of whole rows, as attention asks for the places of others too; and so do
+            the counts.
+        """
+        if self.size == 1:
+            return batch
+        batch = _padded(batch, self.size * self.runs)
+        parts = {
+            name: self.take(value).contiguous()
+            for name in ("inputs", "targets", "weights", "sources")
+            if (value := getattr(batch, name)) is not None
+        }
+        return replace(batch, **parts)
+
+    def cut_count(self, count: Count) -> Count:
+        """The same of what counts of a batch, but for the numbers, which stay those of all."""
+        if self.size == 1 or count.valid is None:
+            return count
+        ends = -count.valid.shape[1] % (self.size * self.runs)
+        return count._replace(valid=self.take(F.pad(count.valid, (0, ends), value=False)))
+
+
+class ContextGroups(NamedTuple):
+    """The ranks that divide sequences with this one.
+
+    Arguments:
+        ring, ulysses: along one of the axes; None where it has one rank.
+        whole: along both.
+    """
+
+    parts: SequenceParts
+    ring: ProcessGroup | None = None
+    ulysses: ProcessGroup | None = None
+    whole: ProcessGroup | None = None
+
+
+def _padded(batch: Batch, multiple: int) -> Batch:
+    """Rows with padding that no token sees, up to a multiple of a length."""
+    length = batch.inputs.shape[1]
+    more = -length % multiple
+    if not more:
+        return batch
+    positions = batch.positions
+    if positions is None:
+        positions = torch.arange(length, device=batch.inputs.device).expand(batch.inputs.shape)
+    ends = {"inputs": 0, "targets": IGNORE_INDEX, "weights": 0.0, "documents": -1, "sources": 0}
+    longer = {
+        name: F.pad(value, (0, more), value=end)
+        for name, end in ends.items()
+        if (value := getattr(batch, name)) is not None
+    }
+    return replace(batch, **longer, positions=F.pad(positions, (0, more), value=-1))

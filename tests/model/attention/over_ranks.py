@@ -1,0 +1,131 @@
+"""Run by test_over_ranks.py in a process of its own: attention of several ranks, against one.
+
+Its arguments are the number of ranks, the degrees of the ring and of Ulysses, and how sequences
+are split.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from setpoint.model.attention.context import over_ranks
+from setpoint.model.attention.eager import Eager
+from setpoint.model.attention.layout import Layout, visible
+from setpoint.model.attention.sdpa import SDPA, repeat_heads
+from setpoint.shapes.sequence_parts import ContextGroups, SequenceParts
+
+from ...ranks import fork
+
+B, S, H = 2, 48, 8
+HEADS = {
+    "one each": (8, 6, 6),
+    "grouped": (2, 6, 6),
+    "wide keys": (8, 6, 4),
+    "wide values": (8, 4, 6),
+}
+
+
+class Formula:
+    """softmax(scale * Q K^T) V, in the dtype of its inputs."""
+
+    prepare_mask = staticmethod(visible)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, soft_cap: Any
+    ) -> Tensor:
+        key, value = (repeat_heads(each, H // each.shape[2]) for each in (key, value))
+        scores = torch.einsum("bshd,blhd->bhsl", query, key) * scale
+        if soft_cap is not None:
+            scores = torch.tanh(scores / soft_cap) * soft_cap
+        weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+        return torch.einsum("bhsl,blhd->bshd", weights, value)
+
+
+def layouts() -> dict[str, tuple[Layout, int | None]]:
+    """All that restricts what a position sees."""
+    plain = Layout(queries=S, keys=S, batch=B, device=torch.device("cpu"))
+    documents = torch.arange(S).expand(B, S) // torch.tensor([[7], [19]])
+    restarted = torch.cat((torch.arange(20), torch.arange(S - 20))).expand(B, S)
+    padded = torch.arange(S).expand(B, S).clone()
+    padded[0, 30:] = -1
+    padded[1, :5] = -1
+
+    def other(**more: Any) -> Layout:
+        return Layout(queries=S, keys=S, batch=B, device=torch.device("cpu"), **more)
+
+    return {
+        "causal": (plain, None),
+        "window": (plain, 5),
+        "wide window": (plain, 30),
+        "documents": (other(documents=documents), None),
+        "documents in a window": (other(documents=documents, positions=restarted, padded=True), 9),
+        "padding": (other(positions=padded, padded=True), None),
+        "padding in a window": (other(positions=padded, padded=True), 7),
+    }
+
+
+def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
+    groups: dict[str, Any] = {"ring": None, "ulysses": None}
+    for name, size, ranks in (
+        ("ring", ring, [[u + ulysses * r for r in range(ring)] for u in range(ulysses)]),
+        ("ulysses", ulysses, [[u + ulysses * r for u in range(ulysses)] for r in range(ring)]),
+    ):
+        for each in ranks:
+            made = dist.new_group(each)
+            if rank in each and size > 1:
+                groups[name] = made
+    parts = SequenceParts(ring, ulysses, rank // ulysses, rank % ulysses, split)
+    context = ContextGroups(parts, **groups)
+    for heads, (kv, size, value_size) in HEADS.items():
+        generator = torch.Generator().manual_seed(1)
+        sizes = ((H, size), (kv, size), (kv, value_size), (H, value_size))
+        whole = [
+            torch.randn(B, S, n, d, generator=generator, dtype=torch.float64) for n, d in sizes
+        ]
+        for name, (layout, window) in layouts().items():
+            for kernel, cap in (("sdpa", None), ("eager", None), ("eager", 1.5)):
+                options: dict[str, Any] = {"scale": 0.4, "soft_cap": cap}
+                expected = gradients(Formula(), whole, layout, window, options)
+                own = [parts.take(each) for each in whole]
+                found = gradients(
+                    over_ranks(Eager() if kernel == "eager" else SDPA(kernel), kernel, context),
+                    own,
+                    layout,
+                    window,
+                    options,
+                )
+                for what, one, other in zip("oqkv", found, expected, strict=True):
+                    torch.testing.assert_close(
+                        one, parts.take(other), rtol=1e-9, atol=1e-10,
+                        msg=lambda m, at=(heads, name, kernel, cap, what): f"{at}: {m}",
+                    )  # fmt: skip
+    if rank == 0:
+        print("equal:", ", ".join(HEADS), "with", ", ".join(layouts()))
+
+
+def gradients(
+    backend: Any, tensors: list[Tensor], layout: Layout, window: int | None, options: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    *inputs, grad = (each.clone() for each in tensors)
+    for each in inputs:
+        each.requires_grad_()
+    out = backend.attend(*inputs, backend.prepare_mask(layout, window), **options)
+    return (out.detach(), *torch.autograd.grad(out, inputs, grad))
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    world = int(sys.argv[1])
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    for arguments in zip(*(iter(sys.argv[2:]),) * 3, strict=True):
+        compare(rank, int(arguments[0]), int(arguments[1]), arguments[2])
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, int(sys.argv[1])))

@@ -1,0 +1,115 @@
+"""Attention whose sequences several ranks divide: the same as that of one, forward and backward."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from setpoint.model.attention import blocks
+from setpoint.model.attention.layout import Layout
+from setpoint.model.attention.ring import causal_plan, masked_plan
+from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
+from setpoint.shapes.sequence_parts import SequenceParts, Split
+
+from ...conftest import ROOT
+
+CPU = torch.device("cpu")
+
+
+def compare(*arguments: str) -> None:
+    command = [sys.executable, "-m", "tests.model.attention.over_ranks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("equal") == len(arguments) // 3
+
+
+def test_two_ranks_attend_as_one_does_in_fp64() -> None:
+    compare("2", "2", "1", "zigzag", "2", "1", "contiguous", "1", "2", "zigzag")
+
+
+@pytest.mark.slow
+def test_four_ranks_attend_as_one_does_in_fp64() -> None:
+    shapes = ("4 1 zigzag", "4 1 contiguous", "1 4 zigzag", "2 2 zigzag", "2 2 contiguous")
+    compare("4", *" ".join(shapes).split())
+
+
+@pytest.mark.parametrize("split", ["zigzag", "contiguous"])
+def test_the_parts_of_all_ranks_are_the_sequence(split: Split) -> None:
+    places = torch.arange(24)[None]
+    for ring, ulysses in ((2, 1), (3, 2), (1, 4)):
+        ranks = [(r, u) for r in range(ring) for u in range(ulysses)]
+        parts = [SequenceParts(ring, ulysses, *rank, split).take(places) for rank in ranks]
+        assert sorted(torch.cat(parts, 1)[0].tolist()) == list(range(24))
+        assert {part.shape for part in parts} == {(1, 24 // (ring * ulysses))}
+
+
+def test_a_zigzag_gives_all_ranks_as_much_to_do() -> None:
+    def work(split: Split) -> list[int]:
+        return [
+            sum(
+                (block.queries.stop - block.queries.start)
+                * (block.keys.stop - block.keys.start)
+                // (1 + block.causal)
+                for blocks in causal_plan(SequenceParts(4, 1, rank, 0, split), 64)
+                for block in blocks
+            )
+            for rank in range(4)
+        ]
+
+    assert len(set(work("zigzag"))) == 1
+    assert work("contiguous")[0] < work("contiguous")[3]
+
+
+def test_what_no_query_sees_is_not_computed() -> None:
+    parts = SequenceParts(4, 1, 3, 0, "contiguous")
+
+    def sources(window: int | None, **more: Any) -> list[int]:
+        layout = Layout(queries=32, keys=32, batch=1, device=CPU, **more)
+        plan = masked_plan(parts, layout, window)
+        return [source for source in range(4) if plan[source]]
+
+    assert sources(9) == [2, 3]
+    assert sources(10) == [1, 2, 3]
+    assert sources(None, documents=torch.arange(32)[None] // 16) == [2, 3]
+    # What is seen whole needs no mask.
+    layout = Layout(queries=32, keys=32, batch=1, device=CPU, documents=torch.zeros(1, 32))
+    assert [block.mask for block in masked_plan(parts, layout, None)[0]] == [None]
+
+
+def test_rows_that_do_not_divide_are_padded() -> None:
+    tokens = torch.arange(2 * 10).view(2, 10)
+    batch = Batch(tokens, tokens + 1, 20, 20, 20, documents=torch.zeros(2, 10, dtype=torch.int64))
+    parts = [SequenceParts(2, 1, rank, 0, "zigzag") for rank in range(2)]
+    first, second = (each.cut(batch) for each in parts)
+    assert first.inputs.tolist() == [[0, 1, 2, 9, 0, 0], [10, 11, 12, 19, 0, 0]]
+    assert second.targets.tolist()[0] == [4, 5, 6, 7, 8, 9]
+    assert first.targets.tolist()[0] == [1, 2, 3, 10, IGNORE_INDEX, IGNORE_INDEX]
+    assert first.positions is not None and first.documents is not None
+    assert first.positions[0].tolist() == [*range(10), -1, -1] == second.positions[0].tolist()
+    assert first.documents[0].tolist() == [0] * 10 + [-1] * 2
+    valid = torch.ones(2, 10, dtype=torch.bool)
+    assert (
+        parts[0].cut_count(Count(20, 20, 20.0, valid)).valid.tolist()
+        == [[True] * 4 + [False] * 2] * 2
+    )
+
+
+def test_kernels_of_gpus_take_what_they_are_given() -> None:
+    """Their operators, called on tensors without data: no GPU is needed for that."""
+
+    def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    query, key = meta(2, 4, 40, 16), meta(2, 4, 24, 16)
+    lse = meta(2, 4, 40, dtype=torch.float32)
+    for kernel in (blocks._FLASH, blocks._EFFICIENT):
+        bias = meta(2, 4, 40, 24) if kernel is blocks._EFFICIENT else None
+        out, found = kernel.forward(query, key, key, bias, False, 0.5)
+        assert out.shape == query.shape and found.shape[:2] == lse.shape[:2]
+        assert found.shape[2] >= lse.shape[2]
+        grads = kernel.backward(query, query, key, key, out, lse, bias, False, 0.5)
+        assert [each.shape for each in grads] == [query.shape, key.shape, key.shape]
