@@ -23,3 +23,9 @@ def whole_of(tensor: Tensor) -> Tensor:
     """All of a tensor; where the ranks hold parts of it, all of them take part."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
+
+
+def part_here(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds, with gradients; all of it where it is one."""
+    local = getattr(tensor, "to_local", None)
+    return tensor if local is None else local()

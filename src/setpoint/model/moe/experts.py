@@ -22,13 +22,17 @@ from setpoint.model.moe.product import (
 )
 from setpoint.model.moe.rows import gather, scale_gradient, spread
 from setpoint.model.scale import hidden_std, residual_std
+from setpoint.shapes.placed import part_here
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
 
 
 class PackedExperts(nn.Module):
-    """All experts in one tensor for each projection, (E, in, out); without biases."""
+    """All experts in one tensor for each projection, (E, in, out); without biases.
+
+    Where ranks divide them, those of this rank: the tensors are DTensors, of which it has a part.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -59,8 +63,8 @@ class PackedExperts(nn.Module):
         Raises:
             SetpointError: the grouped matrix product is demanded where there is none.
         """
-        x, up, down = cast_once(x), cast_once(self.up), cast_once(self.down)
-        gate = None if self.gate is None else cast_once(self.gate)
+        x, up, down = cast_once(x), cast_once(part_here(self.up)), cast_once(part_here(self.down))
+        gate = None if self.gate is None else cast_once(part_here(self.gate))
         weights, slots, ends = weights.to(x.dtype), assigned.slots, assigned.ends
         if self._is_grouped(up):
             product, gradient, ends = grouped_product, grouped_gradient, ends.to(torch.int32)

@@ -9,6 +9,7 @@ from torch import Tensor, distributed, nn
 
 from setpoint.model.feed_forward import FeedForward
 from setpoint.model.moe.assign import Assignments, assign
+from setpoint.model.moe.dispatch import Exchange, here
 from setpoint.model.moe.experts import PackedExperts, UnpackedExperts
 from setpoint.model.moe.losses import (
     balance_loss,
@@ -47,6 +48,8 @@ class MoELayer(nn.Module):
         self.shared = FeedForward(config, width, bias=False) if width else None
         self.context_group: ProcessGroup | None = None
         """The ranks that divide sequences with this one; None: sequences are whole."""
+        # How tokens reach the experts; another one where ranks divide these.
+        self.exchange: Exchange = here
 
     def forward(
         self, x: Tensor, positions: Tensor | None = None
@@ -80,9 +83,12 @@ class MoELayer(nn.Module):
         if self.gradient_scale and self.training:
             ends = (assigned.parts or assigned).ends
             factors = load_factors(len(assigned.slots), totals.taken, ends, x.dtype)
-        y = self.experts(tokens, choice.weights, assigned, factors).view_as(x)
-        if self.shared is not None:
-            y = y + self.shared(x)
+        finish = self.exchange(self.experts, tokens, choice.weights, assigned, factors)
+        # Computed while the results of other ranks are on their way.
+        shared = None if self.shared is None else self.shared(x)
+        y = finish().view_as(x)
+        if shared is not None:
+            y = y + shared
         if not self.training:
             return y, None
         return y, self._report(choice, assigned, totals, x.shape[0], valid)

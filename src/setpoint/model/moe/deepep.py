@@ -1,0 +1,177 @@
+"""DeepEP's kernels between ranks: tokens travel once to each rank, whatever they choose there.
+
+Written against the `Buffer` that DeepEP's documentation describes for training, with its kernels
+for high throughput. It has been run with a stand-in for that class only, not on GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from setpoint.config import SetpointError
+from setpoint.model.autocast import cast_once
+from setpoint.model.moe.assign import Assignments
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class DeepEP:
+    """An `Exchange` by DeepEP (https://github.com/deepseek-ai/DeepEP).
+
+    Its buffer is made for the first tokens, whose width decides what it must hold.
+
+    Arguments:
+        group: the ranks that divide the experts.
+        experts: how many there are on all ranks.
+        buffer_size: bytes for the exchange over NVLink; that over RDMA is as DeepEP advises.
+        sms: streaming multiprocessors that its kernels take.
+        async_combine: whether what follows on this rank runs while results are on their way.
+
+    Raises:
+        SetpointError: it is not installed, or cannot be loaded.
+    """
+
+    def __init__(
+        self, group: ProcessGroup, experts: int, buffer_size: int, sms: int, async_combine: bool
+    ) -> None:
+        try:
+            from deep_ep import Buffer  # pyright: ignore[reportMissingImports]  # optional
+        except (ImportError, OSError) as error:
+            raise SetpointError(
+                f"parallel.dispatch = deepep: the package deep_ep cannot be loaded: {error}\n"
+                f"Valid: all_to_all, or install DeepEP"
+            ) from error
+        self.make: Any = Buffer
+        self.make.set_num_sms(sms)
+        self.group, self.experts = group, experts
+        self.buffer_size, self.async_combine = buffer_size, async_combine
+        self._buffer: Any = None
+
+    def __call__(
+        self,
+        experts: nn.Module,
+        x: Tensor,
+        weights: Tensor,
+        assigned: Assignments,
+        factors: Tensor | None = None,
+    ) -> Callable[[], Tensor]:
+        """See `Exchange`; `factors` are always None."""
+        assert factors is None, "refused by the table of what does not go together"
+        x = cast_once(x)
+        if x.dtype != torch.bfloat16:
+            raise SetpointError(
+                f"parallel.dispatch = deepep sends bf16, and the model computes in {x.dtype}\n"
+                f"Valid: precision.compute = bf16, or all_to_all"
+            )
+        sent = _Sent(self._buffer_for(x), _chosen(assigned, weights.shape), self.experts)
+        rows, chosen, own = _Dispatch.apply(x, weights.float(), sent)
+        ends = torch.tensor(sent.rows, device=x.device).cumsum(0)
+        # Choices of experts on other ranks, -1, are sorted to the front, and are no rows here.
+        order = chosen.flatten().argsort(stable=True)
+        slots = order[chosen.numel() - sum(sent.rows) :]
+        results = experts(rows, own, Assignments(slots, ends, ends, ends))
+        pending: list[Any] = []
+        y = _Combine.apply(results, sent, pending if self.async_combine else None)
+
+        def finish() -> Tensor:
+            for event in pending:
+                event.current_stream_wait()
+            return y
+
+        return finish
+
+    def _buffer_for(self, x: Tensor) -> Any:
+        """Make the buffer once: its size must be the same on all ranks."""
+        if self._buffer is None:
+            ranks, width = self.group.size(), x.shape[1] * x.element_size()
+            configs = (self.make.get_dispatch_config(ranks), self.make.get_combine_config(ranks))
+            near = max(config.get_nvl_buffer_size_hint(width, ranks) for config in configs)
+            far = max(config.get_rdma_buffer_size_hint(width, ranks) for config in configs)
+            if self.buffer_size < near:
+                raise SetpointError(
+                    f"parallel.dispatch.buffer_size: DeepEP needs {near:,} bytes for {ranks} ranks "
+                    f"and rows of {width:,} bytes, and it is {self.buffer_size:,}\n"
+                    f"Valid: {-(-near // 2**20)} MiB or more"
+                )
+            self._buffer = self.make(self.group, self.buffer_size, far)
+        return self._buffer
+
+
+class _Sent:
+    """One exchange: what was chosen, and how it went."""
+
+    def __init__(self, buffer: Any, chosen: Tensor, experts: int) -> None:
+        self.buffer, self.chosen, self.experts = buffer, chosen, experts
+        # Filled on the way there: what DeepEP needs for the way back, and the rows of each expert.
+        self.handle: Any = None
+        self.rows: list[int] = []
+
+
+def _chosen(assigned: Assignments, shape: torch.Size) -> Tensor:
+    """(T, k) the experts that take the choices of each token; -1: none does."""
+    slots, ends = assigned.slots, assigned.ends
+    places = torch.arange(len(slots), device=slots.device)
+    experts = torch.searchsorted(ends, places, right=True)
+    empty = torch.full((shape.numel(),), -1, dtype=torch.int64, device=slots.device)
+    return empty.index_copy_(0, slots, experts).view(shape)
+
+
+class _Dispatch(torch.autograd.Function):
+    """Sends each token once to each rank with an expert that it chose."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, sent: _Sent) -> tuple[Tensor, Tensor, Tensor]:
+        buffer = sent.buffer
+        layout = buffer.get_dispatch_layout(sent.chosen, sent.experts)
+        of_rank, of_rdma_rank, of_expert, is_in_rank, _ = layout
+        rows, chosen, own, sent.rows, sent.handle, _ = buffer.dispatch(
+            x.contiguous(),
+            topk_idx=sent.chosen,
+            topk_weights=weights.contiguous(),
+            num_tokens_per_rank=of_rank,
+            num_tokens_per_rdma_rank=of_rdma_rank,
+            is_token_in_rank=is_in_rank,
+            num_tokens_per_expert=of_expert,
+        )
+        ctx.sent = sent
+        ctx.mark_non_differentiable(chosen)
+        return rows, chosen, own
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor, _: Tensor, grad_own: Tensor
+    ) -> tuple[Tensor, Tensor, None]:
+        # Sums over the ranks that a token went to.
+        grad_x, grad_weights, _ = ctx.sent.buffer.combine(
+            grad.contiguous(), ctx.sent.handle, topk_weights=grad_own.float().contiguous()
+        )
+        return grad_x, grad_weights, None
+
+
+class _Combine(torch.autograd.Function):
+    """Brings the results of each token back, and adds them up."""
+
+    @staticmethod
+    def forward(ctx: Any, results: Tensor, sent: _Sent, pending: list[Any] | None) -> Tensor:
+        y, _, event = sent.buffer.combine(
+            results.contiguous(), sent.handle, async_finish=pending is not None
+        )
+        if pending is not None:
+            pending.append(event)
+        ctx.sent = sent
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None, None]:
+        found = ctx.sent.buffer.dispatch(grad.contiguous(), handle=ctx.sent.handle)
+        return found[0], None, None

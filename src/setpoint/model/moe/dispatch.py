@@ -1,0 +1,204 @@
+"""Experts divided among ranks: tokens travel to the ranks of their experts, and results back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
+
+from setpoint.model.autocast import cast_once
+from setpoint.model.moe.assign import Assignments
+from setpoint.model.moe.rows import gather, spread
+from setpoint.shapes.peers import Peers, sum_gradients, sum_parts
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Work
+
+
+class Exchange(Protocol):
+    """Computes the sum over the choices of each token, wherever the experts lie."""
+
+    def __call__(
+        self,
+        experts: nn.Module,
+        x: Tensor,
+        weights: Tensor,
+        assigned: Assignments,
+        factors: Tensor | None = None,
+    ) -> Callable[[], Tensor]:
+        """Send tokens to their experts, and start to bring the results back.
+
+        Arguments:
+            experts: those of this rank, called as `PackedExperts` are.
+            x, weights, assigned, factors: see `PackedExperts.forward`; of all experts.
+
+        Returns:
+            waits for the results and gives their sum; what is computed before it is called does not
+            wait for the network.
+        """
+        ...
+
+
+def here(
+    experts: nn.Module,
+    x: Tensor,
+    weights: Tensor,
+    assigned: Assignments,
+    factors: Tensor | None = None,
+) -> Callable[[], Tensor]:
+    """All experts are on this rank, and nothing travels, as an `Exchange`."""
+    y = experts(x, weights, assigned, factors)
+    return lambda: y
+
+
+class AllToAll:
+    """One row for each choice goes to the rank of its expert, by all-to-all of uneven parts.
+
+    The experts of rank 0 of the group come first, then those of rank 1, and so on, as many on each.
+    The weight of a choice travels with its row, so that experts are computed, and gradients
+    rounded, as where all lie on one rank. How many rows travel is known on the host only
+    after it has waited for the device: once in a forward pass.
+
+    Arguments:
+        group: the ranks that divide the experts.
+    """
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group, self.ranks = group, group.size()
+
+    def __call__(
+        self,
+        experts: nn.Module,
+        x: Tensor,
+        weights: Tensor,
+        assigned: Assignments,
+        factors: Tensor | None = None,
+    ) -> Callable[[], Tensor]:
+        """See `Exchange`."""
+        slots, top_k = assigned.slots, weights.shape[1]
+        # (ranks, experts of a rank): what goes where, and what comes from where.
+        leaving = assigned.ends.diff(prepend=assigned.ends.new_zeros(1))
+        arriving = torch.empty_like(leaving)
+        distributed.all_to_all_single(arriving, leaving, group=self.group)
+        leaving, arriving = leaving.view(self.ranks, -1), arriving.view(self.ranks, -1)
+        sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
+
+        rows = self.exchange(gather(cast_once(x), slots, top_k), received, sent)
+        own = weights.flatten().index_select(0, slots).unsqueeze(1)
+        if factors is not None:
+            own = torch.cat((own, factors.unsqueeze(1).to(own.dtype)), dim=1)
+        own = self.exchange(own, received, sent)
+        # Rows come sorted by rank, then by expert, and experts take all of theirs at once.
+        numbers = torch.arange(arriving.shape[1], device=x.device).repeat(self.ranks)
+        of_row = numbers.repeat_interleave(arriving.flatten(), output_size=len(rows))
+        order = of_row.argsort(stable=True)
+        ends = arriving.sum(0).cumsum(0)
+        here = Assignments(order, ends, ends, ends)
+        if factors is not None:
+            factors = own[:, 1].detach().index_select(0, order).to(rows.dtype)
+        results = experts(rows, own[:, :1], here, factors)
+        pending: list[Work] = []
+        back = self.exchange(results, sent, received, pending)
+
+        def finish() -> Tensor:
+            for work in pending:
+                work.wait()
+            return spread(back, slots, weights.numel()).unflatten(0, weights.shape).sum(dim=1)
+
+        return finish
+
+    def exchange(
+        self, rows: Tensor, received: list[int], sent: list[int], pending: list[Work] | None = None
+    ) -> Tensor:
+        """Send parts of rows to the ranks in order, and get theirs, with gradients.
+
+        Arguments:
+            received, sent: the number of rows from and to each rank.
+            pending: gets what is to be waited for; None: it is waited for here.
+        """
+        return _Exchange.apply(rows, received, sent, self.group, pending)
+
+
+class OverTensor:
+    """An exchange among ranks of which several hold the same tokens, as tensor parallelism has it.
+
+    Arguments:
+        inner: among ranks with different tokens.
+        peers: the ranks with the same tokens.
+        divides: whether each of them computes a part of the width of all experts, for all
+            tokens; else each takes an equal share of the tokens through whole experts.
+    """
+
+    def __init__(self, inner: Exchange, peers: Peers, divides: bool) -> None:
+        self.inner, self.peers, self.divides = inner, peers, divides
+
+    def __call__(
+        self,
+        experts: nn.Module,
+        x: Tensor,
+        weights: Tensor,
+        assigned: Assignments,
+        factors: Tensor | None = None,
+    ) -> Callable[[], Tensor]:
+        """See `Exchange`; the result is the same on all these ranks."""
+        x, weights = sum_gradients(x, self.peers), sum_gradients(weights, self.peers)
+        if not self.divides:
+            assigned, factors = self._share(len(x), weights.shape[1], assigned, factors)
+        finish = self.inner(experts, x, weights, assigned, factors)
+        return lambda: sum_parts(finish(), self.peers)
+
+    def _share(
+        self, tokens: int, top_k: int, assigned: Assignments, factors: Tensor | None
+    ) -> tuple[Assignments, Tensor | None]:
+        """Leave the rows of this rank's share of the tokens."""
+        rank, ranks = self.peers.rank, self.peers.size
+        first, last = tokens * rank // ranks * top_k, tokens * (rank + 1) // ranks * top_k
+        slots, ends = assigned.slots, assigned.ends
+        mine = (slots >= first) & (slots < last)
+        count = torch.cat((ends.new_zeros(1), mine.cumsum(0))).index_select(0, ends)
+        held = assigned._replace(slots=slots[mine], ends=count, parts=None)
+        return held, None if factors is None else factors[mine]
+
+
+class _Exchange(torch.autograd.Function):
+    """All-to-all of rows; gradients go the same way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        received: list[int],
+        sent: list[int],
+        group: ProcessGroup,
+        pending: list[Work] | None,
+    ) -> Tensor:
+        ctx.received, ctx.sent, ctx.group = received, sent, group
+        return _exchanged(rows, received, sent, group, pending)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor, None, None, None, None]:
+        back = _exchanged(grad, ctx.sent, ctx.received, ctx.group)
+        return back, None, None, None, None
+
+
+def _exchanged(
+    rows: Tensor,
+    received: list[int],
+    sent: list[int],
+    group: ProcessGroup,
+    pending: list[Work] | None = None,
+) -> Tensor:
+    arrived = rows.new_empty(sum(received), *rows.shape[1:])
+    work = distributed.all_to_all_single(
+        arrived, rows.contiguous(), received, sent, group=group, async_op=pending is not None
+    )
+    if pending is not None:
+        assert work is not None
+        pending.append(work)
+    return arrived

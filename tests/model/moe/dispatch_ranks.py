@@ -1,0 +1,202 @@
+"""Run by test_dispatch.py in a process of its own: experts on several ranks, in fp64.
+
+Its argument is the number of ranks. What is expected is composed of single products, row by row.
+"""
+
+import sys
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+from setpoint.config import SetpointError
+from setpoint.model.moe.assign import Assignments, assign
+from setpoint.model.moe.deepep import DeepEP
+from setpoint.model.moe.dispatch import AllToAll, Exchange, OverTensor, here
+from setpoint.model.moe.experts import PackedExperts
+from setpoint.model.moe.rows import load_factors
+from setpoint.shapes.peers import Peers
+
+from ...ranks import fork
+from . import stand_in_deepep
+from .small import small_layer
+
+WORLD = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 2
+EXPERTS, TOP_K, DIM = 4, 2, 16
+NAMES = ("gate", "up", "down")
+# The ranks' tokens are of different numbers, and the last rank has none.
+TOKENS = (7, 5, 3, 0)[4 - WORLD :]
+
+
+class Held(NamedTuple):
+    """What a rank holds of the experts: part `expert` of `parts`, and of their width `inner` of 2.
+
+    Arguments:
+        copies: the ranks that hold the same; None: this one alone.
+        alike: how many ranks have the same tokens.
+    """
+
+    parts: int
+    expert: int
+    inner: int | None = None
+    copies: dist.ProcessGroup | None = None
+    alike: int = 1
+
+    def of(self, full: Tensor, name: str) -> Tensor:
+        mine = full.chunk(self.parts)[self.expert]
+        if self.inner is not None:
+            mine = mine.chunk(2, dim=1 if name == "down" else 2)[self.inner]
+        return mine.contiguous()
+
+    def experts(self, dtype: torch.dtype = torch.float64) -> PackedExperts:
+        found = whole_experts()
+        for name in NAMES:
+            mine = self.of(found.get_parameter(name).detach(), name)
+            setattr(found, name, torch.nn.Parameter(mine.to(dtype)))
+        return found
+
+
+class Tokens(NamedTuple):
+    """Tokens of a rank, and where they go; experts below `first` are never chosen."""
+
+    x: Tensor
+    weights: Tensor
+    assigned: Assignments
+    factors: Tensor | None
+
+    @staticmethod
+    def drawn(seed: int, count: int, first: int, capacity: float | None, scaled: bool) -> "Tokens":
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(count, DIM, dtype=torch.float64, generator=generator)
+        weights = torch.rand(count, TOP_K, dtype=torch.float64, generator=generator)
+        scores = torch.rand(count, EXPERTS - first, generator=generator)
+        assigned = assign(scores.topk(TOP_K).indices + first, EXPERTS, capacity)
+        factors = None
+        if scaled:
+            factors = load_factors(len(assigned.slots), assigned.taken, assigned.ends, x.dtype)
+        return Tokens(x.requires_grad_(), weights.requires_grad_(), assigned, factors)
+
+    def again(self, dtype: torch.dtype = torch.float64) -> "Tokens":
+        """The same, with gradients of their own."""
+        x = self.x.detach().to(dtype).requires_grad_()
+        return self._replace(x=x, weights=self.weights.detach().clone().requires_grad_())
+
+
+def whole_experts() -> PackedExperts:
+    experts = small_layer(experts=EXPERTS, top_k=TOP_K).experts
+    assert isinstance(experts, PackedExperts)
+    return experts
+
+
+def expected(experts: PackedExperts, tokens: Tokens) -> Tensor:
+    """The weighted sum over the choices that experts take, row by row."""
+    x, weights, assigned, factors = tokens
+    y = [torch.zeros(DIM, dtype=torch.float64) for _ in range(len(x))]
+    for row, slot in enumerate(assigned.slots.tolist()):
+        expert, token = int((row >= assigned.ends).sum()), x[slot // TOP_K]
+        gate, up, down = (experts.get_parameter(name)[expert] for name in NAMES)
+        out = (F.silu(token @ gate) * (token @ up)) @ down
+        if factors is not None:
+            out = out.detach() + (out - out.detach()) * factors[row]
+        y[slot // TOP_K] = y[slot // TOP_K] + weights.flatten()[slot] * out
+    return torch.stack(y) if y else x * weights.sum(1, keepdim=True)
+
+
+def compare(
+    exchange: Exchange, held: Held, tokens: Tokens, what: str, dtype: torch.dtype = torch.float64
+) -> None:
+    """The result and all gradients on this rank."""
+
+    def close(found: Tensor | None, wanted: Tensor | None, name: str) -> None:
+        assert found is not None and wanted is not None, f"{what}: no {name}"
+        # In bf16: against the largest, as small ones are differences of large ones.
+        size = wanted.abs().max().item() if wanted.numel() else 0.0
+        near = 1e-9 if dtype == torch.float64 else 0.03 * size + 1e-6
+        torch.testing.assert_close(
+            found.double(), wanted, rtol=0, atol=near, msg=lambda m: f"{what}, {name}: {m}"
+        )
+
+    whole, ours = whole_experts(), held.experts(dtype)
+    mine, other = tokens.again(dtype), tokens.again()
+    y, wanted = exchange(ours, *mine)(), expected(whole, other)
+    close(y, wanted, "result")
+    slope = torch.linspace(-1, 1, DIM, dtype=torch.float64)
+    (y.double().square() * slope).sum().backward()
+    (wanted.square() * slope).sum().backward()
+    close(mine.x.grad, other.x.grad, "tokens")
+    close(mine.weights.grad, other.weights.grad, "weights")
+    for name in NAMES:
+        total = whole.get_parameter(name).grad
+        total = torch.zeros_like(whole.get_parameter(name)) if total is None else total
+        dist.all_reduce(total)
+        grad = ours.get_parameter(name).grad
+        assert grad is not None, "experts without rows have a gradient of zero"
+        if held.copies is not None:
+            dist.all_reduce(grad, group=held.copies)
+        close(grad, held.of(total / held.alike, name), name)
+
+
+def other_tokens(rank: int) -> None:
+    """Each rank has tokens of its own, and a part of the experts."""
+    # Anywhere, or nowhere but to the experts of the last ranks: the others get no rows.
+    for first in (0, 2):
+        for capacity, scaled in ((None, False), (0.6, False), (0.6, True)):
+            what = f"from {first}, capacity {capacity}, scaled {scaled}"
+            tokens = Tokens.drawn(rank, TOKENS[rank], first, capacity, scaled)
+            compare(AllToAll(dist.group.WORLD), Held(WORLD, rank), tokens, what)
+
+
+def same_tokens(rank: int) -> None:
+    """Pairs of neighbours hold the same tokens; of several pairs each has a part of the experts."""
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, WORLD, 2)]
+    sides = [dist.new_group(list(range(side, WORLD, 2))) for side in range(2)]
+    pair, number = pairs[rank // 2], rank // 2
+    peers = Peers(pair.group_name, rank % 2, 2)
+    inner = AllToAll(sides[rank % 2]) if WORLD > 2 else here
+    for capacity, scaled in ((None, False), (0.6, True)):
+        tokens = Tokens.drawn(number, 5 - number, 0, capacity, scaled)
+        halves = Held(WORLD // 2, number, inner=rank % 2, alike=2)
+        compare(OverTensor(inner, peers, True), halves, tokens, "half of the width")
+        copies = Held(WORLD // 2, number, copies=pair, alike=2)
+        compare(OverTensor(inner, peers, False), copies, tokens, "half of the tokens")
+    # Neighbours with the same tokens may divide the experts, too.
+    tokens = Tokens.drawn(number, 5 - number, 0, 0.6, True)
+    exchange = OverTensor(AllToAll(dist.group.WORLD), peers, False)
+    compare(exchange, Held(WORLD, rank, alike=2), tokens, "half of the tokens, all ranks")
+
+
+def by_deepep(rank: int) -> None:
+    """DeepEP with a stand-in for its buffer; what it sends is bf16."""
+    with pytest.raises(SetpointError, match="deep_ep cannot be loaded"):
+        DeepEP(dist.group.WORLD, EXPERTS, 2**30, 20, False)
+    sys.modules["deep_ep"] = stand_in_deepep
+    small = DeepEP(dist.group.WORLD, EXPERTS, 1, 20, False)
+    tokens = Tokens.drawn(rank, TOKENS[rank], 0, None, False)
+    with pytest.raises(SetpointError, match="precision.compute = bf16"):
+        small(whole_experts(), *tokens)
+    with pytest.raises(SetpointError, match="buffer_size: DeepEP needs"):
+        small(whole_experts(), *tokens.again(torch.bfloat16))
+    for overlaps in (False, True):
+        exchange = DeepEP(dist.group.WORLD, EXPERTS, 2**20, 24, overlaps)
+        assert stand_in_deepep.Buffer.sms == 24
+        for capacity in (None, 0.6):
+            before = stand_in_deepep.Event.waited
+            tokens = Tokens.drawn(rank, TOKENS[rank], 0, capacity, False)
+            compare(exchange, Held(WORLD, rank), tokens, "DeepEP", torch.bfloat16)
+            assert stand_in_deepep.Event.waited == before + overlaps
+
+
+def one_rank(rank: int, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
+    other_tokens(rank)
+    same_tokens(rank)
+    by_deepep(rank)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(fork(one_rank, WORLD))
