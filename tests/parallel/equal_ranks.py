@@ -60,6 +60,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "lion": ("optimizer=lion",),
     "schedule-free": ("optimizer=schedule_free_adamw", "schedule=none"),
     "sgd": ("optimizer=sgd",),
+    "adafactor": ("optimizer=adafactor", "optimizer.lr=1e-2"),
     "documents of several sources": (MIXED,),
     "one worker": ("data.loader.workers=1",),
     "compiled": ("compile={}",),

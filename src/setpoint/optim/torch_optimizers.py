@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
+from setpoint.optim.adafactor import divided_step
 from setpoint.optim.base import BuiltOptimizer, given_tensors, is_dtensor, uncompiled
 
 if TYPE_CHECKING:
@@ -90,9 +91,28 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
 
 
 class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
-    """torch.optim.Adafactor (Shazeer and Stern, 2018)."""
+    """torch.optim.Adafactor (Shazeer and Stern, 2018), also for weights that ranks divide."""
 
-    step = uncompiled(torch.optim.Adafactor.step, no_grad=True)
+    _step = uncompiled(torch.optim.Adafactor.step, no_grad=True)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Update the parameters that have gradients.
+
+        Arguments:
+            closure: computes the loss again, before the update.
+        """
+        held = [(p, group) for group in self.param_groups for p in group["params"]]
+        if not any(is_dtensor(p) for p, _ in held):
+            return self._step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for p, group in held:
+            if p.grad is not None:
+                divided_step(p, self.state[p], group)
+        return loss
 
     @classmethod
     def arguments(cls, config: sections.Adafactor, groups: list[dict[str, Any]]) -> dict[str, Any]:

@@ -51,7 +51,6 @@ MET: tuple[tuple[str, ...], ...] = (
     (*TIMED, "deterministic=true"),
     ("checkpoint.keep_best=false", "evaluation=null"),
     ("data.held_out=0",),
-    (*SHARDED, "optimizer=adafactor"),
     (*SHARDED, "optimizer=sgd", "optimizer.implementation=fused"),
     (*SHARDED, "precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32"),
     (*SHARDED, "precision.float8={}"),

@@ -95,9 +95,13 @@ def _score(
 def _over_ranks(
     world: World, nats: float, correct: int, tokens: int, size: int
 ) -> tuple[float, int, int, int]:
-    """The sums of all ranks."""
+    """The sums of all ranks, to which each gives what only it holds."""
     if world.size == 1:
         return nats, correct, tokens, size
+    if not world.gives_loss:
+        nats, correct = 0.0, 0
+    if not world.gives_counts:
+        tokens, size = 0, 0
     sums = torch.tensor((nats, correct, tokens, size), dtype=torch.float64, device=world.device)
     world.sum(sums)
     nats, *counts = sums.tolist()

@@ -228,11 +228,6 @@ CONFLICTS = (
         "PyTorch's fused SGD does not update bf16 weights on a CPU", ("auto", "foreach", "loop"),
         where=lambda job: isinstance(job.optimizer, SGD) and job.precision.updated == "bf16"),
     Conflict(
-        "optimizer = adafactor", (SHARDED,),
-        "keeps means over rows and columns of whole weights, of which each rank holds a part",
-        ("adamw", "lion", "muon"), where=_is_sharded,
-        hint="Or keep whole weights on each rank: parallel.shard = 1."),
-    Conflict(
         "optimizer.implementation = fused", (SHARDED,),
         "PyTorch's fused SGD does not update divided weights", ("auto", "foreach", "loop"),
         where=lambda job: isinstance(job.optimizer, SGD) and _is_sharded(job)),
