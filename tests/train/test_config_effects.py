@@ -28,7 +28,8 @@ from setpoint.model.config import Transformer
 from setpoint.model.moe import experts
 from setpoint.parallel.apply import shard
 from setpoint.parallel.device import choose_device
-from setpoint.parallel.world import joined
+from setpoint.parallel.watch import active_watch, step_begins
+from setpoint.parallel.world import backend_of, joined
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
 from setpoint.train.build.process import settings_of
@@ -210,21 +211,30 @@ def resharding(job: Job) -> list[Any]:
     return asked
 
 
-def waiting(job: Job) -> float:
-    """How long the ranks wait for each other."""
-    found: list[float] = []
+def backend_on_gpu(job: Job) -> str:
+    """What ranks with a GPU each would communicate by."""
+    return backend_of(job.parallel, torch.device("cuda:0"))
+
+
+def meeting(job: Job) -> tuple[str, float, float]:
+    """The backend of the ranks, and how long they wait for each other: at first and in a step."""
+    found: list[Any] = []
 
     def join(backend: str, timeout: timedelta, device_id: object = None) -> None:
-        found.append(timeout.total_seconds())
+        found.extend((backend, timeout.total_seconds()))
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"RANK": "0", "WORLD_SIZE": "4"}.items():
             patch.setenv(name, value)
         patch.setattr("torch.distributed.init_process_group", join)
+        patch.setattr("torch.distributed.barrier", lambda: None)
         patch.setattr("torch.distributed.destroy_process_group", lambda: None)
         patch.setattr("setpoint.parallel.world.enter", lambda: None)
         with joined(job.parallel):
-            return found[0]
+            step_begins(first=False)
+            watch = active_watch()
+            assert watch is not None
+            return found[0], found[1], watch.limit
 
 
 def on_device(job: Job) -> str:
@@ -357,7 +367,10 @@ EFFECTS = {
                                   without=("accumulation",),
                                 gives={"shard": 2, "ulysses": 2, "data": 2}),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
-    "Parallel.timeout": Effect("parallel.timeout=5", waiting, RANKS, gives=5.0),
+    "Parallel.timeout": Effect("parallel.timeout=5", meeting, RANKS, gives=("gloo", 5.0, 300.0)),
+    "Parallel.step_timeout": Effect("parallel.step_timeout=5", meeting, RANKS,
+                                    gives=("gloo", 600.0, 5.0)),
+    "Parallel.backend": Effect("parallel.backend=gloo", backend_on_gpu, RANKS, gives="gloo"),
     "Parallel.device": Effect("parallel.device=cpu", on_device, gives="cpu"),
     "Checkpoint.every": Effect("checkpoint.every=3 steps", saved, ("checkpoint.keep=null",),
                                gives=([3, 4], ["latest", "best"])),

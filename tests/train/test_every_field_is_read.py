@@ -161,6 +161,8 @@ ELSEWHERE = {
         for axis in ("pipeline", "tensor", "ring", "ulysses")
     },
     "Parallel.timeout": "several ranks: tests/parallel",
+    "Parallel.step_timeout": "several ranks: tests/parallel",
+    "Parallel.backend": "several ranks: tests/parallel",
 }
 
 

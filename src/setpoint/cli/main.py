@@ -64,6 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    if "RANK" in os.environ:
+        # A rank ends with its launcher also while it starts.
+        from setpoint.parallel.rank import enter
+
+        enter()
     if not words:
         print(_overview(), file=sys.stderr)
         return WRONG

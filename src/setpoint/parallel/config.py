@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd, prod
+from math import gcd, inf, prod
 from typing import Any, Literal
 
 from setpoint.config import (
@@ -98,10 +98,22 @@ class Parallel(Ranks):
     timeout: float = field(
         default=600.0,
         gt=0,
-        also_called=("init_timeout_seconds", "train_timeout_seconds", "nccl_timeout_sec",
-                     "ddp_timeout", "init_timeout", "step_timeout"),
-    )  # fmt: skip
-    """Seconds that a rank waits for the others before the run fails."""
+        lt=inf,
+        also_called=("init_timeout_seconds", "nccl_timeout_sec", "ddp_timeout", "init_timeout"),
+    )
+    """Seconds that a rank waits for the others before the run fails: at the start, for the batch of
+    a step, in the first step of a session, in evaluations and saves."""
+
+    step_timeout: float = field(
+        default=300.0, gt=0, lt=inf, also_called=("train_timeout_seconds", "train_timeout")
+    )
+    """Seconds that a rank waits for the others in the forward and backward passes and the update of
+    all steps but the first, before the run fails."""
+
+    backend: Literal["gloo", "nccl", "cpu:gloo,cuda:nccl"] | None = field(
+        default=None, also_called=("distributed_backend", "ddp_backend")
+    )
+    """Backend of the process groups; null: gloo for tensors on the CPU, NCCL for those on GPUs."""
 
     @dead("reshard")
     def _reshard_is_dead(self) -> str | None:
@@ -151,6 +163,16 @@ class Parallel(Ranks):
         sizes = "".join(f" * {degree}" for degree in kept.values())
         for shard in [n for n in range(1, left + 1) if left % n == 0][:6]:
             yield f"replicate * shard{same} = {left // shard} * {shard}{sizes}"
+
+    @check
+    def _check_backend(self) -> Iterator[Problem]:
+        if self.backend == "nccl" and self.device == "cpu":
+            yield Problem(
+                "backend",
+                "nccl runs on GPUs, and the device is cpu",
+                valid=("null", "gloo"),
+                also=("device",),
+            )
 
     @check
     def _check_reshard(self) -> Iterator[Problem]:

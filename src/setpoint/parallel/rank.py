@@ -14,6 +14,8 @@ FOLDER = "SETPOINT_RANKS"
 """The variable that names the folder where ranks and their launcher leave notes for each other."""
 _PR_SET_PDEATHSIG = 1
 
+_entered: int | None = None
+
 
 class Ended(NamedTuple):
     """How a rank has ended.
@@ -45,10 +47,12 @@ def own_rank() -> int:
 def enter() -> None:
     """Let the launcher reach this rank, which ends with it: no rank is ever left behind.
 
-    Stops that were asked for before are answered now.
+    Stops that were asked for before are answered now. A second call changes nothing.
     """
-    if launched() == 1:
+    global _entered
+    if launched() == 1 or _entered == os.getpid():
         return
+    _entered = os.getpid()
     if sys.platform == "linux":
         import ctypes
 
@@ -58,9 +62,11 @@ def enter() -> None:
     if place is None:
         return
     (place / f"pid-{own_rank()}").write_text(str(os.getpid()))
-    asked = place / "signal"
+    asked, launcher = place / "signal", place / "launcher"
     if asked.exists():
         signal.raise_signal(int(asked.read_text()))
+    if launcher.exists() and int(launcher.read_text()) != os.getppid():
+        signal.raise_signal(signal.SIGTERM)  # it had ended before this rank could hear of it
 
 
 def leave(status: int, error: str = "", is_lost: bool = False) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from setpoint.config import RunError, SetpointError
 from setpoint.parallel.config import AXES, Parallel
 from setpoint.parallel.device import choose_device
 from setpoint.parallel.rank import enter, launched, leave, own_rank
+from setpoint.parallel.rendezvous import store_of_attempt
+from setpoint.parallel.watch import Watch, record_collectives, step_has_ended
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -175,32 +178,39 @@ def joined(config: Parallel) -> Iterator[None]:
 
     Raises:
         RunError: if they do not come in time.
+        SetpointError: if the backend does not fit the device.
     """
     if launched() == 1 or distributed.is_initialized():
         yield
         return
-    device = choose_device(config)
+    device, rank, size = choose_device(config), own_rank(), launched()
+    backend = backend_of(config, device)
+    if "nccl" in backend:
+        record_collectives()
+    enter()
     waits = timedelta(seconds=config.timeout)
     try:
-        distributed.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            timeout=waits,
-            device_id=device if device.type == "cuda" else None,
-        )
+        with store_of_attempt(rank, size, waits) as store:
+            distributed.init_process_group(
+                backend,
+                timeout=waits,
+                device_id=device if device.type == "cuda" else None,
+                **({} if store is None else {"store": store, "rank": rank, "world_size": size}),
+            )
+            distributed.barrier()  # NCCL connects at the first collective
     except (RuntimeError, ValueError) as error:
-        rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-        raise RunError(
-            f"rank {rank} of {size} has not met the others at MASTER_ADDR = "
-            f"{os.environ.get('MASTER_ADDR')}, MASTER_PORT = {os.environ.get('MASTER_PORT')} "
-            f"within parallel.timeout = {config.timeout:g} s: {_first_line(error)}"
-        ) from error
-    enter()
+        raise RunError(_not_met(error, config.timeout)) from error
+    watch = Watch(rank, config.timeout, config.step_timeout)
     try:
-        yield
+        with watch:
+            yield
+            step_has_ended()
+            # A rank that hangs at the end would leave the launcher waiting for it.
+            distributed.barrier()
     except RuntimeError as error:
         # What gloo and NCCL raise where a connection ends has no class of its own.
         if any(sign in str(error).lower() for sign in _LOST):
-            lost = LostRanks(f"rank {own_rank()} has lost the others: {_first_line(error)}")
+            lost = LostRanks(_lost(rank, error, watch))
             # A launcher is about to end this rank, which ends by itself.
             leave(lost.status, str(lost), is_lost=True)
             if threading.current_thread() is threading.main_thread():
@@ -211,8 +221,50 @@ def joined(config: Parallel) -> Iterator[None]:
         distributed.destroy_process_group()
 
 
+def backend_of(config: Parallel, device: torch.device) -> str:
+    """What collectives run on.
+
+    Raises:
+        SetpointError: if it does not fit the device.
+    """
+    if config.backend == "nccl" and device.type != "cuda":
+        raise SetpointError(
+            f"parallel.backend = nccl needs a GPU on each rank, and the device is {device}.\n"
+            f"Valid: null, gloo"
+        )
+    both = "cpu:gloo,cuda:nccl"
+    chosen = config.backend or both
+    return chosen if chosen != both or device.type == "cuda" else "gloo"
+
+
+def _lost(rank: int, error: Exception, watch: Watch) -> str:
+    text = f"rank {rank} has lost the others: {_first_line(error)}"
+    if "timed out" not in text.lower():
+        return text
+    return (
+        f"{text}. One of them hangs, or takes longer than parallel.timeout = {watch.start:g} s "
+        f"(in a step: step_timeout = {watch.step:g} s); where each rank was: {watch.where}"
+    )
+
+
+def _not_met(error: Exception, timeout: float) -> str:
+    where = " ".join(f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT"))
+    text = (
+        f"rank {own_rank()} of {launched()} has not met the others ({where}) within "
+        f"parallel.timeout = {timeout:g} s: {_first_line(error)}"
+    )
+    if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
+        text += (
+            ". Another program, or another job, listens at this port: choose another MASTER_PORT, "
+            "or let torchrun do so with --standalone"
+        )
+    return text
+
+
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+    """The first line without the place in gloo's source and its general advice."""
+    line = str(error).strip().partition("\n")[0].partition(" This is typically")[0]
+    return re.sub(r"^\[\S+\.cc:\d+\] ", "", line).rstrip(".")
 
 
 def world_of(config: Parallel) -> World:

@@ -11,6 +11,7 @@ from pathlib import Path
 from setpoint.checkpoint.loading import Checkpoint
 from setpoint.checkpoint.store import CheckpointStore, OnDamaged
 from setpoint.config import SetpointError, read_record, resolve
+from setpoint.parallel.watch import keep_hangs_in
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest, named
 from setpoint.track.display import make_progress
@@ -69,6 +70,7 @@ def open_run(plan: Plan, parts: Components, stop: StopRequest, shown: Progress) 
         log = directory.logs / f"rank-{parts.world.rank}.log"
         progress = LoggedProgress(shown, log, _total_steps(job))
         ending.callback(progress.close)
+        keep_hangs_in(directory.logs)
         trackers = Trackers()
         ending.callback(trackers.close)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import RunError, SetpointError
 from setpoint.parallel.seeds import seed_step
+from setpoint.parallel.watch import has_progressed, step_begins, step_has_ended
 from setpoint.resilience.signals import Abandoned, Stopped
 from setpoint.shapes.batch import ONE_SOURCE, BySource
 from setpoint.train.step.engine import Engine, Finished, PlainEngine, Rates, Report
@@ -192,6 +193,7 @@ class Loop:
                 callback.start(self)
             while self.goes_on:
                 result = self.step()
+                step_has_ended()
                 if result.verdict is Verdict.ROLLED_BACK:
                     self.rewind(result)
                     continue
@@ -235,6 +237,7 @@ class Loop:
         Raises:
             Abandoned: if a stop was asked for.
         """
+        has_progressed()
         if not self.is_shared:
             self.stop.check()
             return
@@ -288,6 +291,8 @@ class Loop:
             step = parts.feed.take()
             self.waited += time.perf_counter() - asked
         whole, by_source = count_over_ranks(step, parts.world)
+        # All ranks are here now, whatever each has done since the last step.
+        step_begins(first=not self.stepping)
         if not whole.weight:
             self.refuse_nothing(sum(batch.target_tokens for batch in step.batches))
         sums = self.engine.forward_backward(step, whole)

@@ -1,0 +1,104 @@
+"""Run by test_faults.py in a process of its own: one of two ranks dies or hangs in some phase.
+
+Its arguments are a folder to train in, and cases such as `step: hangs`; each rank prints how it
+ended.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
+
+from setpoint.config import SetpointError
+from setpoint.parallel.world import World
+from setpoint.train.callback import Callback, Loop, Phase, StepResult
+from setpoint.train.run import train
+
+from ..train.small import small_job
+
+EVENTS: dict[str, Callable[[], object]] = {
+    "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "hangs": lambda: time.sleep(600),
+}
+
+
+class Fault(Callback):
+    """Happens to the last rank in a phase of training.
+
+    Arguments:
+        at: `step` is the backward pass of step 6, `save` the save of step 4.
+    """
+
+    phase = Phase.EVALUATE
+
+    def __init__(self, at: str, happens: Callable[[], object]) -> None:
+        self.at, self.happens = at, happens
+
+    def after_step(self, loop: Loop, result: StepResult) -> None:
+        del result
+        if self.at == "save" and loop.position.step == 4:
+            self.happens()
+        if self.at == "step" and loop.position.step == 5:
+            loop.engine.finish = lambda *_: self.happens()  # type: ignore[method-assign,assignment]
+
+    def finish(self, loop: Loop) -> None:
+        del loop
+        if self.at == "end":
+            self.happens()
+
+
+def one_rank(rank: int, port: int, phase: str, event: str, folder: Path) -> None:
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in names.items()}
+    os.environ["MASTER_ADDR"] = "localhost"
+    job = small_job(
+        folder, f"parallel.timeout={30 if phase == 'step' else 5}", "parallel.step_timeout=4",
+        "parallel.world_size=2", "batch.micro_size=1", "duration=8 steps", "evaluation=null",
+        "tracking.progress=none",
+    )  # fmt: skip
+    if rank:
+        happens = EVENTS[event]
+        if phase == "start":
+            happens()
+        if phase == "first collective":
+            World.all_of = lambda self, value: happens()  # type: ignore[assignment,misc]
+        import setpoint.train.run as run
+
+        build = run.build_callbacks
+        run.build_callbacks = lambda *given: [*build(*given), Fault(phase, happens)]
+    try:
+        train(job)
+    except SetpointError as error:
+        print(f"rank {rank}: {error}", flush=True)
+        return
+    print(f"rank {rank}: done", flush=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def run_case(phase: str, event: str, folder: Path) -> None:
+    """Train on two ranks, and end the second one when the first has ended, as a launcher does."""
+    port, ranks = free_port(), []
+    for rank in range(2):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            one_rank(rank, port, phase, event, folder)
+            os._exit(0)
+    os.waitpid(ranks[0], 0)
+    os.kill(ranks[1], signal.SIGKILL)
+    os.waitpid(ranks[1], 0)
+
+
+if __name__ == "__main__":
+    for case in sys.argv[2:]:
+        print(f"== {case}", flush=True)
+        run_case(*case.split(": "), Path(sys.argv[1], case.replace(": ", "-").replace(" ", "-")))

@@ -1,0 +1,75 @@
+"""A rank that dies or hangs ends the others within the timeout, and what was saved stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from setpoint.checkpoint.store import CheckpointStore
+
+from ..conftest import ROOT
+from ..train.small import events
+
+
+def said_by_the_other(folder: Path, *cases: str) -> dict[str, str]:
+    """What the rank says that is left, for each case."""
+    command = [sys.executable, "-m", "tests.parallel.faulty_ranks", str(folder), *cases]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    parts = done.stdout.split("== ")[1:]
+    return {name: text for name, _, text in (part.partition("\n") for part in parts)}
+
+
+def the_run(folder: Path, case: str) -> Path:
+    (run,) = (folder / case.replace(": ", "-").replace(" ", "-") / "runs").iterdir()
+    return run
+
+
+def saved_step(run: Path) -> int:
+    """The step of the newest checkpoint, which is whole, and the last that the log names."""
+    loaded = CheckpointStore(run / "checkpoints").load("auto")
+    assert loaded is not None and loaded.step == events(run, "save")[-1]["step"]
+    return loaded.step
+
+
+def test_a_hang_ends_in_time_with_the_stack_of_each_rank(tmp_path: Path) -> None:
+    case = "step: hangs"
+    said = said_by_the_other(tmp_path, case)[case]
+    run = the_run(tmp_path, case)
+    # The timeout of a step, not that of the start.
+    assert "rank 0 has lost the others: Timed out waiting 4000ms" in said
+    assert f"where each rank was: {run}/logs/rank-N.stacks" in said
+    where = [(run / "logs" / f"rank-{rank}.stacks").read_text() for rank in range(2)]
+    assert "distributed_c10d.py" in where[0] and "faulty_ranks.py" in where[1]
+    assert saved_step(run) == 4
+    assert "Timed out" in events(run, "fault")[-1]["error"]
+
+
+def test_a_rank_that_dies_before_a_save_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    case = "save: dies"
+    said = said_by_the_other(tmp_path, case)[case]
+    assert "rank 0 has lost the others" in said and "\N{SURFER}" not in said
+    assert saved_step(the_run(tmp_path, case)) == 0
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_or_hangs_in_any_phase(tmp_path: Path) -> None:
+    phases = ("start", "first collective", "step", "save", "end")
+    cases = [f"{phase}: {event}" for phase in phases for event in ("dies", "hangs")]
+    said = said_by_the_other(tmp_path, *cases)
+    for case in cases:
+        phase, _, event = case.partition(": ")
+        expected = "has not met the others" if phase == "start" else "has lost the others"
+        assert f"rank 0{' of 2' if phase == 'start' else ''} {expected}" in said[case], case
+        if phase in ("step", "save", "end"):
+            assert saved_step(the_run(tmp_path, case)) == {"step": 4, "save": 0, "end": 8}[phase]
+        if event == "hangs" and phase in ("step", "save", "end"):
+            logs = the_run(tmp_path, case) / "logs"
+            assert "faulty_ranks.py" in (logs / "rank-1.stacks").read_text(), case
