@@ -31,7 +31,7 @@ class Fault(Callback):
     """Happens to the last rank in a phase of training.
 
     Arguments:
-        at: `step` is the backward pass of step 6, `save` the save of step 4.
+        at: `step` is the backward pass of step 6, `save` the save of step 8.
     """
 
     phase = Phase.EVALUATE
@@ -41,7 +41,7 @@ class Fault(Callback):
 
     def after_step(self, loop: Loop, result: StepResult) -> None:
         del result
-        if self.at == "save" and loop.position.step == 4:
+        if self.at == "save" and loop.position.step == 8:
             self.happens()
         if self.at == "step" and loop.position.step == 5:
             loop.engine.finish = lambda *_: self.happens()  # type: ignore[method-assign,assignment]

@@ -68,7 +68,9 @@ class Watch:
         """Let the others answer within so many seconds from now on."""
         self._since = time.monotonic()
         waits = timedelta(seconds=seconds)
-        for group in distributed.distributed_c10d._world.pg_map:  # noqa: SLF001 - has no public name
+        # Also groups that others have made since, whose timeout is torch's. No public name lists
+        # them; 2.11 to 2.13 have this one.
+        for group in distributed.distributed_c10d._world.pg_map:
             setters = self._groups.get(group)
             if setters is None:
                 setters = self._groups[group] = _setters(group)
@@ -102,13 +104,9 @@ class Watch:
 
 def _setters(group: Any) -> list[Callable[[timedelta], None]]:
     """What changes the timeout of a process group, for each of its backends."""
-    backends = {group._get_backend(device) for device in group._device_types}  # noqa: SLF001
+    backends = {group._get_backend(device) for device in group._device_types}
     # gloo and NCCL have it; a backend of another package keeps the timeout that it began with.
-    return [
-        each._set_default_timeout  # noqa: SLF001 - what torch.distributed itself calls
-        for each in backends
-        if hasattr(each, "_set_default_timeout")
-    ]
+    return [each._set_default_timeout for each in backends if hasattr(each, "_set_default_timeout")]
 
 
 def record_collectives() -> None:
