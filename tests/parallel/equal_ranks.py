@@ -19,6 +19,7 @@ from setpoint.shapes.placed import whole_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.callback import Callback
 from setpoint.train.config import Job
+from setpoint.train.evaluation.evaluate import evaluate
 from setpoint.train.step.loop import Loop, StepResult
 from setpoint.train.step.position import Position
 
@@ -69,6 +70,19 @@ CASES: dict[str, tuple[str, ...]] = {
     "frozen parameters": ('optimizer.frozen=["embedding.*"]',),
     "gradients summed in fp32": ("precision.params=bf16", "precision.compute=bf16",
                                  "precision.reduce=fp32", "optimizer=anyprecision_adamw"),
+    "recomputed operators": (
+        "memory.activation_checkpointing={type: operators, save: [attention]}",
+    ),
+    "sliding windows": ("model.sliding_window=9", "model.attention_pattern=[sliding, full]",
+                        "model.qk_norm=true"),
+    "latent attention": ("model.mla={kv_rank: 8, rope_head_dim: 4, nope_head_dim: 6, "
+                         "value_head_dim: 8}",),
+    "capped scores": ("model.attention_soft_cap=5", "model.positions=learned"),
+    "experts balanced by sequence": ("model.moe.experts=4", "model.moe.sequence_balance_loss=0.1",
+                                     "model.moe.load_sequences=1", "model.moe.balance_loss=0.1",
+                                     "model.moe.gradient_scale=true",
+                                     "data.packing.method=none", "batch.sequence_length=256"),
+    "evaluated": ("evaluation={sequences: 5}", "batch.accumulation=1"),
     "weights in bf16 with masters": ("precision.params=bf16", "precision.compute=bf16",
                                      "precision.master=fp32"),
 }  # fmt: skip
@@ -100,6 +114,10 @@ def trained(job: Job, world: World | None = None) -> tuple[list[Any], dict[str, 
     seen = Seen()
     Loop(job, parts, [seen], StopRequest(), Position()).run()
     weights = {name: whole_of(value) for name, value in parts.model.state_dict().items()}
+    if job.evaluation is not None:
+        scores = evaluate(job, parts).values()
+        seen.rows += [(score.loss, score.accuracy or 0.0) for score in scores]
+        seen.rows += [(score.bits_per_byte, score.tokens) for score in scores]
     return seen.rows, weights
 
 

@@ -196,6 +196,11 @@ def degrees_of(job: Job) -> dict[str, int]:
     return {**found, "data": job.parallel.data_ranks}
 
 
+def sharding_axes(job: Job) -> tuple[tuple[str, ...], ...]:
+    """The axes whose ranks divide weights, and those whose ranks have copies."""
+    return job.parallel.sharding_axes, job.parallel.copying_axes
+
+
 def resharding(job: Job) -> list[Any]:
     """What FSDP2 is asked for, for a layer and for what lies around it."""
     asked: list[Any] = []
@@ -366,6 +371,12 @@ EFFECTS = {
     "Parallel.ulysses": Effect("parallel.ulysses=2", degrees_of, RANKS,
                                   without=("accumulation",),
                                 gives={"shard": 2, "ulysses": 2, "data": 2}),
+    "Parallel.ring_split": Effect("parallel.ring_split=contiguous", lambda job: job.parallel
+                                  .sequence_multiple, (*RANKS, "parallel.ring=2"),
+                                  without=("accumulation",), gives=2),
+    "Parallel.context_in_shard": Effect("parallel.context_in_shard=none", sharding_axes,
+                                        (*RANKS, "parallel.ring=2"), without=("accumulation",),
+                                        gives=(("shard",), ("replicate", "ring", "ulysses"))),
     "Parallel.reshard": Effect("parallel.reshard=false", resharding, RANKS),
     "Parallel.timeout": Effect("parallel.timeout=5", meeting, RANKS, gives=("gloo", 5.0, 300.0)),
     "Parallel.step_timeout": Effect("parallel.step_timeout=5", meeting, RANKS,

@@ -160,6 +160,8 @@ ELSEWHERE = {
         f"Parallel.{axis}": "several ranks: tests/parallel"
         for axis in ("pipeline", "tensor", "ring", "ulysses")
     },
+    "Parallel.ring_split": "several ranks: tests/parallel",
+    "Parallel.context_in_shard": "several ranks: tests/parallel",
     "Parallel.timeout": "several ranks: tests/parallel",
     "Parallel.step_timeout": "several ranks: tests/parallel",
     "Parallel.backend": "several ranks: tests/parallel",

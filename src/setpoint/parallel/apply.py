@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
+from setpoint.parallel.context import divide_sequences
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -45,6 +46,7 @@ def divide(
                 f"parallel.{axis} = {world.degrees[axis]}: no model is divided along this axis "
                 f"yet\nValid: 1"
             )
+    divide_sequences(config, world, model)
     if config.uses_fsdp:
         shard(config, world.mesh, model, layers, policy())
 
@@ -75,7 +77,7 @@ def shard(
             module.set_gradient_divide_factor(1.0)
 
 
-UNDIVIDED = ("pipeline", "tensor", "ring", "ulysses")
+UNDIVIDED = ("pipeline", "tensor")
 
 BUCKET = 25 * 2**20
 """Bytes of gradients that are summed at a time, as DDP does."""

@@ -20,6 +20,8 @@ REST = -1
 """A degree that takes the ranks that the others leave."""
 AXES: tuple[str, ...] = ("pipeline", "replicate", "shard", "ring", "ulysses", "tensor")
 """The axes along which ranks are divided, the outermost, whose ranks lie farthest apart, first."""
+CONTEXT = ("ring", "ulysses")
+"""The axes along which sequences are divided."""
 
 RULES = (
     Rule("setpoint.parallel.device:device_problems", ("device",), "Whether the device is there",
@@ -88,6 +90,19 @@ class Parallel(Ranks):
     """Ranks that divide each sequence among them, and the heads during attention (Ulysses); -1:
     the ranks that the other axes leave."""
 
+    ring_split: Literal["zigzag", "contiguous"] = "zigzag"
+    """What of a sequence each rank of the ring has: zigzag, two runs of tokens, as far from the
+    beginning as from the end, which is as much work for all under a causal mask; contiguous, one
+    run."""
+
+    context_in_shard: Literal["all", "ring", "ulysses", "none"] = field(
+        default="all",
+        also_called=("cp_fsdp_mode",),
+        values_also_called={"ring": ("ring_only",), "ulysses": ("ulysses_only",)},
+    )
+    """Which of `ring` and `ulysses` divide weights with `shard` (FSDP2); along the others each rank
+    keeps a copy of its part."""
+
     reshard: bool | int | None = field(
         default=None, also_called=("reshard_after_forward", "fsdp_reshard_after_forward")
     )
@@ -114,6 +129,14 @@ class Parallel(Ranks):
         default=None, also_called=("distributed_backend", "ddp_backend")
     )
     """Backend of the process groups; null: gloo for tensors on the CPU, NCCL for those on GPUs."""
+
+    @dead("ring_split")
+    def _ring_split_is_dead(self) -> str | None:
+        return "no ring divides sequences (ring = 1)" if self.degrees["ring"] == 1 else None
+
+    @dead("context_in_shard")
+    def _context_in_shard_is_dead(self) -> str | None:
+        return "no ranks divide sequences (ring = 1, ulysses = 1)" if self.context == 1 else None
 
     @dead("reshard")
     def _reshard_is_dead(self) -> str | None:
@@ -220,8 +243,20 @@ class Parallel(Ranks):
 
     @property
     def sharding_axes(self) -> tuple[str, ...]:
-        """The axes whose ranks divide weights by FSDP2: ranks of one context hold shards, too."""
-        return ("shard", "ring", "ulysses")
+        """The axes whose ranks divide weights by FSDP2."""
+        within = {"all": CONTEXT, "none": ()}.get(self.context_in_shard, (self.context_in_shard,))
+        return ("shard", *within)
+
+    @property
+    def context(self) -> int:
+        """The number of ranks that divide a sequence."""
+        return prod(self.degrees[axis] for axis in CONTEXT)
+
+    @property
+    def sequence_multiple(self) -> int:
+        """What the length of sequences is a multiple of, for all ranks to have as much of them."""
+        halves = 2 if self.degrees["ring"] > 1 and self.ring_split == "zigzag" else 1
+        return self.context * halves
 
     @property
     def uses_fsdp(self) -> bool:

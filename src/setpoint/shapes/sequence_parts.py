@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,12 +90,16 @@ class SequenceParts:
         }
         return replace(batch, **parts)
 
-    def cut_count(self, count: Count) -> Count:
-        """The same of what counts of a batch, but for the numbers, which stay those of all."""
+    def take_valid(self, count: Count) -> Tensor | None:
+        """The same of which targets count."""
         if self.size == 1 or count.valid is None:
-            return count
+            return count.valid
         ends = -count.valid.shape[1] % (self.size * self.runs)
-        return count._replace(valid=self.take(F.pad(count.valid, (0, ends), value=False)))
+        return self.take(F.pad(count.valid, (0, ends), value=False))
+
+
+WHOLE: Final = SequenceParts()
+"""Sequences that one rank has all of."""
 
 
 class ContextGroups(NamedTuple):

@@ -187,7 +187,8 @@ SOURCES = ("data.sources", "data.validation", "evaluation.datasets.*.sources")
 
 
 RANKS = {"replicate": None, "shard": 1, "pipeline": 1, "tensor": 1, "ring": 1, "ulysses": 1,
-         "reshard": None, "timeout": 600.0, "step_timeout": 300.0, "backend": None}  # fmt: skip
+         "ring_split": "zigzag", "context_in_shard": "all", "reshard": None, "timeout": 600.0,
+         "step_timeout": 300.0, "backend": None}  # fmt: skip
 
 
 @migration(to=7)

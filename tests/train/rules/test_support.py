@@ -26,6 +26,7 @@ TIMED = (
     *(f"compile.options.{name}=true" for name in INDUCTOR),
 )
 SHARDED = ("parallel.world_size=2", "parallel.shard=2", "batch.accumulation=1")
+RING = ("parallel.world_size=2", "parallel.ring=2")
 MET: tuple[tuple[str, ...], ...] = (
     ("batch.sequence_length=17", "model.max_sequence_length=16"),
     ("loss=chunked_cross_entropy", *TABLE, "model.embedding_dim=257"),
@@ -54,6 +55,10 @@ MET: tuple[tuple[str, ...], ...] = (
     (*SHARDED, "optimizer=sgd", "optimizer.implementation=fused"),
     (*SHARDED, "precision.params=bf16", "precision.compute=bf16", "precision.reduce=fp32"),
     (*SHARDED, "precision.float8={}"),
+    (*RING, "model={type=huggingface, config=org/theirs}"),
+    (*RING, "model.moe={experts: 4, capacity_factor: 1.0}"),
+    (*RING, "model.attention_dropout=0.1", "model.attention_backend=flex"),
+    (*RING, "compile={scope: model, fullgraph: true}"),
     ("data.packing.isolate=true", "model={type=huggingface, config=org/theirs}"),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
     (

@@ -42,6 +42,8 @@ class Ulysses:
         """
         return self.inner.prepare_mask(layout, window)
 
+    # A compiler would end its graph at each collective all the same.
+    @torch.compiler.disable
     def attend(
         self,
         query: Tensor,
@@ -67,7 +69,6 @@ class Ulysses:
         )
         return self._places_of(mixed)
 
-    @torch.compiler.disable
     def _heads_of(self, *tensors: Tensor) -> list[Tensor]:
         """From (B, S / ranks, heads, D) to (B, S, heads / ranks, D), in one collective."""
         ranks = self.group.size()
@@ -79,7 +80,6 @@ class Ulysses:
             for part, each in zip(parts, sent, strict=True)
         ]
 
-    @torch.compiler.disable
     def _places_of(self, mixed: Tensor) -> Tensor:
         """From (B, S, heads / ranks, D) to (B, S / ranks, heads, D)."""
         ranks = self.group.size()

@@ -29,11 +29,13 @@ from setpoint.model.pretrained.document import read_keys
 from setpoint.model.pretrained.run import DESCRIPTION
 from setpoint.optim.build import build_optimizer
 from setpoint.parallel.apply import Replicas
+from setpoint.parallel.context import sequence_parts
 from setpoint.parallel.seeds import seed_everything
 from setpoint.parallel.world import World, world_of
 from setpoint.precision.build import build_scaler, build_weights, state_dtype
 from setpoint.precision.scaler import LossScaler
 from setpoint.precision.weights import OptimizerParams
+from setpoint.shapes.sequence_parts import WHOLE, SequenceParts
 from setpoint.track.console import short_count
 from setpoint.track.progress import Work, no_work
 from setpoint.train.batch import steps_before
@@ -62,6 +64,7 @@ class Components:
         model: maps (B, S) tokens to (B, S, V) logits.
         objective: the model and its loss as one; maps tokens and targets to sums over tokens.
         replicas: sum the gradients of all ranks.
+        sequence: which places of sequences this rank has.
         weights: the model's parameters as the optimizer gets them.
         options: those of its groups as they were built, by which it is seen what it has counted.
         schedule: from the position of the run to the factor on the peak learning rate.
@@ -88,6 +91,7 @@ class Components:
     schedule: LearningRate
     scaler: LossScaler
     non_finite: NonFiniteSteps
+    sequence: SequenceParts = WHOLE
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
     eval_sets: dict[str, Windows] = field(default_factory=dict)
@@ -258,6 +262,7 @@ def build_components(
         ),
         scaler=build_scaler(job.precision, device),
         non_finite=NonFiniteSteps(job.resilience.non_finite),
+        sequence=sequence_parts(job.parallel, world),
         compiled=compiled,
         pretrained=pretrained,
         eval_sets=eval_sets,

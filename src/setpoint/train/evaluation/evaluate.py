@@ -68,12 +68,13 @@ def _score(
     for batch in feed.batches(name):
         between()
         count = parts.objective.count(batch)
+        part, valid = parts.sequence.cut(batch.to(parts.device)), parts.sequence.take_valid(count)
         with compute_in(job.precision.compute, job.precision.params, parts.device):
             if job.evaluation.accuracy:
-                sums = parts.objective.evaluate(batch.to(parts.device), count.valid)
+                sums = parts.objective.evaluate(part, valid)
                 found = int(sums.correct)
             else:
-                sums, found = parts.objective(batch.to(parts.device)).result, 0
+                sums, found = parts.objective(part).result, 0
         if own < feed.own(name):
             nats += float(sums.nats)
             correct += found
@@ -103,6 +104,8 @@ def _over_ranks(
     if not world.gives_counts:
         tokens, size = 0, 0
     sums = torch.tensor((nats, correct, tokens, size), dtype=torch.float64, device=world.device)
+    sums[:2] *= world.gives_loss
+    sums[2:] *= world.gives_counts
     world.sum(sums)
     nats, *counts = sums.tolist()
     correct, tokens, size = map(int, counts)  # exact: fp64 counts to 2**53

@@ -177,6 +177,18 @@ def _is_sharded(job: Any) -> bool:
     return job.parallel.uses_fsdp
 
 
+IN_CONTEXT = "parallel.ring that divides sequences, or parallel.ulysses"
+BOTH = ("parallel.ring", "parallel.ulysses")
+
+
+def _divides_sequences(job: Any) -> bool:
+    return job.parallel.context > 1
+
+
+def _has_ring(job: Any) -> bool:
+    return job.parallel.degrees["ring"] > 1
+
+
 def _has_no_choice(job: Any) -> bool:
     optimizer = job.optimizer
     if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
@@ -241,6 +253,33 @@ CONFLICTS = (
         "precision.float8 = set", (SHARDED,),
         "computes with whole weights, and each rank holds a part of them", ("null",),
         where=_is_sharded),
+    Conflict(
+        "model = huggingface", (IN_CONTEXT,),
+        "type = {model.type} takes whole sequences, and ranks divide them", ("transformer",),
+        where=_divides_sequences, also=BOTH,
+        hint="Or set parallel.ring and parallel.ulysses to 1."),
+    Conflict(
+        "model.moe.capacity_factor = set", (IN_CONTEXT,),
+        "drops the last choices of whole sequences, of which each rank has a part", ("null",),
+        where=_divides_sequences, also=BOTH),
+    Conflict(
+        "model.attention_dropout = set", ("parallel.ring that divides sequences",),
+        "cannot be drawn again for the keys and values that come round the ring", ("0",),
+        where=_has_ring, hint="Or divide sequences by parallel.ulysses."),
+    Conflict(
+        "model.attention_backend = flex or varlen or flash_attention or sdpa_cudnn",
+        ("parallel.ring that divides sequences",),
+        "{model.attention_backend} does not give what the blocks of a ring are added up by",
+        ("auto", "sdpa", "eager"), where=_has_ring,
+        hint="Or divide sequences by parallel.ulysses."),
+    Conflict(
+        "compile.scope = model", (IN_CONTEXT,),
+        "finds the messages between ranks in the middle of its graph", ("block",),
+        where=_divides_sequences, also=BOTH),
+    Conflict(
+        "compile.fullgraph = true", (IN_CONTEXT,),
+        "would fail: graphs end at the messages between ranks", ("false",),
+        where=_divides_sequences, also=BOTH),
     Conflict(
         OFFLOAD, (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",

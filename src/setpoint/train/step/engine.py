@@ -135,6 +135,7 @@ class PlainEngine:
         losses, routing = torch.zeros(2, device=self.parts.device), None
         by_source: Tensor | None = None
         for number, (batch, count) in enumerate(zip(step.batches, step.counts, strict=True), 1):
+            batch = self.parts.sequence.cut(batch.to(self.parts.device))
             with self.parts.replicas.micro_batch(last=number == len(step.batches)):
                 share, chosen, each = self._backward(batch, count, whole)
             losses += share
@@ -157,7 +158,7 @@ class PlainEngine:
         parts, formats = self.parts, self.job.precision
         computing = compute_in(formats.compute, formats.params, parts.device)
         with self.span("forward"), computing:
-            output, auxiliary, routing = parts.objective(batch.to(parts.device))
+            output, auxiliary, routing = parts.objective(batch)
         total = output.total
         if auxiliary is not None:
             # A mean over the tokens read here, whether their targets count or not: it gets its

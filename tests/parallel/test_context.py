@@ -1,0 +1,58 @@
+"""Ranks that divide sequences train what one rank trains, and what divides is checked before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from setpoint.config import SetpointError
+from setpoint.parallel.context import divide_sequences
+from setpoint.parallel.world import World
+
+from ..train.rules.refusals import refusal
+from ..train.small import small_job
+from .test_equal import compare
+
+TWO = ("ring=2,context_in_shard=none", "ring=2", "ulysses=2", "ring=2,ring_split=contiguous")
+FOUR = ("ring=2,ulysses=2", "ring=2,shard=2", "ulysses=2,replicate=2", "ring=4",
+        "ring=2,ulysses=2,context_in_shard=ring")  # fmt: skip
+
+
+def test_two_ranks_of_a_sequence_train_what_one_does() -> None:
+    said = compare(2, "packed documents", "experts balanced by sequence", *TWO[:1], "ulysses=2")
+    assert said.count("equal over") == 8
+
+
+@pytest.mark.slow
+def test_two_ranks_of_a_sequence_train_what_one_does_in_every_case() -> None:
+    compare(2, *TWO)
+
+
+@pytest.mark.slow
+def test_four_ranks_of_sequences_train_what_one_does() -> None:
+    compare(4, "packed documents", "experts balanced by sequence", "evaluated", "compiled", *FOUR)
+
+
+def test_lengths_and_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
+    said = refusal(
+        tmp_path, "parallel.world_size=12", "parallel.ring=4", "parallel.ulysses=3",
+        "batch.sequence_length=50", "parallel.device=cpu",
+    )  # fmt: skip
+    assert (
+        "50 tokens are no multiple of 4 (ring) * 3 (ulysses) * 2 (ring_split = zigzag) = 24" in said
+    )
+    assert "valid: 48, 72" in said
+    assert "3 ranks cannot divide the 2 heads of the model" in said
+
+
+def test_a_model_that_takes_whole_sequences_is_refused(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "parallel.world_size=2", "parallel.ring=2")
+    degrees = {"ring": 2, "ulysses": 1}
+    world = World(
+        torch.device("cpu"), size=2, degrees=degrees, at={},
+        groups={(axis,): None for axis in degrees} | {("ring", "ulysses"): None},
+    )  # fmt: skip
+    with pytest.raises(SetpointError, match=r"parallel.ring = 2: a Linear takes whole sequences"):
+        divide_sequences(job.parallel, world, torch.nn.Linear(2, 2))
