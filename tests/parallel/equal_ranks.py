@@ -39,6 +39,24 @@ COMMON = (
 )
 # The load of experts is counted over parts of the same size, whatever the micro-batch is.
 MOE = ("model.moe.experts=4", "model.moe.load_sequences=1")
+# Softmax and sigmoid routers, drops, gradients by load, a dense layer and shared experts.
+EXPERTS = {
+    "divided experts": (*MOE, "model.moe.router_z_loss=1e-3"),
+    "divided experts, biases": (
+        *MOE,
+        "model.moe.router=sigmoid_top_k",
+        "model.moe.shared_experts=1",
+        "model.moe.sequence_balance_loss=0.01",
+        "model.moe.top_k=1",
+    ),
+    "divided experts, capacity": (
+        *MOE,
+        "model.moe.capacity_factor=0.6",
+        "model.moe.first_dense=1",
+        "model.moe.gradient_scale=true",
+        "optimizer.clip_norm=0.1",
+    ),
+}
 MIXED = (
     "data.sources=[{type: random, documents: 40, length: 200, alphabet: 8, name: a, weight: 2}, "
     "{type: random, documents: 40, length: 200, alphabet: 8, name: b, weight: 1}]"
@@ -86,14 +104,32 @@ CASES: dict[str, tuple[str, ...]] = {
     "weights in bf16 with masters": ("precision.params=bf16", "precision.compute=bf16",
                                      "precision.master=fp32"),
 }  # fmt: skip
+# What changes how weights, gradients or rows of divided experts are treated.
+WITH_EXPERTS = (
+    "one backward pass a step", "uneven rows", "packed documents", "muon", "lion", "schedule-free",
+    "sgd", "compiled", "recomputed activations", "weights in bf16 with masters",
+)  # fmt: skip
+EXPERTS |= {f"divided experts, {name}": (*MOE, *CASES[name]) for name in WITH_EXPERTS}
+EXPERTS["divided experts, foreach"] = (*MOE, "optimizer.implementation=foreach")
+CASES |= EXPERTS
 # How the ranks may be divided.
 SHAPES = {
     2: ["shard=1", "shard=2"],
     4: ["shard=1", "shard=2", "shard=4"],
 }
+EXPERT_SHAPES = {
+    2: ["shard=2,expert=2"],
+    4: ["shard=4,expert=4", "shard=4,expert=2", "shard=4,expert=2,expert_outside=true",
+        "replicate=2,shard=2,expert=2"],
+}  # fmt: skip
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may
 # decide how a number is rounded.
-LOOSE = {"weights in bf16 with masters": 2e-2, "gradients summed in fp32": 2e-2, "muon": 5e-3}
+LOOSE = {
+    "weights in bf16 with masters": 2e-2,
+    "gradients summed in fp32": 2e-2,
+    "muon": 5e-3,
+}
+LOOSE |= {f"divided experts, {name}": rtol for name, rtol in LOOSE.items()}
 # What FSDP2 refuses.
 WHOLE_ONLY = ("gradients summed in fp32",)
 
@@ -159,11 +195,12 @@ def one_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD)
     given = sys.argv[2:]
-    shapes = [each for each in given if "=" in each] or SHAPES[WORLD]
+    shapes = [each for each in given if "=" in each]
     wanted = [each for each in given if "=" not in each] or list(CASES)
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
-            compare(Path(folder), name, CASES[name], shapes)
+            usual = (EXPERT_SHAPES if name in EXPERTS else SHAPES)[WORLD]
+            compare(Path(folder), name, CASES[name], shapes or usual)
     dist.destroy_process_group()
 
 

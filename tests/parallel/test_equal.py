@@ -24,6 +24,10 @@ def test_two_ranks_train_what_one_does() -> None:
     assert "uneven rows, shard=1: equal" in said and "muon, shard=2: equal" in said
 
 
+def test_two_ranks_divide_experts() -> None:
+    compare(2, "shard=2,expert=2", "divided experts, capacity", "divided experts, muon")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_train_what_one_does_in_every_case(ranks: int) -> None:

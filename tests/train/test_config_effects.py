@@ -44,6 +44,7 @@ from ..data.tokenizers_here import byte_level
 from .compile_effects import ROWS as COMPILE_ROWS
 from .data_effects import ROWS as DATA_ROWS
 from .data_effects import prepare_sources
+from .dispatch_effects import ROWS as DISPATCH_ROWS
 from .evaluation_effects import ROWS as EVALUATION_ROWS
 from .expert_effects import ROWS as EXPERT_ROWS
 from .group_effects import ROWS as GROUP_ROWS
@@ -405,6 +406,7 @@ EFFECTS |= {
     name: Effect(change, globals()[see], base)
     for name, (change, see, base) in (ROWS | EXPERT_ROWS | PRETRAINED_ROWS).items()
 }
+EFFECTS |= {name: Effect(*row) for name, row in DISPATCH_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in LOSS_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in MEMORY_ROWS.items()}
 EFFECTS |= {name: Effect(*row) for name, row in COMPILE_ROWS.items()}

@@ -7,19 +7,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from setpoint.config import SetpointError
 from setpoint.model.attention.cache import KeyValueCache
 from setpoint.model.attention.context import attention_context
 from setpoint.model.block import Block
 from setpoint.model.initialize import FirstRows, Initializer, Normal
+from setpoint.model.moe.experts import PackedExperts
 from setpoint.model.moe.layer import MoELayer
 from setpoint.model.moe.routing import LayerRouting, combine
 from setpoint.model.norm.norms import build_norm
 from setpoint.model.scale import rate_multiplier, width_ratio
 from setpoint.model.vocabulary import embedding_rows, predicted_tokens, require_fit
+from setpoint.shapes.expert_parts import ExpertPart
 from setpoint.shapes.outcome import Outcome, Projection
 
 if TYPE_CHECKING:
     from setpoint.model.config import Transformer as TransformerConfig
+    from setpoint.model.moe.dispatch import Exchange
     from setpoint.shapes.sequence_parts import ContextGroups
 
 Head = Callable[[Tensor, Projection], Any]
@@ -77,6 +81,28 @@ class Transformer(nn.Module):
         for module in self.modules():
             if isinstance(module, MoELayer):
                 module.context_group = groups.whole
+
+    def use_experts(self, exchange: "Exchange") -> list[ExpertPart]:
+        """See `setpoint.shapes.expert_parts.HasExperts`; the layers that are here, as in a stage.
+
+        Raises:
+            SetpointError: the model has no experts, or a module for each.
+        """
+        if self.config.moe is None:
+            raise SetpointError(
+                "parallel.expert: the model has no experts\nValid: 1, or set model.moe"
+            )
+        parts: list[ExpertPart] = []
+        for module in self.modules():
+            if isinstance(module, MoELayer):
+                if not isinstance(module.experts, PackedExperts):
+                    raise SetpointError(
+                        "parallel.expert divides packed experts only\n"
+                        "Valid: 1, or model.moe.packed = true"
+                    )
+                module.exchange = exchange
+                parts.append(ExpertPart(module.experts, module.experts.widths()))
+        return parts
 
     def initializers(self) -> dict[str, Initializer]:
         """Return how embeddings and the output start; the layers speak for themselves."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, distributed
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
+from setpoint.shapes.placed import whole_of
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -90,4 +92,4 @@ def _norm(tensors: list[Tensor]) -> Tensor:
         exact = (torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors)
         norm = get_total_norm(exact)
     # That of sharded ones is spread over the ranks: summed up by this.
-    return getattr(norm, "full_tensor", lambda: norm)()
+    return whole_of(norm)

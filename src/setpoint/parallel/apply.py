@@ -12,6 +12,8 @@ from torch import Tensor, distributed, nn
 
 from setpoint.config import SetpointError
 from setpoint.parallel.context import divide_sequences
+from setpoint.parallel.experts import ExpertRanks, divide_experts, expert_ranks, shard_experts
+from setpoint.shapes.expert_parts import HasExperts
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -27,6 +29,7 @@ def divide(
     model: nn.Module,
     layers: Sequence[tuple[str, nn.Module]],
     policy: Callable[[], MixedPrecisionPolicy],
+    exchange: Callable[[ExpertRanks], Any],
 ) -> None:
     """Leave this rank its part of a model: one axis after another, in this order.
 
@@ -34,6 +37,7 @@ def divide(
         model: the same on all ranks; on the meta device, where it has no values yet.
         layers: what it repeats, by qualified name.
         policy: gives the dtypes in which weights are gathered and gradients reduced.
+        exchange: gives the way in which tokens reach experts on other ranks.
 
     Raises:
         SetpointError: the model cannot be divided along an axis.
@@ -46,6 +50,17 @@ def divide(
                 f"parallel.{axis} = {world.degrees[axis]}: no model is divided along this axis "
                 f"yet\nValid: 1"
             )
+    if config.divides_experts:
+        if not isinstance(model, HasExperts):
+            raise SetpointError(
+                f"parallel.expert: a {type(model).__name__} has no use_experts, by which experts "
+                f"are divided\nValid: 1, or a model that has it"
+            )
+        ranks = expert_ranks(config, world)
+        experts = model.use_experts(exchange(ranks))
+        divide_experts(ranks, experts)
+        if config.uses_fsdp:
+            shard_experts(config, ranks, experts, policy())
     divide_sequences(config, world, model)
     if config.uses_fsdp:
         shard(config, world.mesh, model, layers, policy())

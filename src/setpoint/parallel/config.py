@@ -15,6 +15,7 @@ from setpoint.config import (
     dead,
     field,
 )
+from setpoint.units import ByteSize
 
 REST = -1
 """A degree that takes the ranks that the others leave."""
@@ -41,6 +42,35 @@ class Ranks(Config, role=RUNTIME, rules=RULES):
         values_also_called={"cuda": ("gpu", "cuda:0", "nvidia")},
     )
     """Device; auto: a GPU if there is one."""
+
+
+class Dispatch(Config, role=RUNTIME):
+    """How tokens reach experts on other ranks."""
+
+
+class AllToAll(Dispatch, type="all_to_all"):
+    """PyTorch's all-to-all of uneven parts, on any device."""
+
+
+class DeepEP(Dispatch, type="deepep"):
+    """The kernels of DeepEP, on GPUs, where its package is installed; not run on GPUs so far."""
+
+    buffer_size: ByteSize = field(
+        default=ByteSize(2 * 10**9), also_called=("deepep_buffer_size", "num_nvl_bytes")
+    )
+    """Memory of each GPU for the exchange over NVLink; what RDMA needs is added."""
+
+    sms: int = field(default=20, ge=2, also_called=("deepep_num_sms", "num_sms"))
+    """Streaming multiprocessors that the exchange takes; an even number."""
+
+    async_combine: bool = field(default=False, also_called=("deepep_async_combine",))
+    """Whether shared experts are computed while results of the others are on their way."""
+
+    @check
+    def _check_sms(self) -> Iterator[Problem]:
+        if self.sms % 2:
+            near = (str(self.sms - 1), str(self.sms + 1))
+            yield Problem("sms", f"DeepEP needs an even number, and it is {self.sms}", valid=near)
 
 
 class Parallel(Ranks):
@@ -103,6 +133,22 @@ class Parallel(Ranks):
     """Which of `ring` and `ulysses` divide weights with `shard` (FSDP2); along the others each rank
     keeps a copy of its part."""
 
+    expert: int = field(
+        default=1, ge=1, also_called=("ep", "expert_parallel_size", "expert_parallel")
+    )
+    """Expert-parallel degree: ranks that divide the experts of each layer among them, out of the
+    ranks of shard, ring, ulysses and tensor together; the others shard each expert."""
+
+    expert_tensor: int = field(default=1, ge=1, also_called=("etp", "expert_tensor_parallel_size"))
+    """Ranks that divide the inner width of each expert among them: all of `tensor`, or 1."""
+
+    expert_outside: bool = field(default=False, also_called=("ep_outside",))
+    """Whether the ranks that shard one expert are neighbours, and those that exchange tokens lie
+    far apart; false: the other way round."""
+
+    dispatch: Dispatch = field(factory=AllToAll, also_called=("ep_dispatch", "moe_dispatcher"))
+    """How tokens reach experts on other ranks."""
+
     reshard: bool | int | None = field(
         default=None, also_called=("reshard_after_forward", "fsdp_reshard_after_forward")
     )
@@ -141,6 +187,16 @@ class Parallel(Ranks):
     @dead("reshard")
     def _reshard_is_dead(self) -> str | None:
         return "no weights are sharded (shard = 1)" if self.shards == 1 else None
+
+    @dead("expert_outside")
+    def _outside_is_dead(self) -> str | None:
+        if self.expert == 1:
+            return "no experts are divided (expert = 1)"
+        return "each expert lies whole on one rank of a copy" if self.expert_shards == 1 else None
+
+    @dead("dispatch")
+    def _dispatch_is_dead(self) -> str | None:
+        return "no experts are divided (expert = 1)" if self.expert == 1 else None
 
     @check
     def _check_degrees(self) -> Iterator[Problem]:
@@ -195,6 +251,31 @@ class Parallel(Ranks):
                 "nccl runs on GPUs, and the device is cpu",
                 valid=("null", "gloo"),
                 also=("device",),
+            )
+
+    @check
+    def _check_experts(self) -> Iterator[Problem]:
+        degrees, axes = self.degrees, ("shard", "ring", "ulysses", "tensor")
+        if prod(degrees.values()) != self.world_size:
+            return  # said above
+        ranks, tensor = prod(degrees[axis] for axis in axes), degrees["tensor"]
+        if self.expert_tensor not in (1, tensor):
+            yield Problem(
+                "expert_tensor",
+                f"{self.expert_tensor} ranks cannot divide experts where {tensor} divide matrices",
+                valid=list(dict.fromkeys(("1", str(tensor)))),
+                also=("tensor",),
+            )
+        elif ranks % (self.expert * self.expert_tensor):
+            left = ranks // self.expert_tensor
+            shown = " * ".join(f"{degrees[axis]} ({axis})" for axis in axes if degrees[axis] > 1)
+            yield Problem(
+                "expert",
+                f"{self.expert} ranks cannot divide the experts: one copy of the weights lies on "
+                f"{ranks} rank{'s' * (ranks != 1)}{shown and f', {shown}'}",
+                valid=[str(n) for n in range(1, left + 1) if left % n == 0],
+                also=tuple(axis for axis in axes if degrees[axis] > 1),
+                hint="" if ranks > 1 else "Let these ranks hold parts of one copy: shard = -1.",
             )
 
     @check
@@ -263,7 +344,20 @@ class Parallel(Ranks):
         """Whether FSDP2 holds the weights; DDP keeps replicas where no other axis divides them."""
         degrees = self.degrees
         within = degrees["pipeline"] * degrees["tensor"]
-        return self.shards > 1 or 1 < within < self.world_size
+        if self.shards > 1 or 1 < within < self.world_size:
+            return True
+        return self.divides_experts and self.expert_shards > 1
+
+    @property
+    def divides_experts(self) -> bool:
+        """Whether ranks hold parts of the experts by other axes than all other weights."""
+        return self.expert * self.expert_tensor > 1
+
+    @property
+    def expert_shards(self) -> int:
+        """The number of ranks that divide each expert by FSDP2."""
+        ranks = self.shards * self.copies // self.degrees["replicate"] * self.degrees["tensor"]
+        return max(1, ranks // (self.expert * self.expert_tensor))
 
     @property
     def data_ranks(self) -> int:

@@ -21,8 +21,20 @@ def as_placed(full: Tensor, like: Tensor) -> Tensor:
 
 def whole_of(tensor: Tensor) -> Tensor:
     """All of a tensor; where the ranks hold parts of it, all of them take part."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    assert isinstance(tensor, DTensor)
+    places = list(tensor.placements)
+    # One dimension of the mesh after the other, the last to divide first: what FSDP2 has divided
+    # after others (a _StridedShard, which is no Shard in torch 2.13), then from the innermost out.
+    order = sorted(range(len(places)), key=lambda dim: (type(places[dim]) is Shard, -dim))
+    for dim in order:
+        if not isinstance(places[dim], Replicate):
+            places[dim] = Replicate()
+            tensor = tensor.redistribute(placements=places)
+    return tensor.to_local()
 
 
 def part_here(tensor: Tensor) -> Tensor:

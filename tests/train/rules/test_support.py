@@ -27,6 +27,7 @@ TIMED = (
 )
 SHARDED = ("parallel.world_size=2", "parallel.shard=2", "batch.accumulation=1")
 RING = ("parallel.world_size=2", "parallel.ring=2")
+EXPERT, MOE = (*SHARDED, "parallel.expert=2"), ("model.moe.experts=4",)
 MET: tuple[tuple[str, ...], ...] = (
     ("batch.sequence_length=17", "model.max_sequence_length=16"),
     ("loss=chunked_cross_entropy", *TABLE, "model.embedding_dim=257"),
@@ -59,6 +60,11 @@ MET: tuple[tuple[str, ...], ...] = (
     (*RING, "model.moe={experts: 4, capacity_factor: 1.0}"),
     (*RING, "model.attention_dropout=0.1", "model.attention_backend=flex"),
     (*RING, "compile={scope: model, fullgraph: true}"),
+    (*EXPERT, "model={type=huggingface, config=org/theirs}"),
+    EXPERT,
+    (*EXPERT, "model.moe={experts: 4, packed: false}"),
+    (*EXPERT, *MOE, "parallel.reshard=2", "compile={fullgraph: true}"),
+    (*EXPERT, *MOE, "parallel.dispatch=deepep", "model.moe.gradient_scale=true"),
     ("data.packing.isolate=true", "model={type=huggingface, config=org/theirs}"),
     ("data.packing.isolate=true", "model.attention_backend=sdpa_flash", "parallel.device=auto"),
     (
@@ -75,6 +81,7 @@ WITHOUT_GPU: tuple[tuple[str, ...], ...] = (
     ("compile.mode=reduce-overhead", "profiling.snapshot=true"),
     ("optimizer=sgd", "optimizer.implementation=fused", "precision.params=bf16",
      "precision.compute=bf16"),
+    (*EXPERT, *MOE, "parallel.dispatch=deepep", "precision.compute=bf16"),
 )  # fmt: skip
 
 

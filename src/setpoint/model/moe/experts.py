@@ -52,6 +52,10 @@ class PackedExperts(nn.Module):
             for name, _ in self.named_parameters()
         }
 
+    def widths(self) -> dict[str, int]:
+        """Return the dimension of the inner width of each projection."""
+        return {name: 1 if name == "down" else 2 for name, _ in self.named_parameters()}
+
     def forward(
         self, x: Tensor, weights: Tensor, assigned: Assignments, factors: Tensor | None = None
     ) -> Tensor:

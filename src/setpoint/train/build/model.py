@@ -18,6 +18,7 @@ from setpoint.model.skeleton import materialize, skeleton
 from setpoint.parallel.apply import divide
 from setpoint.parallel.world import World
 from setpoint.precision.build import sharding_policy, store_in
+from setpoint.train.build.experts import build_exchange
 from setpoint.train.build.parameter_groups import freeze
 from setpoint.units.dtype import DType
 
@@ -93,4 +94,5 @@ def divide_model(job: Job, world: World, model: nn.Module) -> None:
         SetpointError: `[precision]` asks for what divided parameters cannot do.
     """
     policy = partial(sharding_policy, job.precision)
-    divide(job.parallel, world, model, layers_of(model), policy)
+    exchange = partial(build_exchange, job)
+    divide(job.parallel, world, model, layers_of(model), policy, exchange)

@@ -189,6 +189,10 @@ def _has_ring(job: Any) -> bool:
     return job.parallel.degrees["ring"] > 1
 
 
+def _divides_experts(job: Any) -> bool:
+    return job.parallel.divides_experts
+
+
 def _has_no_choice(job: Any) -> bool:
     optimizer = job.optimizer
     if isinstance(optimizer, ImportedOptimizer) or not optimizer.keeps_state:
@@ -280,6 +284,38 @@ CONFLICTS = (
         "compile.fullgraph = true", (IN_CONTEXT,),
         "would fail: graphs end at the messages between ranks", ("false",),
         where=_divides_sequences, also=BOTH),
+    Conflict(
+        "parallel.expert that divides experts", ("model = huggingface",),
+        "divides the experts of Setpoint's transformer, or of a model that has use_experts, and a "
+        "model of transformers keeps its own", ("1",),
+        where=_divides_experts),
+    Conflict(
+        "parallel.expert that divides experts", ("model.moe = null",),
+        "has nothing to divide: the model has no experts", ("1",),
+        where=_divides_experts, hint="Or set model.moe."),
+    Conflict(
+        "parallel.expert that divides experts", ("model.moe.packed = false",),
+        "divides packed experts only", ("1",), where=_divides_experts,
+        hint="Or store experts as one tensor: model.moe.packed = true."),
+    Conflict(
+        "parallel.reshard that is a number", ("parallel.expert that divides experts",),
+        "{parallel.reshard} ranks keep weights of layers; experts have ranks of their own",
+        ("true", "false", "null"),
+        where=lambda job: _divides_experts(job) and type(job.parallel.reshard) is int),
+    Conflict(
+        "compile.fullgraph = true", ("parallel.expert that divides experts",),
+        "compiles no layer whole: how many tokens come from other ranks is known when they come",
+        ("false",), where=_divides_experts),
+    Conflict(
+        "parallel.dispatch = deepep", (NO_GPU,), "needs GPUs, and {device}", ("all_to_all",)),
+    Conflict(
+        "parallel.dispatch = deepep", ("precision.compute = fp32 or fp16",),
+        "sends bf16, and the model computes in {precision.compute}", ("all_to_all",),
+        hint="Or set precision.compute to bf16."),
+    Conflict(
+        "parallel.dispatch = deepep", ("model.moe.gradient_scale = true",),
+        "sends each token once to a rank, where gradients of its experts cannot be told apart",
+        ("all_to_all",)),
     Conflict(
         OFFLOAD, (NO_GPU,),
         "has no effect: the model is computed on the CPU, whose memory is the host's already",

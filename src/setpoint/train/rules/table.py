@@ -103,6 +103,10 @@ RULES = (
     Rule(f"{HERE}batch:load_problems", ("model", "batch"),
          "Whether micro-batches fall into the parts that experts are balanced over",
          when=lambda job: isinstance(job.model, Transformer) and job.model.moe is not None),
+    Rule(f"{HERE}experts:expert_problems", ("model", "parallel"),
+         "Whether the experts can be divided among the ranks",
+         when=lambda job: job.parallel.divides_experts and isinstance(job.model, Transformer)
+         and job.model.moe is not None),
     Rule(f"{HERE}data:phase_problems", ("data", "batch", "duration"),
          "Whether the phases of a mixture follow one another within the run",
          when=lambda job: bool(job.data.all_phases)),

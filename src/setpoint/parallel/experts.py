@@ -1,0 +1,124 @@
+"""Experts on ranks: which of them each rank holds, and who shares these with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor, nn
+
+from setpoint.parallel.config import AXES
+from setpoint.parallel.world import ranks_by
+from setpoint.shapes.peers import Peers
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    from setpoint.parallel.config import Parallel
+    from setpoint.parallel.world import World
+    from setpoint.shapes.expert_parts import ExpertPart
+
+WITHIN = ("shard", "ring", "ulysses", "tensor")
+"""The axes whose ranks hold one copy of the experts."""
+OTHERS = tuple(axis for axis in AXES if axis not in WITHIN)
+
+
+class ExpertRanks(NamedTuple):
+    """The ranks as the experts see them.
+
+    Arguments:
+        mesh: `pipeline`, `replicate`, `expert_shard`, `expert` and `expert_tensor`.
+        group: the ranks that divide the experts of a layer; None: they are whole here.
+        alike: the ranks that have the same tokens; None: no others have them.
+        divides: whether these divide the inner width of each expert.
+    """
+
+    mesh: DeviceMesh
+    group: ProcessGroup | None
+    alike: Peers | None
+    divides: bool
+
+
+def expert_grid(config: Parallel, degrees: Mapping[str, int]) -> Tensor:
+    """Arrange the ranks of a job for experts.
+
+    Returns:
+        int64 numbers of ranks by pipeline, replicate, expert_shard, expert and expert_tensor.
+    """
+    grid = ranks_by(degrees, *([axis] for axis in OTHERS), WITHIN)
+    shards, inner = config.expert_shards, config.expert_tensor
+    if config.expert_outside:
+        return grid.unflatten(-1, (config.expert, shards, inner)).transpose(-2, -3).contiguous()
+    return grid.unflatten(-1, (shards, config.expert, inner))
+
+
+def expert_ranks(config: Parallel, world: World) -> ExpertRanks:
+    """Make the groups of ranks that experts need; to be called by all ranks alike."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    grid = expert_grid(config, world.degrees)
+    names = (*OTHERS, "expert_shard", "expert", "expert_tensor")
+    mesh = DeviceMesh(world.device.type, grid, mesh_dim_names=names)
+    tensor, alike = world.group("tensor"), None
+    if tensor is not None:
+        alike = Peers(tensor.group_name, tensor.rank(), tensor.size())
+    group = mesh.get_group("expert") if config.expert > 1 else None
+    return ExpertRanks(mesh, group, alike, config.expert_tensor > 1)
+
+
+def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
+    """Leave this rank its experts of each layer, and its part of their inner width.
+
+    Arguments:
+        parts: the same on all ranks; on the meta device, where they have no values yet.
+    """
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    for module, widths in parts:
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            mesh, placements = ranks.mesh["expert"], [Shard(0)]
+            if ranks.divides:
+                mesh = ranks.mesh["expert", "expert_tensor"]
+                placements.append(Shard(widths[name]))
+            # All ranks have the same: nothing is sent.
+            placed = distribute_tensor(parameter.detach(), mesh, placements, src_data_rank=None)
+            setattr(module, name, nn.Parameter(placed, parameter.requires_grad))
+
+
+def shard_experts(
+    config: Parallel,
+    ranks: ExpertRanks,
+    parts: Sequence[ExpertPart],
+    policy: MixedPrecisionPolicy,
+) -> None:
+    """Divide the experts that several ranks of a copy share, and keep copies alike (FSDP2).
+
+    They are divided by experts where that comes out even, so that each rank has whole ones, which
+    Muon needs; else by that side of their matrices which is not the inner width.
+    """
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard
+
+    mesh, size = ranks.mesh["expert_shard"], config.expert_shards
+    if ranks.mesh["replicate"].size() > 1:
+        mesh = ranks.mesh["replicate", "expert_shard"]
+    for module, widths in parts:
+        sides: dict[int, int] = {}
+        for name, parameter in module.named_parameters(recurse=False):
+            whole = parameter.shape[0] // config.expert % size == 0
+            sides[id(parameter)] = 0 if whole else 3 - widths[name]
+
+        def place(parameter: Any, sides: dict[int, int] = sides) -> Shard:
+            return Shard(sides[id(parameter)])
+
+        # A number of ranks is refused beside divided experts: it is one of other weights.
+        reshard = config.reshard is None or bool(config.reshard)
+        fully_shard(
+            module,
+            mesh=mesh,
+            mp_policy=policy,
+            reshard_after_forward=reshard,
+            shard_placement_fn=place,
+        )
